@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from containerhost.errors import EngineConflict, HostActionFailed
 from containerhost.privileged import Privileged
+from containerhost.process.leakybucket import LeakyBuckets
 
 Result = TypeVar("Result")
 
@@ -29,7 +30,7 @@ class GuestFiles:
         self._pid = pid
         self._privileged = privileged
         self._clock = clock
-        self._buckets: dict[str, tuple[float, float]] = {}  # s of waiting, and when that was; only those not empty
+        self._buckets = LeakyBuckets(BURST, LEAK_RATE, clock)
 
     def write(self, name: str, file: str, content: bytes) -> None:
         self._rate_limited(name, lambda: self._privileged.write_guest_file(self._running(name), file, content))
@@ -38,27 +39,18 @@ class GuestFiles:
         return self._rate_limited(name, lambda: self._privileged.read_guest_file(self._running(name), file))
 
     def _rate_limited(self, name: str, act: Callable[[], Result]) -> Result:
-        start = self._clock()
-        self._buckets = {key: bucket for key, bucket in self._buckets.items() if level(bucket, start) > 0}
-        waited = level(self._buckets.get(name, (0.0, start)), start)
-        if waited > BURST:
+        if overflow := self._buckets.overflow(name):
             raise HostActionFailed(f"container {name} made the host wait at its files, so it is left alone for "
-                                   f"{(waited - BURST) / LEAK_RATE:.0f} s")
+                                   f"{overflow:.0f} s")
+        start = self._clock()
         try:
             return act()
         finally:
-            end = self._clock()
-            if end - start > USUAL:
-                self._buckets[name] = waited + end - start - USUAL, end
+            if (waited := self._clock() - start) > USUAL:
+                self._buckets.add(name, waited - USUAL)
 
     def _running(self, name: str) -> int:
         pid = self._pid(name)
         if pid is None:
             raise EngineConflict(f"container {name} does not run, so it has no files to share")
         return pid
-
-
-def level(bucket: tuple[float, float], now: float) -> float:
-    """Return the seconds of waiting that a bucket holds."""
-    waited, when = bucket
-    return max(0.0, waited - (now - when) * LEAK_RATE)

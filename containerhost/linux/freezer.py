@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Freeze the control group of a container while the host looks at its processes.
+"""Freeze the control groups of containers while the host looks at their processes.
 
 A process that forks and exits faster than /proc is read, or passes its files on by a socket, is never where the walk
-looks; a frozen one is.
+looks; a frozen one is. Containers that can pass files to each other are frozen together.
 
-One container at a time is frozen, for a limited time. A process of its own thaws it when its standard input ends, so
-also when the process that looks is killed. The file that is locked meanwhile names the frozen group: where both were
-killed, the next look thaws it, or :func:`thaw_left`. A group that its user has frozen stays frozen.
+There is one look at a time, for a limited time. A process of its own thaws the groups when its standard input ends, so
+also when the process that looks is killed. The file that is locked meanwhile names the frozen groups, a line each:
+where both were killed, the next look thaws them, or :func:`thaw_left`. A group that its user has frozen stays frozen.
 
 Sources: Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst; cgroup-v2.rst, ``cgroup.freeze``.
 """
 
 import contextlib
+import functools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,7 +41,12 @@ LOCK_TIMEOUT = 60.0  # s; another look ends within that
 THAW_TIMEOUT = 10.0  # s
 POLL_INTERVAL = 0.005  # s
 
-THAW = 'trap "" HUP INT TERM; echo frozen; timeout -s KILL "$1" cat; echo "$2" > "$3" && : > "$4"'
+# Seconds, the file with the groups' names, and value and file of each group.
+THAW = """
+trap "" HUP INT TERM; echo frozen; timeout -s KILL "$1" cat; names=$2; shift 2
+while [ $# != 0 ]; do echo "$1" > "$2" || left=$2; shift 2; done
+[ "$left" ] || : > "$names"
+"""
 
 
 class ThawedMeanwhile(HostActionFailed):
@@ -139,55 +145,59 @@ def hierarchies(pid: int, host: Host) -> Iterator[tuple[str, str, str]]:
 
 
 @contextlib.contextmanager
-def frozen(group: Freezer, host: Host) -> Iterator[None]:
-    """Keep a container frozen while the block runs. The block must have a time limit below FROZEN_TIMEOUT.
+def frozen(groups: Collection[Freezer], host: Host) -> Iterator[None]:
+    """Keep containers frozen while the block runs. The block must have a time limit below FROZEN_TIMEOUT.
 
-    :raises HostActionFailed: it cannot be frozen in time
-    :raises ThawedMeanwhile: it ran while the block did
+    :raises HostActionFailed: one cannot be frozen in time
+    :raises ThawedMeanwhile: one ran while the block did
     """
-    with locked() as fd, held(group, host, fd):
-        if not wait_until(lambda: group.is_frozen(host), FREEZE_TIMEOUT, POLL_INTERVAL):
-            raise HostActionFailed(f"control group {group.path} cannot be frozen within {FREEZE_TIMEOUT:g} s: a "
-                                   "process of that container waits in the kernel. Stop the container, then try again")
+    with locked() as fd, contextlib.ExitStack() as stack:
+        free = {group: directory for group in sorted(groups)
+                if (directory := _taken(group, host, stack)) is not None and not group.is_requested(host)}
+        if free:
+            stack.enter_context(requested(free, fd))
+        for group in groups:
+            if not wait_until(functools.partial(group.is_frozen, host), FREEZE_TIMEOUT, POLL_INTERVAL):
+                raise HostActionFailed(f"control group {group.path} cannot be frozen within {FREEZE_TIMEOUT:g} s: a "
+                                       "process of that container waits in the kernel. Stop the container, then try "
+                                       "again")
         yield
-        if not group.is_frozen(host):
-            raise ThawedMeanwhile(f"control group {group.path} was thawed while its processes were looked at; try "
-                                  "again")
+        for group in groups:
+            if not group.is_frozen(host):
+                raise ThawedMeanwhile(f"control group {group.path} was thawed while its processes were looked at; try "
+                                      "again")
 
 
-@contextlib.contextmanager
-def held(group: Freezer, host: Host, fd: int) -> Iterator[None]:
-    """Freeze a group unless it is frozen: by its user, or by a process that copies its root.
+def _taken(group: Freezer, host: Host, stack: contextlib.ExitStack) -> int | None:
+    """Lock a group unless it is frozen: by its user, or by a process that copies its root.
 
-    :param fd: of the locked file
+    :returns: its directory; None if it stays as it is, or is gone
     :raises HostActionFailed: another process is at work on it
     """
-    with contextlib.ExitStack() as stack:
-        try:
-            directory = stack.enter_context(group.locked(host, 0 if group.is_requested(host) else FREEZE_TIMEOUT))
-        except TimeoutError as error:
-            if not group.is_requested(host):
-                raise HostActionFailed(f"{error}; try again") from error
-        else:
-            if directory is not None and not group.is_requested(host):
-                stack.enter_context(requested(group, fd, directory))
-        yield
+    try:
+        return stack.enter_context(group.locked(host, 0 if group.is_requested(host) else FREEZE_TIMEOUT))
+    except TimeoutError as error:
+        if group.is_requested(host):
+            return None
+        raise HostActionFailed(f"{error}; try again") from error
 
 
 @contextlib.contextmanager
-def requested(group: Freezer, fd: int, directory: int) -> Iterator[None]:
-    """Freeze a group, and thaw it when the block ends or this process does.
+def requested(groups: Mapping[Freezer, int], fd: int) -> Iterator[None]:
+    """Freeze groups, and thaw them when the block ends or this process does.
 
+    :param groups: with the directory of each, locked
     :param fd: of the locked file
-    :param directory: of the group, locked
     """
-    command = ["sh", "-c", THAW, "thaw", str(FROZEN_TIMEOUT), group.thawing, group.path, str(LOCK)]
-    # It inherits both locks: nobody else freezes anything before it has ended.
-    with holding(command, group.path, THAW_TIMEOUT, "what thaws it does not start",
-                 pass_fds=[fd, directory]) as process:
+    words = [word for group in groups for word in (group.thawing, group.path)]
+    command = ["sh", "-c", THAW, "thaw", str(FROZEN_TIMEOUT), str(LOCK), *words]
+    # It inherits all locks: nobody else freezes anything before it has ended.
+    with holding(command, " and ".join(group.path for group in groups), THAW_TIMEOUT, "what thaws it does not start",
+                 pass_fds=[fd, *groups.values()]) as process:
         try:
-            os.pwrite(fd, group.path.encode(), 0)
-            group.freeze()
+            os.pwrite(fd, "\n".join(group.path for group in groups).encode(), 0)
+            for group in groups:
+                group.freeze()
             yield
         finally:
             release(process, THAW_TIMEOUT)
@@ -210,14 +220,15 @@ def locked() -> Iterator[int]:
 
 
 def thaw_recorded(fd: int) -> None:
-    """Thaw the group that the locked file names, if any, and forget it."""
-    path = os.pread(fd, os.fstat(fd).st_size, 0).decode()
-    if path:
+    """Thaw the groups that the locked file names, if any, and forget them."""
+    paths = os.pread(fd, os.fstat(fd).st_size, 0).decode().splitlines()
+    for path in paths:
         Freezer(path).thaw()
+    if paths:
         os.ftruncate(fd, 0)
 
 
 def thaw_left() -> None:
-    """Thaw the container that a killed look left frozen, if any."""
+    """Thaw the containers that a killed look left frozen, if any."""
     with locked():
         pass

@@ -41,7 +41,7 @@ def end(container: int, first: int, mark: str) -> None:
         return  # the container has ended
 
     def killed() -> frozenset[int]:
-        found = members(places(space), first, mark)
+        found = members(places(space, container), first, mark)
         for pid in found:
             kill(pid, space)
         return found
@@ -59,9 +59,12 @@ def members(known: Mapping[int, Place], first: int, mark: str) -> frozenset[int]
     return frozenset(found)
 
 
-def places(space: str) -> dict[int, Place]:
-    """Return the parents and sessions of the running processes in a PID namespace."""
-    found = {pid: place(pid) for pid in alone(space)}
+def places(space: str, container: int) -> dict[int, Place]:
+    """Return the parents and sessions of the running processes in a container's PID namespace.
+
+    :param container: one of them
+    """
+    found = {pid: place(pid) for pid in alone(space, container)}
     return {pid: there for pid, there in found.items() if there}
 
 

@@ -11,7 +11,8 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from containerhost.errors import HostActionFailed
 from containerhost.linux import freezer
@@ -20,16 +21,17 @@ from containerhost.process import namespaces, openfiles
 from containerhost.process.processes import (
     ANSWER_TIMEOUT,
     NoAnswer,
-    alone,
     asked,
     began,
-    belongs,
     container_of,
+    group_of,
+    is_hosts,
     members,
     name,
     namespace,
     outermost,
     pids,
+    threads,
 )
 from containerhost.sysfs import Host
 
@@ -45,55 +47,64 @@ PROBLEM = "cannot look at the open files of containers"
 Node = tuple[int, int]
 
 
+class Container(NamedTuple):
+    """A container whose processes are looked at while it is frozen.
+
+    :ivar home: its PID namespace
+    :ivar first: a process of it
+    :ivar group: None for what belongs to no engine, as a program that isolates itself: it is not frozen
+    """
+
+    home: str
+    first: int
+    group: Freezer | None
+
+
 class CharUsers:
-    """Search for the users of character nodes. A container is named by its PID namespace."""
+    """Search for the users of character nodes."""
 
     def __init__(self, nodes: Collection[Node]) -> None:
         self._wanted = set(nodes)
-        self._spent: dict[str, float] = {}  # s, by container
+        self._spent: dict[str, tuple[float, int]] = {}  # by container, s and a process of it
 
     def everywhere(self) -> tuple[str, ...]:
         """Return the users in all containers, each frozen while it is looked at."""
-        containers: dict[str, tuple[int, Freezer | None]] = {}
+        containers: dict[str, Container] = {}
         for pid in pids():
-            if container := outermost(pid):
-                known, group = containers.get(container, (pid, None))
-                containers[container] = known, group or freezer.of_container(pid, Host())
-        return tuple(user for container, (first, group) in containers.items()
-                     for user in frozen_users(container, first, group, self._user_in(container), False))
+            if home := outermost(pid):
+                known = containers.get(home, Container(home, pid, None))
+                containers[home] = known._replace(group=known.group or freezer.of_container(pid, Host()))
+        return tuple(user for container in containers.values()
+                     for user in frozen_users([container], self._user, unlisted=False))
 
     def of_holders(self, holders: Collection[int]) -> tuple[str, ...]:
-        """Return the users in these containers, each frozen while it is looked at, and those in all others.
+        """Return the users in these containers, all frozen while they are looked at, and those in all others.
 
         :param holders: first processes of containers
         """
-        containers = {space: pid for pid in holders if (space := namespace(pid)) is not None}
-        found = [user for container, pid in containers.items() for user in users_in(pid, self._user_in(container))]
-        return (*found, *self._in_others(containers))
+        containers = [found for pid in holders if (found := container(pid))]
+        return (*frozen_users(containers, self._user, unlisted=True),
+                *self._in_others({found.group for found in containers}))
 
-    def _user_in(self, container: str) -> Callable[[int], str | None]:
-        def look(pid: int) -> str | None:
-            nodes = self._nodes(pid, container, LOOK_TIMEOUT - sum(self._spent.values()))
-            if nodes is None:
-                raise too_many_files(self._spent)
-            return in_words(pid) if nodes & self._wanted else None
+    def _user(self, pid: int) -> str | None:
+        nodes = self._nodes(pid, container_of(pid), LOOK_TIMEOUT - self._total(), opened=False)
+        if nodes is None:
+            raise too_many_files(self._spent)
+        return in_words(pid) if nodes & self._wanted else None
 
-        return look
-
-    def _in_others(self, holders: Collection[str]) -> tuple[str, ...]:
-        own, found, passed = namespace(os.getpid()), list[str](), dict[str, int]()
+    def _in_others(self, holders: Collection[Freezer | None]) -> tuple[str, ...]:
+        found, passed = list[str](), dict[str, int]()
         for pid in pids():
+            if group_of(pid) in holders or is_hosts(pid):
+                continue
+            name = container_of(pid)
+            spent, _ = self._spent.get(name, (0.0, pid))
             try:
-                container = namespace(pid)
-                if container in (None, own) or any(belongs(pid, holder) for holder in holders):
-                    continue
-                container = str(container)
-                nodes = self._nodes(pid, container, min(LOOK_TIMEOUT - sum(self._spent.values()),
-                                                        OTHERS_TIMEOUT - self._spent.get(container, 0.0)))
+                nodes = self._nodes(pid, name, min(LOOK_TIMEOUT - self._total(), OTHERS_TIMEOUT - spent), opened=True)
             except NoAnswer:
-                container, nodes = container_of(pid), None
+                nodes = None
             if nodes is None:
-                passed.setdefault(container, pid)
+                passed.setdefault(name, pid)
             elif nodes & self._wanted:
                 found.append(in_words(pid))
         if passed:
@@ -101,10 +112,15 @@ class CharUsers:
                         ", ".join(map(in_words, sorted(passed.values()))))
         return tuple(found)
 
-    def _nodes(self, pid: int, container: str, left: float) -> set[Node] | None:
+    def _total(self) -> float:
+        return sum(spent for spent, _ in self._spent.values())
+
+    def _nodes(self, pid: int, name: str, left: float, *, opened: bool) -> set[Node] | None:
         """Return the character nodes that a process has open or mapped; None if that takes too long.
 
+        :param name: of its container
         :param left: seconds
+        :param opened: of :func:`containerhost.process.openfiles.nodes`
         :raises HostActionFailed: it cannot be looked at; NoAnswer among them
         """
         start = time.monotonic()
@@ -112,53 +128,64 @@ class CharUsers:
             if left <= 0:
                 return None
             # Who merely has too many files ends the look by itself, and is told so.
-            return asked(pid, lambda: openfiles.nodes(pid, stat.S_IFCHR, start + left), left + ANSWER_TIMEOUT)
+            return asked(pid, lambda: openfiles.nodes(pid, stat.S_IFCHR, start + left, opened=opened),
+                         left + ANSWER_TIMEOUT)
         except TimeoutError:
             return None
         except OSError as error:
             raise HostActionFailed(f"cannot look into {in_words(pid)}: {error.strerror}") from error
         finally:
-            self._spent[container] = self._spent.get(container, 0.0) + time.monotonic() - start
+            spent, first = self._spent.get(name, (0.0, pid))
+            self._spent[name] = spent + time.monotonic() - start, first
 
 
-def users_in(container: int, look: Callable[[int], str | None]) -> tuple[str, ...]:
+def container(first: int) -> Container | None:
+    """Return the container of a process; None if it has ended, or is the host's own.
+
+    :raises HostActionFailed: it cannot be frozen
+    """
+    group, home = group_of(first), namespace(first)
+    if home is None or home == namespace(os.getpid()):
+        return None
+    if group is None and not any(map(began, threads(first))):
+        return None  # it has ended, and nobody has waited for it
+    if group is None:
+        raise HostActionFailed(f"cannot tell what the container of {in_words(first)} has open: it is in no control "
+                               "group of a container that can be frozen")
+    return Container(home, first, group)
+
+
+def users_in(first: int, look: Callable[[int], str | None]) -> tuple[str, ...]:
     """Return the users in a container, in words; none if it has ended.
 
-    :param container: its first process
+    :param first: its first process
     :param look: says how a process uses the device, if it does
     :raises HostActionFailed: it cannot be frozen, or not be looked at in time
     """
-    group, home = freezer.of_container(container, Host()), namespace(container)
-    if home is None or home == namespace(os.getpid()):
-        return ()
-    if group is None and not any(map(began, openfiles.threads(container))):
-        return ()  # it has ended, and nobody has waited for it
-    if group is None:
-        raise HostActionFailed(f"cannot tell what the container of {in_words(container)} has open: it is in no control "
-                               "group of a container that can be frozen")
-    return frozen_users(home, container, group, look, True)
+    found = container(first)
+    return frozen_users([found], look, unlisted=True) if found else ()
 
 
-def frozen_users(container: str, first: int, group: Freezer | None, look: Callable[[int], str | None],
-                 unlisted: bool) -> tuple[str, ...]:
-    """Return the users in a container, in words.
+def frozen_users(containers: Sequence[Container], look: Callable[[int], str | None], *, unlisted: bool
+                 ) -> tuple[str, ...]:
+    """Return the users in containers, in words. They are frozen together, so that none passes to another what it has.
 
-    :param container: its PID namespace
-    :param first: a process of it
-    :param group: None for what belongs to no engine, as a program that isolates itself: it is not frozen
     :param unlisted: whether :func:`containerhost.process.openfiles.unlisted` counts: it may be the device's. What is
         received at once does not count
     """
+    groups = {found.group for found in containers if found.group}
+
     def look_at_all() -> tuple[list[str], list[str]]:
-        processes = list(members(container, first))
+        processes = {pid: found.group for found in containers for pid in members(found.home, found.first)}
         return ([user for user in map(look, processes) if user],
-                [f"{in_words(pid)}, {how}" for pid in processes if unlisted and (how := hidden(pid, group))])
+                [f"{in_words(pid)}, {how}" for pid, group in processes.items()
+                 if unlisted and (how := hidden(pid, group))])
 
     end = time.monotonic() + RETRY_TIMEOUT
     while True:
         late = time.monotonic() > end
         try:
-            with freezer.frozen(group, Host()) if group else contextlib.nullcontext():
+            with freezer.frozen(groups, Host()) if groups else contextlib.nullcontext():
                 found, waiting = namespaces.limited(look_at_all, PROBLEM, STUCK_TIMEOUT)
             if found or not waiting or late:
                 return (*found, *waiting)
@@ -177,14 +204,13 @@ def in_words(pid: int) -> str:
     return f"process {pid} ({name(pid)})"
 
 
-def too_many_files(spent: Mapping[str, float]) -> HostActionFailed:
+def too_many_files(spent: Mapping[str, tuple[float, int]]) -> HostActionFailed:
     """Return the error for containers whose open files take too long to read.
 
-    :param spent: seconds by container
+    :param spent: by container, seconds and a process of it
     """
-    worst = max(spent, key=lambda container: spent[container])
-    first = min(alone(worst), default=0)
+    seconds, first = max(spent.values())
     return HostActionFailed(
-        f"cannot tell within {LOOK_TIMEOUT:g} s which process has a device open: {spent[worst]:.0f} s went to the "
+        f"cannot tell within {LOOK_TIMEOUT:g} s which process has a device open: {seconds:.0f} s went to the "
         f"container of {in_words(first)} in control group {openfiles.lines(first, 'cgroup')[-1:]}, which has too many "
         "files open. Stop that container, then try again")

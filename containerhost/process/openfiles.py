@@ -16,7 +16,7 @@ import struct
 import time
 from collections.abc import Iterator
 
-from containerhost.process.processes import table
+from containerhost.process.processes import GONE, table, threads
 
 Number = tuple[int, int]
 
@@ -29,23 +29,16 @@ STATX = struct.Struct("=28xH98xII120x")
 STATX_SIZE, STATX_TYPE = STATX.size, 0x1
 AT_FDCWD, AT_STATX_DONT_SYNC = -100, 0x4000
 
-# recvmsg(2), recvmmsg(2) and socketcall(2), by the names of uname(2), and what programs of 32 bits call them by.
-RECEIVING = {"x86_64": {47, 299, 337, 372, 102, 0x40000000 + 519, 0x40000000 + 537}, "aarch64": {212, 243, 297, 365},
-             "ppc64le": {342, 343, 102}, "s390x": {372, 357, 102}}.get(os.uname().machine)
+# recvmsg(2), recvmmsg(2) and socketcall(2), by the names of uname(2), and what programs of 32 bits call them by; 417 is
+# their recvmmsg_time64 everywhere.
+RECEIVING = {"x86_64": {47, 299, 337, 372, 102, 417, 0x40000000 + 519, 0x40000000 + 537},
+             "aarch64": {212, 243, 297, 365, 417}, "ppc64le": {342, 343, 102, 417},
+             "s390x": {372, 357, 102, 417}}.get(os.uname().machine)
 
-GONE = (FileNotFoundError, ProcessLookupError)
 UNLISTED = re.compile(r"(scm_fds|UserFiles):\s*[1-9]")
 DMABUF = "/dmabuf:"  # begins the names of buffers in /proc; drivers/dma-buf/dma-buf.c, dmabuffs_dname()
 
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-def threads(pid: int) -> list[int]:
-    """Return the threads of a process by their numbers; none if it is gone."""
-    try:
-        return sorted(map(int, os.listdir(f"/proc/{pid}/task")))
-    except GONE:
-        return []
 
 
 def tables(pid: int) -> Iterator[int]:
@@ -63,15 +56,17 @@ def shared(one: int, other: int) -> bool:
     return KCMP is not None and _libc.syscall(KCMP, one, other, KCMP_FILES, 0, 0) == 0
 
 
-def nodes(pid: int, kind: int, end: float = math.inf) -> set[Number]:
+def nodes(pid: int, kind: int, end: float = math.inf, *, opened: bool = False) -> set[Number]:
     """Return the numbers of the nodes that a process has open, or has mapped and closed.
 
     :param kind: ``stat.S_IFCHR`` or ``stat.S_IFBLK``
     :param end: when to give up, on the monotonic clock
+    :param opened: only those that are open. Who reads the maps of a process that runs may have to end its memory in its
+        place, and wait for its FUSE files without end
     :raises TimeoutError: the process has too many files
     """
     found: set[Number] = set()
-    for path in itertools.chain(fds(pid), mappings(pid)):
+    for path in fds(pid) if opened else itertools.chain(fds(pid), mappings(pid)):
         if time.monotonic() > end:
             raise TimeoutError(f"process {pid} has too many files open")
         found |= node(path, kind)
@@ -132,11 +127,15 @@ def receives(pid: int) -> str | None:
 
 
 def mappings(pid: int) -> Iterator[str]:
-    """Return each file that it has mapped, once. A tenant can give a node any path.
-    Lines of /proc/<pid>/maps: ``55d0-55d4 rw-s 00000000 00:06 1034 /dev/dri/card0``."""
+    """Return the places of the files that it has mapped. A tenant can give a node any path, and its inode's number to a
+    file of another subvolume (btrfs), so each place counts.
+
+    Lines of /proc/<pid>/maps: ``00020000-00021000 rw-s 00000000 00:06 1034 /dev/dri/card0``. The names in map_files
+    have no leading zeros.
+    """
     thread, found = memory(pid)
-    files = {(fields[3], fields[4]): fields[0] for fields in map(str.split, found) if fields[4] != "0"}
-    return (f"/proc/{thread}/map_files/{place}" for place in files.values())
+    places = (fields[0].split("-") for fields in map(str.split, found) if fields[4] != "0")
+    return (f"/proc/{thread}/map_files/{int(start, 16):x}-{int(end, 16):x}" for start, end in places)
 
 
 def mapped(pid: int) -> set[tuple[str, str]]:

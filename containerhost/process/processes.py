@@ -3,26 +3,36 @@
 
 A process that starts a program (execve(2)) and waits for a FUSE file meanwhile makes whoever reads its ``stat``,
 ``maps`` or ``ns`` in /proc wait, too; its ``status``, ``comm``, ``cgroup``, ``cmdline`` and ``fd`` answer. A tenant's
-process is thus asked for those in a thread, which a signal can end, and its container not again while that waits.
+process is thus asked for those in a thread, which a signal can end, and its container not again while that waits, or
+when answers to all that was asked took too long.
 """
 
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from containerhost.errors import HostActionFailed
 from containerhost.linux import freezer
 from containerhost.linux.files import closing
+from containerhost.linux.freezer import Freezer
 from containerhost.process import timelimit
+from containerhost.process.leakybucket import LeakyBuckets
 from containerhost.sysfs import Host
 
 Result = TypeVar("Result")
 
 ANSWER_TIMEOUT = 1.0  # s; the kernel answers within some microseconds
+USUAL = 0.05  # s, on a busy host
+BURST = 5.0  # s of waiting for a container, above which it is not asked
+LEAK_RATE = 1 / 60  # s of waiting that are forgotten in a second
 
 _waiting: dict[str, threading.Thread] = {}  # by container
+_buckets = LeakyBuckets(BURST, LEAK_RATE)
+
+GONE = (FileNotFoundError, ProcessLookupError)
 
 # Processes come and go while they are looked at: one that is gone has nothing open.
 
@@ -35,19 +45,23 @@ def asked(pid: int, act: Callable[[], Result], timeout: float = ANSWER_TIMEOUT) 
     """Return what ``act`` finds out about a process, if that can be told in time.
 
     :param timeout: seconds
-    :raises NoAnswer: it cannot be told, or the container made somebody wait who still does
+    :raises NoAnswer: it cannot be told, or the container made somebody wait who still does, or often enough
     """
     if is_hosts(pid):
         return act()
     for container in [key for key, thread in list(_waiting.items()) if not thread.is_alive()]:
         _waiting.pop(container, None)
-    if _waiting and container_of(pid) in _waiting:
+    if (_waiting or _buckets) and ((container := container_of(pid)) in _waiting or _buckets.overflow(container)):
         raise no_answer(pid)
+    start = time.monotonic()
     try:
         return timelimit.limited(act, timeout)
     except timelimit.StillRunning as error:
         _waiting[container_of(pid)] = error.thread
         raise no_answer(pid) from error
+    finally:
+        if (waited := time.monotonic() - start) > USUAL:
+            _buckets.add(container_of(pid), waited - USUAL)
 
 
 def no_answer(pid: int) -> NoAnswer:
@@ -56,14 +70,41 @@ def no_answer(pid: int) -> NoAnswer:
 
 
 def is_hosts(pid: int) -> bool:
-    """Return whether a process is in no PID namespace below that of the host's /proc; so is one that is gone."""
-    return len(_status(pid, b"NSpid:")) <= 1
+    """Return whether a process is in no PID namespace below that of the host's /proc; so is one that is gone.
+
+    Its ``status`` would tell, too, but with all its groups: a tenant's process can have 65536 (setgroups(2)).
+    """
+    try:
+        with closing(os.pidfd_open(pid)) as fd:
+            numbers = _words(f"/proc/self/fdinfo/{fd}", b"NSpid:")
+    except ProcessLookupError:
+        return True
+    except OSError:  # a thread
+        numbers = []
+    return len(numbers or _words(f"/proc/{pid}/status", b"NSpid:")) <= 1
+
+
+def group_of(pid: int) -> Freezer | None:
+    """Return the control group of the container that a process belongs to; None if it belongs to none. Of a thread that
+    has ended, version 1 tells none."""
+    found = freezer.of_container(pid, Host())
+    if found or is_hosts(pid):
+        return found
+    return next((group for thread in threads(pid) if (group := freezer.of_container(thread, Host()))), None)
 
 
 def container_of(pid: int) -> str:
     """Return what all processes of a container have in common: the control group that its engine made, if it did."""
-    group = freezer.of_container(pid, Host())
+    group = group_of(pid)
     return f"the container of {os.path.dirname(group.path)}" if group else f"process {pid}"
+
+
+def threads(pid: int) -> list[int]:
+    """Return the threads of a process by their numbers; none if it is gone."""
+    try:
+        return sorted(map(int, os.listdir(f"/proc/{pid}/task")))
+    except GONE:
+        return []
 
 
 def pids() -> Iterator[int]:
@@ -133,29 +174,40 @@ def stat(pid: int) -> list[str]:
 
 
 def members(home: str, first: int) -> Iterator[int]:
-    """Yield the processes in a PID namespace or below it: a process that entered one from outside has a parent
-    elsewhere, and one of a container within the container has a namespace of its own.
+    """Yield the processes of a container: those of its control group, or, where it is in none that an engine made,
+    those in its PID namespace or below it. One that entered the namespace from outside has a parent elsewhere, and one
+    of a container within the container has a namespace of its own.
 
+    :param home: the PID namespace
     :param first: one of them
-    :raises NoAnswer: a process of the same container cannot be looked at
+    :raises NoAnswer: a process of it cannot be looked at
     """
+    group = group_of(first)
     for process in pids():
-        try:
-            found = belongs(process, home)
-        except NoAnswer:
-            if container_of(process) == container_of(first):
-                raise
-            continue
+        if group:
+            found = group_of(process) == group and not is_hosts(process)
+        else:
+            try:
+                found = belongs(process, home)
+            except NoAnswer:
+                if container_of(process) == container_of(first):
+                    raise
+                continue
         if found:
             yield process
 
 
-def alone(home: str) -> Iterator[int]:
-    """Yield the processes whose PID namespace is this one, without those that cannot be looked at."""
+def alone(home: str, first: int) -> Iterator[int]:
+    """Yield the processes of a container whose PID namespace is this one, without those that cannot be looked at.
+
+    :param first: one of them
+    """
+    group = group_of(first)
     for process in pids():
-        with contextlib.suppress(NoAnswer):
-            if namespace(process) == home:
-                yield process
+        if group in (None, group_of(process)):
+            with contextlib.suppress(NoAnswer):
+                if namespace(process) == home:
+                    yield process
 
 
 def outermost(pid: int) -> str | None:
@@ -192,11 +244,15 @@ def real_user(pid: int) -> int | None:
 
 
 def _status(pid: int, key: bytes) -> list[bytes]:
-    """Return the words of a line of /proc/<pid>/status (proc(5)); none of one that is gone. No name can have a line
-    feed there."""
+    return _words(f"/proc/{pid}/status", key)
+
+
+def _words(file: str, key: bytes) -> list[bytes]:
+    """Return the words of a line of a file in /proc (proc(5)); none if the process is gone. A name has no line feed
+    there."""
     try:
-        with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
-            _, _, rest = file.read().partition(b"\n" + key)
+        with open(file, "rb", buffering=0) as lines:
+            _, _, rest = lines.read().partition(b"\n" + key)
     except OSError:
         return []
     return rest.partition(b"\n")[0].split()

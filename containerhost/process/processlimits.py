@@ -25,7 +25,7 @@ def at_least(first: int, limits: Mapping[str, str]) -> None:
     # Who was started meanwhile by one whose limit was still low is found by the next look. A tenant's process may lower
     # its own again and again, so the looks are counted.
     for _ in range(LOOKS):
-        if not any([_raise(pid, wanted) for pid in alone(home)]):
+        if not any([_raise(pid, wanted) for pid in alone(home, first)]):
             return
 
 

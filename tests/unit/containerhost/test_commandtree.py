@@ -24,7 +24,7 @@ class CommandTreeTest(testtools.TestCase):
         return process
 
     def members(self, first: int) -> frozenset[int]:
-        return commandtree.members(commandtree.places(str(processes.namespace(os.getpid()))), first, MARK)
+        return commandtree.members(commandtree.places(str(processes.namespace(os.getpid())), os.getpid()), first, MARK)
 
     def test_all_that_a_command_began_ends_and_nothing_else(self) -> None:
         first = self.begun(TREE)

@@ -40,6 +40,36 @@ while True:
     file = socket.recv_fds(end, 1, 1)[1]
 """
 
+# Sends the file that it has, or gets, to the other end.
+RETURNING = """
+import os, socket, sys
+end = socket.socket(fileno=0)
+file = [os.open(path, os.O_PATH) for path in sys.argv[1:]]
+print(flush=True)
+while True:
+    for fd in file:
+        socket.send_fds(end, [b"x"], [fd])
+        os.close(fd)
+    file = socket.recv_fds(end, 1, 1)[1]
+"""
+
+# A child of the first process has a thread that has the file, and its first thread ends.
+LATER_THREAD = """
+import ctypes, os, sys, threading, time
+if os.fork():
+    time.sleep(600)
+libc = ctypes.CDLL(None)
+ready = threading.Event()
+def keep():
+    os.open(sys.argv[1], os.O_PATH)
+    ready.set()
+    time.sleep(600)
+threading.Thread(target=keep, daemon=True).start()
+ready.wait()
+threading.Timer(0.3, lambda: print(flush=True)).start()
+libc.pthread_exit(None)
+"""
+
 WAITING = """
 import os, sys
 print(flush=True)
@@ -51,7 +81,7 @@ LOOK = """
 import sys
 from containerhost.linux import freezer
 from containerhost.sysfs import Host
-with freezer.frozen(freezer.Freezer(sys.argv[1]), Host()):
+with freezer.frozen([freezer.Freezer(sys.argv[1])], Host()):
     print(flush=True)
     sys.stdin.read()
 """
@@ -92,6 +122,24 @@ class EscapeTest(UsersTest):
         for kind in hierarchies():
             with Container(kind, PASSING, self.node) as container:
                 self.assertEqual((kind, []), (kind, [look for look in range(LOOKS) if not self.users(container.pid)]))
+
+    def test_file_that_two_containers_send_to_each_other_is_found_each_time(self) -> None:
+        """They share memory, and a socket in it."""
+        self.useFixture(fixtures.MockPatchObject(deviceusers, "RETRY_TIMEOUT", 0.1))
+        for kind in hierarchies():
+            ends = socket.socketpair()
+            with (Container(kind, RETURNING, self.node, stdin=ends[0].fileno()) as one,
+                  Container(kind, RETURNING, stdin=ends[1].fileno()) as other):
+                for end in ends:
+                    end.close()
+                missed = [look for look in range(LOOKS) if not self.users(one.pid, other.pid)]
+                self.assertEqual((kind, []), (kind, missed))
+                self.assertEqual((False, False), (one.is_frozen(), other.is_frozen()))
+
+    def test_process_whose_first_thread_has_ended_is_the_containers(self) -> None:
+        for kind in hierarchies():
+            with Container(kind, LATER_THREAD, self.node) as container:
+                self.assertEqual((kind, True), (kind, bool(self.users(container.pid))))
 
     def test_users_of_a_block_device_are_looked_at_while_frozen(self) -> None:
         for kind in hierarchies():
@@ -233,7 +281,7 @@ class ThawTest(UsersTest):
             self.assertIn("thawed while", str(error))
 
     def wait_frozen(self, group: freezer.Freezer, container: Container) -> None:
-        with freezer.frozen(group, Host()):
+        with freezer.frozen([group], Host()):
             await_that(lambda: not container.is_frozen(), "it is thawed")
 
     def test_look_is_repeated_if_the_container_ran_meanwhile(self) -> None:
@@ -266,7 +314,7 @@ class ThawTest(UsersTest):
         for kind in kinds:
             with Container(kind, IDLE) as container:
                 group = freezer.Freezer(str(container.freeze))
-                with freezer.frozen(group, Host()):
+                with freezer.frozen([group], Host()):
                     container.end()
                 self.assertFalse(container.group.exists())
 

@@ -55,6 +55,20 @@ time.sleep(600)
 """
 
 
+LOW = """
+import ctypes, mmap, os, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+fd = os.open("/dev/zero", os.O_RDONLY)
+MAP_FIXED = 0x10
+assert libc.mmap(0x20000, 4096, mmap.PROT_READ, mmap.MAP_PRIVATE | MAP_FIXED, fd, 0) == 0x20000, ctypes.get_errno()
+os.close(fd)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
 class OpenFilesTest(testtools.TestCase):
     def hiding(self, *how: str) -> int:
         process = subprocess.Popen([sys.executable, "-c", HIDING, *how], stdout=subprocess.PIPE)
@@ -86,6 +100,15 @@ class OpenFilesTest(testtools.TestCase):
         self.addCleanup(process.stdout.close)
         self.assertEqual(b"ready\n", process.stdout.readline())
         self.assertIn(ZERO, openfiles.nodes(process.pid, stat.S_IFCHR))
+
+    def test_mapping_at_an_address_with_leading_zeros(self) -> None:
+        process = subprocess.Popen([sys.executable, "-c", LOW], stdout=subprocess.PIPE)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        self.addCleanup(process.stdout.close)
+        self.assertEqual(b"ready\n", process.stdout.readline())
+        self.assertIn(ZERO, openfiles.nodes(process.pid, stat.S_IFCHR))
+        self.assertNotIn(ZERO, openfiles.nodes(process.pid, stat.S_IFCHR, opened=True))
 
     def test_too_many_files_to_look_at_in_time(self) -> None:
         self.assertRaises(TimeoutError, openfiles.nodes, os.getpid(), stat.S_IFCHR, 0.0)

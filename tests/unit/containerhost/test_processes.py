@@ -10,6 +10,7 @@ import fixtures
 import testtools
 
 from containerhost.process import processes
+from containerhost.process.leakybucket import LeakyBuckets
 from tests.waiting import await_that
 
 
@@ -31,11 +32,12 @@ class TestProcesses(testtools.TestCase):
 class AskedTest(testtools.TestCase):
     """Processes of a PID namespace of their own, as a container's are."""
 
-    MANY_GROUPS = "import os, time; os.setgroups(range(5000, 25000)); print(flush=True); time.sleep(600)"
+    MANY_GROUPS = "import os, time; os.setgroups(range(65536)); print(flush=True); time.sleep(600)"
 
     def setUp(self) -> None:
         super().setUp()
         self.useFixture(fixtures.MockPatchObject(processes, "_waiting", {}))
+        self.useFixture(fixtures.MockPatchObject(processes, "_buckets", LeakyBuckets(1, 1 / 60)))
         self.useFixture(fixtures.MockPatchObject(processes, "ANSWER_TIMEOUT", 0.2))
 
     def contained(self) -> int:
@@ -60,13 +62,35 @@ class AskedTest(testtools.TestCase):
         self.assertRaises(processes.NoAnswer, processes.namespace, one)
         self.assertEqual((True, True), (processes.runs(one), processes.is_still(one, 1)))
         home = processes.namespace(other)
-        self.assertEqual([other], list(processes.alone(home)))
+        self.assertEqual([other], list(processes.alone(home, other)))
         self.assertEqual([other], list(processes.members(home, other)))
         self.assertRaises(processes.NoAnswer, list, processes.members("pid:[1]", one))
         self.assertLess(time.monotonic() - begin, 5)
         over.set()
         await_that(lambda: not processes._waiting[f"process {one}"].is_alive(), "it has answered")
         self.assertNotEqual(home, processes.namespace(one))
+
+    def test_who_takes_long_to_answer_is_not_asked_for_ever(self) -> None:
+        one = self.contained()
+        for _ in range(20):
+            try:
+                processes.asked(one, lambda: time.sleep(0.15))
+            except processes.NoAnswer:
+                break
+        else:
+            self.fail("it was asked again and again")
+        self.assertIsNotNone(processes.namespace(self.contained()))
+
+    def test_groups_of_a_process_do_not_make_the_question_long(self) -> None:
+        one = self.contained()
+        begin = time.process_time()
+        for _ in range(100):
+            processes.is_hosts(one)
+        few = time.process_time() - begin
+        begin = time.process_time()
+        for _ in range(100):
+            Path(f"/proc/{one}/status").read_bytes()
+        self.assertLess(few, (time.process_time() - begin) / 2)
 
     def test_what_it_raises_is_raised(self) -> None:
         self.assertRaises(ZeroDivisionError, processes.asked, self.contained(), lambda: 1 // 0)
