@@ -46,11 +46,14 @@ import os, socket, sys
 end = socket.socket(fileno=0)
 file = [os.open(path, os.O_PATH) for path in sys.argv[1:]]
 print(flush=True)
-while True:
-    for fd in file:
-        socket.send_fds(end, [b"x"], [fd])
-        os.close(fd)
-    file = socket.recv_fds(end, 1, 1)[1]
+try:
+    while True:
+        for fd in file:
+            socket.send_fds(end, [b"x"], [fd])
+            os.close(fd)
+        file = socket.recv_fds(end, 1, 1)[1]
+except ConnectionError:
+    sys.exit(0)
 """
 
 # A child of the first process has a thread that has the file, and its first thread ends.
