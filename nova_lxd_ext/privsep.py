@@ -134,8 +134,10 @@ class Helper(Privileged):
     def end_helpers(self, pid: int) -> int:
         return int(act("end_helpers", pid))
 
-    def users(self, nodes: Collection[tuple[int, int]], holders: Collection[int] | None = None) -> tuple[str, ...]:
-        return tuple(act("users", [list(node) for node in nodes], None if holders is None else list(holders)))
+    def users(self, nodes: Collection[tuple[int, int]], holders: Collection[int] | None = None,
+              others: bool = True) -> tuple[str, ...]:
+        return tuple(act("users", [list(node) for node in nodes], None if holders is None else list(holders),
+                         others))
 
     def thaw_left(self) -> None:
         act("thaw_left")

@@ -6,11 +6,12 @@ from collections.abc import Callable, Collection, Mapping
 from containerhost.allocation.functions import Functions
 from containerhost.allocation.states import State
 from containerhost.allocation.store import Allocation, AllocationStore, Consumer
-from containerhost.devices.model import Device
+from containerhost.devices.model import Device, Kind, NodeUse
 from containerhost.devices.scan import HostView
 from containerhost.errors import AllocationsUnreadable, DeviceNotFound, DeviceUnhealthy, EngineError, ScrubFailed
+from containerhost.linux.poll import wait_while
 from containerhost.privileged import Privileged
-from containerhost.scrub import scrub
+from containerhost.scrub import USERS_TIMEOUT, scrub
 from containerhost.sysfs import Host
 
 Holders = Callable[[Consumer], Collection[int]]
@@ -50,26 +51,46 @@ class Cleaner:
                 return f"device {record.device_id} stays allocated: no telling which containers may have it: {error}"
             record = self._store.begin_cleaning(record.device_id)
             try:
-                self.clean(record, holders, view)
+                self.clean(record, holders, view, container)
             except (ScrubFailed, DeviceNotFound, DeviceUnhealthy) as error:
                 return str(error)
         self._store.release(record.device_id, record.consumer)
         return None
 
-    def clean(self, record: Allocation, holders: Collection[int] | None, view: HostView) -> tuple[str, ...]:
+    def clean(self, record: Allocation, holders: Collection[int] | None, view: HostView, container: int | None = None
+              ) -> tuple[str, ...]:
         """Clean a device whose record says that it is being cleaned.
 
         :param holders: of :meth:`Privileged.users`
+        :param container: first process of the container that had it and runs on
         :returns: what was done, in words
         :raises ScrubFailed, DeviceNotFound, DeviceUnhealthy: it is blocked for that reason
         """
         try:
-            done = self.scrub(view.inventory.get(record.device_id), record.restore, holders)
+            device = view.inventory.get(record.device_id)
+            if container is not None and device.kind is not Kind.NET:
+                self._require_unreached(device, record.consumer, container, view)
+            done = self.scrub(device, record.restore, holders)
             require_well(record.device_id, view)
         except (ScrubFailed, DeviceNotFound, DeviceUnhealthy) as error:
             self._store.block(record.device_id, str(error))
             raise
         return done
+
+    def _require_unreached(self, device: Device, consumer: Consumer, container: int, view: HostView) -> None:
+        """Refuse a GPU that a process in its container may reach by a node which GPUs have in common: what a process
+        has allocated there is its own until it closes that node, too (NVIDIA: RM clients are those of
+        ``/dev/nvidiactl``). Nodes of a GPU that the container keeps tell nothing.
+
+        :raises ScrubFailed: a process has one open
+        """
+        kept = {name for name, record in self._store.held_by(consumer).items() if record.state is State.ATTACHED}
+        known = {node.path for other in view.inventory.devices if other.id in kept for node in other.nodes}
+        nodes = {(node.major, node.minor) for node in device.nodes
+                 if node.use is NodeUse.SHARED and node.path not in known}
+        if nodes and (users := wait_while(lambda: self._privileged.users(nodes, (container,), False), USERS_TIMEOUT)):
+            raise ScrubFailed(f"device {device.id} could not be cleaned: still in use by {', '.join(users)}, by a node "
+                              "that GPUs share")
 
     def scrub(self, device: Device, restore: Mapping[str, str], holders: Collection[int] | None) -> tuple[str, ...]:
         return scrub(device, restore, self._functions.of(device), self._privileged, self._host, holders)

@@ -77,14 +77,15 @@ class CharUsers:
         return tuple(user for container in containers.values()
                      for user in frozen_users([container], self._user, unlisted=False))
 
-    def of_holders(self, holders: Collection[int]) -> tuple[str, ...]:
+    def of_holders(self, holders: Collection[int], *, others: bool = True) -> tuple[str, ...]:
         """Return the users in these containers, all frozen while they are looked at, and those in all others.
 
         :param holders: first processes of containers
+        :param others: False for those in these containers alone
         """
         containers = [found for pid in holders if (found := container(pid))]
-        return (*frozen_users(containers, self._user, unlisted=True),
-                *self._in_others({found.group for found in containers}))
+        users = frozen_users(containers, self._user, unlisted=True)
+        return (*users, *self._in_others({found.group for found in containers})) if others else users
 
     def _user(self, pid: int) -> str | None:
         nodes = self._nodes(pid, container_of(pid), LOOK_TIMEOUT - self._total(), opened=False)

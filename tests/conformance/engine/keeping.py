@@ -53,6 +53,11 @@ thread.join(5)
 print("end", flush=True)
 os._exit(0)
 """
+HOLD = """
+import os, time
+fd = os.open("/dev/nvidiactl", os.O_PATH)
+time.sleep(600)
+"""
 # Prints why there is no ring, also for a call as programs of 32 bits make it: push rbx; mov eax, 425; mov ebx, 1;
 # xor ecx, ecx; int 0x80; pop rbx; ret. The kernel would tell EFAULT of it.
 MAKE_RING = """
@@ -86,6 +91,18 @@ class Keeping(frame.DeviceFrame):
         await_that(lambda: "end" in self.inside("c1", "cat", "/tmp/out")[1], "it has received")
         received = "/dev/null" in self.inside("c1", "cat", "/tmp/out")[1]
         self.assertEqual(received, "recvmsg" in str(users), users)
+
+    def test_last_gpu_is_not_free_while_a_node_that_gpus_share_is_open(self):
+        """By ``/dev/nvidiactl`` a process reaches what it has allocated of a GPU whose own node it has closed."""
+        grants = self.allocator.acquire([Request(self.gpus[0].id)], self.consumer("c1"))
+        self.running("c1", parts=grants, mounts=PYTHON)
+        self.inside("c1", "sh", "-c", f"/usr/bin/python3 -c '{HOLD}' > /dev/null 2>&1 &")
+        await_that(lambda: self.inside("c1", "pgrep", "-f", "O_PATH")[0] == 0, "it runs")
+        self.engine.detach("c1", grants[0])
+        (complaint,) = self.allocator.release_device(self.gpus[0].id, self.consumer("c1"), self.engine.pid("c1"))
+        self.assertIn("by a node that GPUs share", complaint)
+        self.inside("c1", "pkill", "-f", "O_PATH")
+        self.assertEqual((), self.allocator.release_device(self.gpus[0].id, self.consumer("c1"), self.engine.pid("c1")))
 
     def test_device_may_wait_in_a_socket_of_a_container_that_shares_memory(self):
         """Its sender is gone by then, and no member of the job's memory any more."""

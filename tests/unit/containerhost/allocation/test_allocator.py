@@ -37,7 +37,7 @@ class NoHardware(Privileged):
     set_vf_link = set_vf_guids = rename_netdev = link_down_and_flush = unbind = bind = reset = reset_gpu = _refuse
     mark_reset = _refuse
 
-    def users(self, nodes, holders=None):
+    def users(self, nodes, holders=None, others=True):
         return ()
 
     def thaw_left(self):
@@ -53,22 +53,22 @@ class Marking(Willing):
     """Marks resets in the log of the described host.
 
     :ivar able: whether GPUs can be reset
-    :ivar using: processes that have a device open
+    :ivar using, sharing: processes that have a device open, or a node that devices share
     :ivar holders: containers of which all files were looked at; None are all containers
     """
 
     def __init__(self, tree):
         self.log = tree.path("/dev/kmsg")
         self.able = True
-        self.using = ()
+        self.using = self.sharing = ()
         self.holders = None
 
     def reset_gpu(self, vendor, address):
         return self.able
 
-    def users(self, nodes, holders=None):
+    def users(self, nodes, holders=None, others=True):
         self.holders = holders
-        return self.using
+        return self.using if others else self.sharing
 
     def mark_reset(self, address, counters):
         with open(self.log, "ab") as log:
@@ -417,6 +417,16 @@ class TestSickDevices(testtools.TestCase):
             self.assertEqual(looked_at, self.root.holders)
         self.allocator.repair.clean(self.gpu)
         self.assertIsNone(self.root.holders)
+
+    def test_last_gpu_of_a_container_is_not_free_while_a_node_that_gpus_share_is_open(self):
+        for gpu in (self.gpu, self.other):
+            self.allocator.acquire([Request(gpu)], consumer("c1"))
+        self.root.sharing = ("process 7 (python3)",)
+        self.assertEqual((), self.allocator.release_device(self.gpu, consumer("c1"), 7))
+        (complaint,) = self.allocator.release_device(self.other, consumer("c1"), 7)
+        self.assertIn("process 7 (python3), by a node that GPUs share", complaint)
+        self.assertEqual({self.other}, self.blocked().keys())
+        self.assertEqual((), self.allocator.release(consumer("c1")))
 
     def test_containers_that_may_have_got_it_from_its_own_are_looked_at_whole(self):
         asked = []

@@ -43,7 +43,8 @@ class Watching(Privileged):
         self.wrong: list[str] = []
         self.resets = 0
 
-    def users(self, nodes: Collection[tuple[int, int]], holders: Collection[int] | None = None) -> tuple[str, ...]:
+    def users(self, nodes: Collection[tuple[int, int]], holders: Collection[int] | None = None,
+              others: bool = True) -> tuple[str, ...]:
         return ()
 
     def mark_reset(self, address: str, counters: Mapping[str, int]) -> None:
