@@ -8,7 +8,14 @@ from containerhost.allocation.states import State
 from containerhost.allocation.store import Allocation, AllocationStore, Consumer
 from containerhost.devices.model import Device, Kind, NodeUse
 from containerhost.devices.scan import HostView
-from containerhost.errors import AllocationsUnreadable, DeviceNotFound, DeviceUnhealthy, EngineError, ScrubFailed
+from containerhost.errors import (
+    AllocationsUnreadable,
+    DeviceNotFound,
+    DeviceUnhealthy,
+    EngineError,
+    HostActionFailed,
+    ScrubFailed,
+)
 from containerhost.linux.poll import wait_while
 from containerhost.privileged import Privileged
 from containerhost.scrub import USERS_TIMEOUT, scrub
@@ -82,13 +89,18 @@ class Cleaner:
         has allocated there is its own until it closes that node, too (NVIDIA: RM clients are those of
         ``/dev/nvidiactl``). Nodes of a GPU that the container keeps tell nothing.
 
-        :raises ScrubFailed: a process has one open
+        :raises ScrubFailed: a process has one open, or that cannot be told
         """
         kept = {name for name, record in self._store.held_by(consumer).items() if record.state is State.ATTACHED}
         known = {node.path for other in view.inventory.devices if other.id in kept for node in other.nodes}
         nodes = {(node.major, node.minor) for node in device.nodes
                  if node.use is NodeUse.SHARED and node.path not in known}
-        if nodes and (users := wait_while(lambda: self._privileged.users(nodes, (container,), False), USERS_TIMEOUT)):
+        try:
+            users = (wait_while(lambda: self._privileged.users(nodes, (container,), False), USERS_TIMEOUT)
+                     if nodes else ())
+        except HostActionFailed as error:
+            raise ScrubFailed(f"device {device.id} could not be cleaned: {error}") from error
+        if users:
             raise ScrubFailed(f"device {device.id} could not be cleaned: still in use by {', '.join(users)}, by a node "
                               "that GPUs share")
 

@@ -68,6 +68,8 @@ class Marking(Willing):
 
     def users(self, nodes, holders=None, others=True):
         self.holders = holders
+        if isinstance(self.sharing, errors.HostActionFailed):
+            raise self.sharing
         return self.using if others else self.sharing
 
     def mark_reset(self, address, counters):
@@ -425,7 +427,11 @@ class TestSickDevices(testtools.TestCase):
         self.assertEqual((), self.allocator.release_device(self.gpu, consumer("c1"), 7))
         (complaint,) = self.allocator.release_device(self.other, consumer("c1"), 7)
         self.assertIn("process 7 (python3), by a node that GPUs share", complaint)
+        self.root.sharing = errors.HostActionFailed("it cannot be frozen")
+        (complaint,) = self.allocator.release_device(self.other, consumer("c1"), 7)
+        self.assertIn("it cannot be frozen", complaint)
         self.assertEqual({self.other}, self.blocked().keys())
+        self.root.sharing = ()
         self.assertEqual((), self.allocator.release(consumer("c1")))
 
     def test_containers_that_may_have_got_it_from_its_own_are_looked_at_whole(self):
