@@ -86,8 +86,8 @@ class Cleaner:
 
     def _require_unreached(self, device: Device, consumer: Consumer, container: int, view: HostView) -> None:
         """Refuse a GPU that a process in its container may reach by a node which GPUs have in common: what a process
-        has allocated there is its own until it closes that node, too (NVIDIA: RM clients are those of
-        ``/dev/nvidiactl``). Nodes of a GPU that the container keeps tell nothing.
+        has allocated by that is its own until it closes that node, too. Nodes of a GPU that the container keeps tell
+        nothing.
 
         :raises ScrubFailed: a process has one open, or that cannot be told
         """
