@@ -5,7 +5,7 @@ A tenant was root over the device: what can be reset is reset, and nothing a ten
 process that still has the device is never ended here, as its container is somebody else's: the device is refused.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from containerhost.devices import pci
 from containerhost.devices.health import bus
@@ -49,8 +49,18 @@ def require_unused(device: Device, privileged: Privileged, holders: Collection[i
     :raises HostActionFailed: a process of a container has it open or mapped
     """
     own = tuple((node.major, node.minor) for node in device.nodes if node.use is NodeUse.OWN)
-    if own and (users := wait_while(lambda: privileged.users(own, holders), USERS_TIMEOUT)):
-        raise HostActionFailed(f"still in use by {', '.join(users)}")
+    await_unused(lambda: privileged.users(own, holders) if own else ())
+
+
+def await_unused(users: Callable[[], tuple[str, ...]], how: str = "") -> None:
+    """Wait until nobody uses a device.
+
+    :param users: tells who does, in words
+    :param how: what to say of how they do
+    :raises HostActionFailed: somebody still does, or that cannot be told
+    """
+    if found := wait_while(users, USERS_TIMEOUT):
+        raise HostActionFailed(f"still in use by {', '.join(found)}{how}")
 
 
 def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction) -> tuple[bool, tuple[str, ...]]:

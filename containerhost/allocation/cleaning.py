@@ -16,9 +16,8 @@ from containerhost.errors import (
     HostActionFailed,
     ScrubFailed,
 )
-from containerhost.linux.poll import wait_while
 from containerhost.privileged import Privileged
-from containerhost.scrub import USERS_TIMEOUT, scrub
+from containerhost.scrub import await_unused, scrub
 from containerhost.sysfs import Host
 
 Holders = Callable[[Consumer], Collection[int]]
@@ -41,9 +40,12 @@ class Cleaner:
         """Return the first processes of the containers that may have a consumer's devices.
 
         :param container: one of them, if the caller knows it
-        :raises AllocationsUnreadable, EngineError: it cannot be told
+        :raises ScrubFailed: it cannot be told
         """
-        return frozenset((*self._holders(consumer), *(() if container is None else (container,))))
+        try:
+            return frozenset((*self._holders(consumer), *(() if container is None else (container,))))
+        except (AllocationsUnreadable, EngineError) as error:
+            raise ScrubFailed(f"no telling which containers may have the devices of {consumer}: {error}") from error
 
     def free(self, record: Allocation, container: int | None, view: HostView) -> str | None:
         """Clean a device and free it, or block it. One that is only claimed was not changed.
@@ -54,10 +56,7 @@ class Cleaner:
         if record.state is not State.CLAIMED:
             try:
                 holders = self.holders(record.consumer, container)
-            except (AllocationsUnreadable, EngineError) as error:
-                return f"device {record.device_id} stays allocated: no telling which containers may have it: {error}"
-            record = self._store.begin_cleaning(record.device_id)
-            try:
+                record = self._store.begin_cleaning(record.device_id)
                 self.clean(record, holders, view, container)
             except (ScrubFailed, DeviceNotFound, DeviceUnhealthy) as error:
                 return str(error)
@@ -96,13 +95,10 @@ class Cleaner:
         nodes = {(node.major, node.minor) for node in device.nodes
                  if node.use is NodeUse.SHARED and node.path not in known}
         try:
-            users = (wait_while(lambda: self._privileged.users(nodes, (container,), False), USERS_TIMEOUT)
-                     if nodes else ())
+            await_unused(lambda: self._privileged.users(nodes, (container,), False) if nodes else (),
+                         ", by a node that GPUs share")
         except HostActionFailed as error:
             raise ScrubFailed(f"device {device.id} could not be cleaned: {error}") from error
-        if users:
-            raise ScrubFailed(f"device {device.id} could not be cleaned: still in use by {', '.join(users)}, by a node "
-                              "that GPUs share")
 
     def scrub(self, device: Device, restore: Mapping[str, str], holders: Collection[int] | None) -> tuple[str, ...]:
         return scrub(device, restore, self._functions.of(device), self._privileged, self._host, holders)

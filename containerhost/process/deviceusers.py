@@ -96,7 +96,7 @@ class CharUsers:
     def _in_others(self, holders: Collection[Freezer | None]) -> tuple[str, ...]:
         found, passed = list[str](), dict[str, int]()
         for pid in pids():
-            if group_of(pid) in holders or is_hosts(pid):
+            if is_hosts(pid) or group_of(pid) in holders:
                 continue
             name = container_of(pid)
             spent, _ = self._spent.get(name, (0.0, pid))

@@ -11,7 +11,7 @@ from containerhost.errors import HostActionFailed
 from containerhost.process import namespaces
 
 
-class ApartTest(testtools.TestCase):
+class LimitedTest(testtools.TestCase):
     def test_in_another_thread_which_is_over(self) -> None:
         seen: list[threading.Thread] = []
         namespaces.limited(lambda: seen.append(threading.current_thread()), "oops")

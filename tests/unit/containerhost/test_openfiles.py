@@ -69,17 +69,23 @@ time.sleep(600)
 """
 
 
+def ready(test: testtools.TestCase, *command: str) -> int:
+    """Start a process that says when it is ready, and end it with the test."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    test.addCleanup(process.wait)
+    test.addCleanup(process.kill)
+    test.addCleanup(process.stdout.close)
+    test.assertEqual(b"ready\n", process.stdout.readline())
+    return process.pid
+
+
 class OpenFilesTest(testtools.TestCase):
     def hiding(self, *how: str) -> int:
-        process = subprocess.Popen([sys.executable, "-c", HIDING, *how], stdout=subprocess.PIPE)
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        self.addCleanup(process.stdout.close)
-        self.assertEqual(b"ready\n", process.stdout.readline())
+        pid = ready(self, sys.executable, "-c", HIDING, *how)
         if "end" in how:
-            while "Z" not in openfiles.lines(process.pid, "stat")[0].rpartition(")")[2].split()[0]:
+            while "Z" not in openfiles.lines(pid, "stat")[0].rpartition(")")[2].split()[0]:
                 time.sleep(0.01)
-        return process.pid
+        return pid
 
     def test_thread_with_a_table_of_its_own(self) -> None:
         self.assertIn(ZERO, openfiles.nodes(self.hiding(), stat.S_IFCHR))
@@ -93,22 +99,13 @@ class OpenFilesTest(testtools.TestCase):
         """In a mount namespace of its own a tenant binds a node to any place."""
         place = Path(self.useFixture(fixtures.TempDir()).path) / "x"
         place.touch()
-        process = subprocess.Popen(["unshare", "--mount", sys.executable, "-c", BOUND, str(place)],
-                                   stdout=subprocess.PIPE)
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        self.addCleanup(process.stdout.close)
-        self.assertEqual(b"ready\n", process.stdout.readline())
-        self.assertIn(ZERO, openfiles.nodes(process.pid, stat.S_IFCHR))
+        pid = ready(self, "unshare", "--mount", sys.executable, "-c", BOUND, str(place))
+        self.assertIn(ZERO, openfiles.nodes(pid, stat.S_IFCHR))
 
     def test_mapping_at_an_address_with_leading_zeros(self) -> None:
-        process = subprocess.Popen([sys.executable, "-c", LOW], stdout=subprocess.PIPE)
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        self.addCleanup(process.stdout.close)
-        self.assertEqual(b"ready\n", process.stdout.readline())
-        self.assertIn(ZERO, openfiles.nodes(process.pid, stat.S_IFCHR))
-        self.assertNotIn(ZERO, openfiles.nodes(process.pid, stat.S_IFCHR, opened=True))
+        pid = ready(self, sys.executable, "-c", LOW)
+        self.assertIn(ZERO, openfiles.nodes(pid, stat.S_IFCHR))
+        self.assertNotIn(ZERO, openfiles.nodes(pid, stat.S_IFCHR, opened=True))
 
     def test_too_many_files_to_look_at_in_time(self) -> None:
         self.assertRaises(TimeoutError, openfiles.nodes, os.getpid(), stat.S_IFCHR, 0.0)
@@ -166,17 +163,9 @@ time.sleep(600)
 
 
 class InFlightTest(testtools.TestCase):
-    def process(self, how: str) -> int:
-        process = subprocess.Popen([sys.executable, "-c", IN_FLIGHT, how], stdout=subprocess.PIPE)
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        self.addCleanup(process.stdout.close)
-        self.assertEqual(b"ready\n", process.stdout.readline())
-        return process.pid
-
     def test_files_that_no_table_shows_are_seen(self) -> None:
         for how, expected in (("socket", True), ("io_uring", True), ("nowhere", False)):
-            pid = self.process(how)
+            pid = ready(self, sys.executable, "-c", IN_FLIGHT, how)
             self.assertEqual((how, False), (how, ZERO in openfiles.nodes(pid, stat.S_IFCHR)))
             self.assertEqual((how, expected), (how, bool(openfiles.unlisted(pid))))
 
@@ -186,12 +175,8 @@ class InFlightTest(testtools.TestCase):
         self.addCleanup(buffer.unlink)
         buffer.write_bytes(bytes(mmap.PAGESIZE))
         for how in ("open", "mapped"):
-            process = subprocess.Popen([sys.executable, "-c", BUFFER, str(buffer), how], stdout=subprocess.PIPE)
-            self.addCleanup(process.wait)
-            self.addCleanup(process.kill)
-            self.addCleanup(process.stdout.close)
-            self.assertEqual(b"ready\n", process.stdout.readline())
-            self.assertEqual((how, "by a DMA-BUF"), (how, openfiles.unlisted(process.pid)))
+            pid = ready(self, sys.executable, "-c", BUFFER, str(buffer), how)
+            self.assertEqual((how, "by a DMA-BUF"), (how, openfiles.unlisted(pid)))
 
 
 class FuseTest(testtools.TestCase):

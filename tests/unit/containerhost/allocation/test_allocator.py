@@ -446,8 +446,11 @@ class TestSickDevices(testtools.TestCase):
         allocator = DeviceAllocator(self.store, lambda: HostView(self.tree.host), self.root, host=self.tree.host,
                                     holders=mock.Mock(side_effect=errors.EngineUnavailable("no daemon")))
         allocator.acquire([Request(self.gpu)], consumer("c1"))
-        (complaint,) = allocator.release(consumer("c1"))
-        self.assertIn("no daemon", complaint)
+        self.say(xid(48))
+        for act in (allocator.release, allocator.repair.reset_devices):
+            (complaint,) = act(consumer("c1"))
+            self.assertIn("no daemon", complaint)
+            self.assertEqual({self.gpu: None}, self.blocked())
         self.assertEqual({self.gpu}, allocator.held_by(consumer("c1")))
 
     def test_a_process_that_has_it_keeps_it_from_everybody(self):
