@@ -85,7 +85,10 @@ class CharUsers:
         """
         containers = [found for pid in holders if (found := container(pid))]
         users = frozen_users(containers, self._user, unlisted=True)
-        return (*users, *self._in_others({found.group for found in containers})) if others else users
+        if others:
+            # Who is in no control group of a container, but in its namespaces, is found in both ways.
+            users = tuple(dict.fromkeys((*users, *self._in_others({found.group for found in containers}))))
+        return users
 
     def _user(self, pid: int) -> str | None:
         nodes = self._nodes(pid, container_of(pid), LOOK_TIMEOUT - self._total(), opened=False)

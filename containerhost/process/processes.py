@@ -174,9 +174,9 @@ def stat(pid: int) -> list[str]:
 
 
 def members(home: str, first: int) -> Iterator[int]:
-    """Yield the processes of a container: those of its control group, or, where it is in none that an engine made,
-    those in its PID namespace or below it. One that entered the namespace from outside has a parent elsewhere, and one
-    of a container within the container has a namespace of its own.
+    """Yield the processes of a container: those of its control group, and those that are in no container's and in its
+    PID namespace or below it, as what an administrator began there (nsenter(1)). One that entered the namespace from
+    outside has a parent elsewhere, and one of a container within the container has a namespace of its own.
 
     :param home: the PID namespace
     :param first: one of them
@@ -184,11 +184,11 @@ def members(home: str, first: int) -> Iterator[int]:
     """
     group = group_of(first)
     for process in pids():
-        if group:
-            found = group_of(process) == group and not is_hosts(process)
+        if group and (other := group_of(process)):
+            found = other == group and not is_hosts(process)
         else:
             try:
-                found = belongs(process, home)
+                found = not is_hosts(process) and belongs(process, home)
             except NoAnswer:
                 if container_of(process) == container_of(first):
                     raise

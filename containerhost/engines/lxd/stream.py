@@ -79,7 +79,8 @@ class Stream:
             else:
                 self._protocol.receive_eof()
             self._frames += [frame for frame in self._protocol.events_received() if isinstance(frame, Frame)]
-            self._flush()
+            with contextlib.suppress(OSError):  # who has hung up after its last frame waits for no reply
+                self._flush()
 
     def send(self, data: bytes) -> None:
         """Send a message.

@@ -5,6 +5,7 @@ import contextlib
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import fixtures
@@ -108,32 +109,68 @@ class StreamTest(testtools.TestCase):
                     waiting.join(TIMEOUT)
                     self.assertFalse(waiting.is_alive())
 
-    def test_an_end_that_the_other_does_not_answer(self) -> None:
-        path = f"{self.path}.deaf"
+    def listening(self, serve: Callable[[socket.socket], None]) -> Stream:
+        """Return a stream to a server of one connection."""
+        path = f"{self.path}.one"
         listener = socket.socket(socket.AF_UNIX)
         self.addCleanup(listener.close)
         listener.bind(path)
         listener.listen()
-        answering = threading.Thread(target=self.shake_hands, args=(listener,))
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            self.addCleanup(connection.close)
+            serve(connection)
+
+        answering = threading.Thread(target=answer)
         answering.start()
+        self.addCleanup(answering.join)
         stream = Stream(Settings(endpoint=path), "/", {}, "try it")
-        answering.join(TIMEOUT)
+        self.addCleanup(stream.close)
+        return stream
+
+    def test_an_end_that_the_other_does_not_answer(self) -> None:
+        stream = self.listening(lambda connection: connection.sendall(said(shaken_hands(connection))))
         begin = time.monotonic()
         stream.end(0.1)
         stream.await_hang_up(0.1)
         self.assertTrue(0.2 <= time.monotonic() - begin < TIMEOUT / 2)
         self.assertRaises(errors.EngineUnavailable, stream.send, b"too late")
 
-    def shake_hands(self, listener: socket.socket) -> None:
-        """And say nothing more."""
-        connection, _ = listener.accept()
-        self.addCleanup(connection.close)
-        protocol = ServerProtocol()
-        protocol.receive_data(connection.recv(1 << 16))
-        (request,) = protocol.events_received()
-        assert isinstance(request, Request)
-        protocol.send_response(protocol.accept(request))
-        connection.sendall(b"".join(protocol.data_to_send()))
+    def test_who_hangs_up_after_the_last_message(self) -> None:
+        """A daemon does so whose command ends at once."""
+        opened = threading.Event()
+
+        def serve(connection: socket.socket, at_once: bool) -> None:
+            protocol = shaken_hands(connection)
+            if not at_once:
+                connection.sendall(said(protocol))
+                opened.wait(TIMEOUT)
+            protocol.send_binary(b"all")
+            protocol.send_close()
+            connection.shutdown(socket.SHUT_RD)  # nobody hears a reply
+            connection.sendall(said(protocol))
+
+        for at_once in (True, False):
+            with self.subTest(at_once):
+                stream = self.listening(lambda connection: serve(connection, at_once))  # noqa: B023
+                opened.set()
+                self.assertEqual([b"all", None], [stream.receive(TIMEOUT), stream.receive(TIMEOUT)])
+                Path(f"{self.path}.one").unlink()
 
     def test_who_does_not_answer_as_a_daemon(self) -> None:
         self.assertRaises(errors.EngineUnavailable, Stream, Settings(endpoint="/nonexistent"), "/", {}, "try it")
+
+
+def shaken_hands(connection: socket.socket) -> ServerProtocol:
+    """Return the protocol of a server that has accepted, and has not said so yet."""
+    protocol = ServerProtocol()
+    protocol.receive_data(connection.recv(1 << 16))
+    (request,) = protocol.events_received()
+    assert isinstance(request, Request)
+    protocol.send_response(protocol.accept(request))
+    return protocol
+
+
+def said(protocol: ServerProtocol) -> bytes:
+    return b"".join(protocol.data_to_send())
