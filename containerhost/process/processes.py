@@ -188,7 +188,7 @@ def members(home: str, first: int) -> Iterator[int]:
             found = other == group and not is_hosts(process)
         else:
             try:
-                found = not is_hosts(process) and belongs(process, home)
+                found = belongs(process, home)
             except NoAnswer:
                 if container_of(process) == container_of(first):
                     raise
