@@ -49,7 +49,7 @@ def require_unused(device: Device, privileged: Privileged, holders: Collection[i
     :raises HostActionFailed: a process of a container has it open or mapped
     """
     own = tuple((node.major, node.minor) for node in device.nodes if node.use is NodeUse.OWN)
-    await_unused(lambda: privileged.users(own, holders) if own else ())
+    await_unused(lambda: privileged.users(own, holders, True, device.exports_memory) if own else ())
 
 
 def await_unused(users: Callable[[], tuple[str, ...]], how: str = "") -> None:
@@ -57,9 +57,18 @@ def await_unused(users: Callable[[], tuple[str, ...]], how: str = "") -> None:
 
     :param users: tells who does, in words
     :param how: what to say of how they do
-    :raises HostActionFailed: somebody still does, or that cannot be told
+    :raises HostActionFailed: somebody still does, or that cannot be told, as of a container that ends at that moment
     """
-    if found := wait_while(users, USERS_TIMEOUT):
+    def tell() -> tuple[str, ...] | HostActionFailed:
+        try:
+            return users()
+        except HostActionFailed as error:
+            return error
+
+    found = wait_while(tell, USERS_TIMEOUT)
+    if isinstance(found, HostActionFailed):
+        raise found
+    if found:
         raise HostActionFailed(f"still in use by {', '.join(found)}{how}")
 
 

@@ -135,9 +135,9 @@ class Helper(Privileged):
         return int(act("end_helpers", pid))
 
     def users(self, nodes: Collection[tuple[int, int]], holders: Collection[int] | None = None,
-              others: bool = True) -> tuple[str, ...]:
+              others: bool = True, buffers: bool = True) -> tuple[str, ...]:
         return tuple(act("users", [list(node) for node in nodes], None if holders is None else list(holders),
-                         others))
+                         others, buffers))
 
     def thaw_left(self) -> None:
         act("thaw_left")

@@ -17,6 +17,7 @@ from tests.waiting import await_that
 ROOT = Path("/sys/fs/cgroup")
 HIERARCHIES = {"v1": (ROOT / "freezer", "freezer.state"), "v2": (ROOT, "cgroup.freeze"),
                "hybrid": (ROOT / "unified", "cgroup.freeze")}
+EVERY = "every"
 
 # One process at a time has the file. It forks and exits, so that a walk over /proc finds it only by chance.
 IDLE = "import time; print(flush=True); time.sleep(600)"
@@ -52,28 +53,35 @@ def hierarchies() -> dict[str, tuple[Path, str]]:
 
 
 class Container(fixtures.Fixture):
-    """:param kind: a key of HIERARCHIES
+    """:param kind: a key of HIERARCHIES, or EVERY: a group of the same name in all of them, as LXC makes it
     :param script, arguments: a Python program, its first process; it writes an empty line when it is ready
     :param name: of the group; {} is a number of its own
     :param below: where the process is, below the group
+    :param inside: a process whose PID namespace it joins; None for one of its own
     :ivar group: directory of the control group
     :ivar freeze: the file that freezes it
     :ivar pid: the first process, as the host numbers it
     """
 
     def __init__(self, kind: str, script: str, *arguments: str, name: str = "lxc.payload.{}", below: str = "",
-                 stdin: int | None = None) -> None:
-        mount, file = hierarchies()[kind]
-        self.group = mount / name.format(f"test-{os.getpid()}-{next(_numbers)}")
+                 stdin: int | None = None, inside: int | None = None) -> None:
+        own, *others = [mounted for mounted in hierarchies().items() if kind in (mounted[0], EVERY)]
+        mount, file = own[1]
+        name = name.format(f"test-{os.getpid()}-{next(_numbers)}")
+        self.group = mount / name
         self.freeze = self.group / file
         self._below = self.group / below
+        self._others = [mount / name / below for _, (mount, _) in others]
         self._stdin = stdin
+        self._enter = f"nsenter --pid=/proc/{inside}/ns/pid" if inside else "unshare --pid --fork --kill-child"
         self._command = [sys.executable, "-c", script, *arguments]
 
     def _setUp(self) -> None:
-        self._below.mkdir(parents=True)
+        for below in (self._below, *self._others):
+            below.mkdir(parents=True)
         self.addCleanup(self._remove)
-        enter = 'echo $$ > "$0"/cgroup.procs && exec unshare --pid --fork --kill-child "$@"'
+        others = "".join(f"echo $$ > {other}/cgroup.procs && " for other in self._others)
+        enter = f'{others}echo $$ > "$0"/cgroup.procs && exec {self._enter} "$@"'
         self._process = subprocess.Popen(["sh", "-c", enter, str(self._below), *self._command], stdin=self._stdin,
                                          stdout=subprocess.PIPE)
         self.addCleanup(self._kill)
@@ -110,14 +118,16 @@ class Container(fixtures.Fixture):
 
     def _pids(self) -> list[int]:
         """Return the group's processes; none of a group that was removed."""
-        file = self._below / "cgroup.procs"
-        return [int(pid) for pid in file.read_text().split()] if file.exists() else []
+        files = [below / "cgroup.procs" for below in (self._below, *self._others)]
+        return [int(pid) for file in files if file.exists() for pid in file.read_text().split()]
 
     def _remove(self) -> None:
         if self._below.exists():
             await_that(lambda: not self._pids(), "the container has ended")
             for directory in sorted({self._below, *self._below.parents} - {*self.group.parents}, reverse=True):
                 directory.rmdir()
+            for other in self._others:
+                other.rmdir()
 
 
 class SilentFuse(fixtures.Fixture):

@@ -152,11 +152,13 @@ class DeviceAllocator:
 
         :param container: first process of the one that has the devices
         """
-        nodes, view = list[CharNode](), view or self.view()
+        nodes: dict[bool, list[CharNode]] = {True: [], False: []}
+        view = view or self.view()
         for grant in grants:
             shared = grant.device.kind is Kind.GPU_SHARE and grant.device.parent
-            nodes += choice.own_nodes(view.inventory.get(shared)) if shared else grant.own_nodes
-        return self._users_of(nodes, container)
+            own = choice.own_nodes(view.inventory.get(shared)) if shared else grant.own_nodes
+            nodes[grant.device.exports_memory] += own
+        return tuple(user for buffers, own in nodes.items() for user in self._users_of(own, container, buffers))
 
     def require_unused(self, grants: Iterable[Grant], container: int | None = None) -> None:
         """Refuse devices that a process in the container uses. For a share of a GPU, which others use too, this cannot
@@ -166,14 +168,14 @@ class DeviceAllocator:
         :raises DeviceInUse: a process in a container has a device of ``grants`` open or mapped
         """
         for grant in grants:
-            users = self._users_of(grant.own_nodes, container)
+            users = self._users_of(grant.own_nodes, container, grant.device.exports_memory)
             if users:
                 raise DeviceInUse(f"device {grant.device.id} is in use by {', '.join(users)}: end what uses it, or "
                                   "stop the container, then try again")
 
-    def _users_of(self, nodes: Iterable[CharNode], container: int | None) -> tuple[str, ...]:
+    def _users_of(self, nodes: Iterable[CharNode], container: int | None, buffers: bool) -> tuple[str, ...]:
         own = [(node.major, node.minor) for node in nodes]
-        return self._privileged.users(own, () if container is None else (container,)) if own else ()
+        return self._privileged.users(own, () if container is None else (container,), True, buffers) if own else ()
 
     def faults(self, consumer: Consumer) -> tuple[str, ...]:
         """Return what is wrong with the consumer's devices, one text each; see :func:`containerhost.faults.of`."""

@@ -55,8 +55,8 @@ class Cleaner:
         """
         if record.state is not State.CLAIMED:
             try:
-                holders = self.holders(record.consumer, container)
                 record = self._store.begin_cleaning(record.device_id)
+                holders = self.holders(record.consumer, container)
                 self.clean(record, holders, view, container)
             except (ScrubFailed, DeviceNotFound, DeviceUnhealthy) as error:
                 return str(error)

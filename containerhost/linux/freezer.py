@@ -15,7 +15,7 @@ import contextlib
 import functools
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from containerhost.errors import HostActionFailed
 from containerhost.linux import controlgroups
 from containerhost.linux.files import closing, write_attribute
 from containerhost.linux.lock import Failure, FileLock, acquire
-from containerhost.linux.poll import wait_until
+from containerhost.linux.poll import time_left, wait_until
 from containerhost.linux.run import holding, release
 from containerhost.sysfs import Host
 
@@ -41,11 +41,12 @@ LOCK_TIMEOUT = 60.0  # s; another look ends within that
 THAW_TIMEOUT = 10.0  # s
 POLL_INTERVAL = 0.005  # s
 
-# Seconds, the file with the groups' names, and value and file of each group.
+# Seconds, the file with the groups' names, of which those stay that it could not thaw, and value and file of each.
 THAW = """
 trap "" HUP INT TERM; echo frozen; timeout -s KILL "$1" cat; names=$2; shift 2
-while [ $# != 0 ]; do echo "$1" > "$2" || left=$2; shift 2; done
-[ "$left" ] || : > "$names"
+while [ $# != 0 ]; do echo "$1" > "$2" || left="$left$2
+"; shift 2; done
+printf %s "$left" > "$names"
 """
 
 
@@ -119,13 +120,13 @@ class Freezer(NamedTuple):
 def of_container(pid: int, host: Host) -> Freezer | None:
     """Return the control group of the container that a process belongs to; None if it belongs to none.
 
-    Where both versions are mounted, that of version 1 if the engine made a group in it.
+    Where both versions are mounted, that of version 1 if the engine made a group in it, whichever of them tells it:
+    version 1 tells nothing of a process whose first thread has ended.
     """
-    for mount, file, path in hierarchies(pid, host):
-        group = CONTAINER.match(path)
-        if group and not is_own(group[0], mount, host) and os.path.exists(f"{mount}{group[0]}/{file}"):
-            return Freezer(f"{mount}{group[0]}/{file}")
-    return None
+    known = list(hierarchies(pid, host))
+    names = dict.fromkeys(group[0] for _, _, path in known if (group := CONTAINER.match(path)))
+    return next((Freezer(f"{mount}{name}/{file}") for mount, file, _ in known for name in names
+                 if not is_own(name, mount, host) and os.path.exists(f"{mount}{name}/{file}")), None)
 
 
 def is_own(group: str, mount: str, host: Host) -> bool:
@@ -148,16 +149,18 @@ def hierarchies(pid: int, host: Host) -> Iterator[tuple[str, str, str]]:
 def frozen(groups: Collection[Freezer], host: Host) -> Iterator[None]:
     """Keep containers frozen while the block runs. The block must have a time limit below FROZEN_TIMEOUT.
 
-    :raises HostActionFailed: one cannot be frozen in time
+    :raises HostActionFailed: they cannot be frozen in time
     :raises ThawedMeanwhile: one ran while the block did
     """
     with locked() as fd, contextlib.ExitStack() as stack:
+        left = time_left(FREEZE_TIMEOUT)
         free = {group: directory for group in sorted(groups)
-                if (directory := _taken(group, host, stack)) is not None and not group.is_requested(host)}
+                if (directory := _taken(group, host, stack, left)) is not None and not group.is_requested(host)}
         if free:
             stack.enter_context(requested(free, fd))
+        left = time_left(FREEZE_TIMEOUT)
         for group in groups:
-            if not wait_until(functools.partial(group.is_frozen, host), FREEZE_TIMEOUT, POLL_INTERVAL):
+            if not wait_until(functools.partial(group.is_frozen, host), left(), POLL_INTERVAL):
                 raise HostActionFailed(f"control group {group.path} cannot be frozen within {FREEZE_TIMEOUT:g} s: a "
                                        "process of that container waits in the kernel. Stop the container, then try "
                                        "again")
@@ -168,14 +171,14 @@ def frozen(groups: Collection[Freezer], host: Host) -> Iterator[None]:
                                       "again")
 
 
-def _taken(group: Freezer, host: Host, stack: contextlib.ExitStack) -> int | None:
+def _taken(group: Freezer, host: Host, stack: contextlib.ExitStack, left: Callable[[], float]) -> int | None:
     """Lock a group unless it is frozen: by its user, or by a process that copies its root.
 
     :returns: its directory; None if it stays as it is, or is gone
     :raises HostActionFailed: another process is at work on it
     """
     try:
-        return stack.enter_context(group.locked(host, 0 if group.is_requested(host) else FREEZE_TIMEOUT))
+        return stack.enter_context(group.locked(host, 0 if group.is_requested(host) else left()))
     except TimeoutError as error:
         if group.is_requested(host):
             return None
@@ -221,11 +224,17 @@ def locked() -> Iterator[int]:
 
 def thaw_recorded(fd: int) -> None:
     """Thaw the groups that the locked file names, if any, and forget them."""
-    paths = os.pread(fd, os.fstat(fd).st_size, 0).decode().splitlines()
-    for path in paths:
-        Freezer(path).thaw()
+    failed = dict[str, HostActionFailed]()
+    for path in (paths := os.pread(fd, os.fstat(fd).st_size, 0).decode().splitlines()):
+        try:
+            Freezer(path).thaw()
+        except HostActionFailed as error:
+            failed[path] = error
     if paths:
         os.ftruncate(fd, 0)
+        os.pwrite(fd, "\n".join(failed).encode(), 0)
+    for failure in failed.values():
+        raise failure
 
 
 def thaw_left() -> None:

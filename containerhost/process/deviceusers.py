@@ -45,6 +45,7 @@ POLL_INTERVAL = 0.05  # s
 PROBLEM = "cannot look at the open files of containers"
 
 Node = tuple[int, int]
+Hides = Callable[[int, Freezer | None], str | None]  # process and its group; by what, in words
 
 
 class Container(NamedTuple):
@@ -74,17 +75,17 @@ class CharUsers:
             if home := outermost(pid):
                 known = containers.get(home, Container(home, pid, None))
                 containers[home] = known._replace(group=known.group or freezer.of_container(pid, Host()))
-        return tuple(user for container in containers.values()
-                     for user in frozen_users([container], self._user, unlisted=False))
+        return tuple(user for container in containers.values() for user in frozen_users([container], self._user, None))
 
-    def of_holders(self, holders: Collection[int], *, others: bool = True) -> tuple[str, ...]:
+    def of_holders(self, holders: Collection[int], *, others: bool = True, buffers: bool = True) -> tuple[str, ...]:
         """Return the users in these containers, all frozen while they are looked at, and those in all others.
 
         :param holders: first processes of containers
         :param others: False for those in these containers alone
+        :param buffers: whether the nodes' devices export DMA-BUFs
         """
         containers = [found for pid in holders if (found := container(pid))]
-        users = frozen_users(containers, self._user, unlisted=True)
+        users = frozen_users(containers, self._user, hidden_or_buffer if buffers else hidden)
         if others:
             # Who is in no control group of a container, but in its namespaces, is found in both ways.
             users = tuple(dict.fromkeys((*users, *self._in_others({found.group for found in containers}))))
@@ -133,7 +134,7 @@ class CharUsers:
                 return None
             # Who merely has too many files ends the look by itself, and is told so.
             return asked(pid, lambda: openfiles.nodes(pid, stat.S_IFCHR, start + left, opened=opened),
-                         left + ANSWER_TIMEOUT)
+                         left + ANSWER_TIMEOUT, limited=False)
         except TimeoutError:
             return None
         except OSError as error:
@@ -167,15 +168,14 @@ def users_in(first: int, look: Callable[[int], str | None]) -> tuple[str, ...]:
     :raises HostActionFailed: it cannot be frozen, or not be looked at in time
     """
     found = container(first)
-    return frozen_users([found], look, unlisted=True) if found else ()
+    return frozen_users([found], look, hidden) if found else ()
 
 
-def frozen_users(containers: Sequence[Container], look: Callable[[int], str | None], *, unlisted: bool
+def frozen_users(containers: Sequence[Container], look: Callable[[int], str | None], hides: Hides | None
                  ) -> tuple[str, ...]:
     """Return the users in containers, in words. They are frozen together, so that none passes to another what it has.
 
-    :param unlisted: whether :func:`containerhost.process.openfiles.unlisted` counts: it may be the device's. What is
-        received at once does not count
+    :param hides: whether a process may have the device where no look finds it. What is received at once does not count
     """
     groups = {found.group for found in containers if found.group}
 
@@ -183,7 +183,7 @@ def frozen_users(containers: Sequence[Container], look: Callable[[int], str | No
         processes = {pid: found.group for found in containers for pid in members(found.home, found.first)}
         return ([user for user in map(look, processes) if user],
                 [f"{in_words(pid)}, {how}" for pid, group in processes.items()
-                 if unlisted and (how := hidden(pid, group))])
+                 if hides and (how := hides(pid, group))])
 
     end = time.monotonic() + RETRY_TIMEOUT
     while True:
@@ -202,6 +202,10 @@ def frozen_users(containers: Sequence[Container], look: Callable[[int], str | No
 def hidden(pid: int, group: Freezer | None) -> str | None:
     """Return by what a process of a group that is frozen may have files that no table lists, in words."""
     return openfiles.unlisted(pid) or (openfiles.receives(pid) if group and group.freezes_in_place else None)
+
+
+def hidden_or_buffer(pid: int, group: Freezer | None) -> str | None:
+    return openfiles.buffer(pid) or hidden(pid, group)
 
 
 def in_words(pid: int) -> str:

@@ -5,6 +5,7 @@ Each thread can have a table of open files and a mount namespace of its own (uns
 ended, which leaves nothing at the process's own number. A thread's number in /proc is as good as a process's.
 """
 
+import contextlib
 import ctypes
 import errno
 import itertools
@@ -16,6 +17,7 @@ import struct
 import time
 from collections.abc import Iterator
 
+from containerhost.errors import HostActionFailed
 from containerhost.process.processes import GONE, table, threads
 
 Number = tuple[int, int]
@@ -94,23 +96,32 @@ def fds(pid: int) -> Iterator[str]:
 
 
 def unlisted(pid: int) -> str | None:
-    """Return by what a process may have a device that no table lists, in words; None if by nothing.
+    """Return by what a process may have a file that no table lists, in words; None if by nothing.
 
     Files wait in a socket to be received, or are kept in an io_uring; which ones the kernel does not tell. See unix(7),
-    SCM_RIGHTS, and io_uring_register(2). A DMA-BUF is memory of the device that exported it, whose file may be closed.
+    SCM_RIGHTS, and io_uring_register(2).
     """
-    for path in fds(pid):
+    for path, target in targets(pid):
         thread, _, fd = path.removeprefix("/proc/").partition("/fd/")
-        try:
-            target = os.readlink(path)
-        except OSError:  # it has ended, or closed it
-            continue
-        if target.startswith(DMABUF):
-            return "by a DMA-BUF"
         if (target.startswith(("socket:", "anon_inode:[io_uring]"))
                 and any(map(UNLISTED.match, lines(int(thread), f"fdinfo/{fd}")))):
             return "by a file descriptor that waits in a socket or is kept in an io_uring"
-    return "by a DMA-BUF" if any(f" {DMABUF}" in line for line in memory(pid)[1]) else None
+    return None
+
+
+def buffer(pid: int) -> str | None:
+    """Return that a process has a DMA-BUF, in words; None if it has none. That is memory of the device that exported
+    it, whose file may be closed."""
+    has = (any(target.startswith(DMABUF) for _, target in targets(pid))
+           or any(f" {DMABUF}" in line for line in memory(pid)[1]))
+    return "by a DMA-BUF" if has else None
+
+
+def targets(pid: int) -> Iterator[tuple[str, str]]:
+    """Yield what a process has open: the place in /proc, and what the kernel says of it."""
+    for path in fds(pid):
+        with contextlib.suppress(OSError):  # it has ended, or closed it
+            yield path, os.readlink(path)
 
 
 def receives(pid: int) -> str | None:
@@ -118,9 +129,16 @@ def receives(pid: int) -> str | None:
     that it was called with, in no table where another thread has closed that, and with it what is there to receive.
 
     Source: proc(5), /proc/pid/syscall. On a machine whose numbers are not known, every call counts.
+
+    :raises HostActionFailed: Yama lets nobody read that
     """
     for thread in threads(pid):
-        number = next(iter(lines(thread, "syscall")), "-1").split()[0]
+        try:
+            number = next(iter(lines(thread, "syscall")), "-1").split()[0]
+        except PermissionError as error:
+            raise HostActionFailed(f"cannot tell whether process {pid} receives files: /proc/{pid}/syscall cannot be "
+                                   "read. Set kernel.yama.ptrace_scope below 3 (sysctl; from 3 on, by a restart), or "
+                                   "use cgroup v2") from error
         if number not in ("-1", "running") and (RECEIVING is None or int(number) in RECEIVING):
             return "by a socket that it may have closed, and waits to receive from (recvmsg)"
     return None

@@ -8,6 +8,7 @@ when answers to all that was asked took too long.
 """
 
 import contextlib
+import fcntl
 import os
 import threading
 import time
@@ -28,6 +29,8 @@ ANSWER_TIMEOUT = 1.0  # s; the kernel answers within some microseconds
 USUAL = 0.05  # s, on a busy host
 BURST = 5.0  # s of waiting for a container, above which it is not asked
 LEAK_RATE = 1 / 60  # s of waiting that are forgotten in a second
+STRANGERS_TIMEOUT = 2.0  # s
+NS_GET_PARENT = 0xB702  # linux/nsfs.h
 
 _waiting: dict[str, threading.Thread] = {}  # by container
 _buckets = LeakyBuckets(BURST, LEAK_RATE)
@@ -41,10 +44,11 @@ class NoAnswer(HostActionFailed):
     """The kernel lets nobody look at the process for now."""
 
 
-def asked(pid: int, act: Callable[[], Result], timeout: float = ANSWER_TIMEOUT) -> Result:
+def asked(pid: int, act: Callable[[], Result], timeout: float = ANSWER_TIMEOUT, *, limited: bool = True) -> Result:
     """Return what ``act`` finds out about a process, if that can be told in time.
 
     :param timeout: seconds
+    :param limited: False for what takes its time to read a lot, and has a limit of its own
     :raises NoAnswer: it cannot be told, or the container made somebody wait who still does, or often enough
     """
     if is_hosts(pid):
@@ -60,7 +64,7 @@ def asked(pid: int, act: Callable[[], Result], timeout: float = ANSWER_TIMEOUT) 
         _waiting[container_of(pid)] = error.thread
         raise no_answer(pid) from error
     finally:
-        if (waited := time.monotonic() - start) > USUAL:
+        if limited and (waited := time.monotonic() - start) > USUAL:
             _buckets.add(container_of(pid), waited - USUAL)
 
 
@@ -174,25 +178,31 @@ def stat(pid: int) -> list[str]:
 
 
 def members(home: str, first: int) -> Iterator[int]:
-    """Yield the processes of a container: those of its control group, and those that are in no container's and in its
-    PID namespace or below it, as what an administrator began there (nsenter(1)). One that entered the namespace from
-    outside has a parent elsewhere, and one of a container within the container has a namespace of its own.
+    """Yield the processes of a container: those of its control group, and those in its PID namespace or below it, as
+    what an administrator began there (nsenter(1)), also from another container (``docker run --pid container:…``). What
+    is in other containers' groups is asked for STRANGERS_TIMEOUT.
 
     :param home: the PID namespace
     :param first: one of them
     :raises NoAnswer: a process of it cannot be looked at
     """
-    group = group_of(first)
+    group, patience = group_of(first), STRANGERS_TIMEOUT
     for process in pids():
-        if group and (other := group_of(process)):
-            found = other == group and not is_hosts(process)
+        other = group_of(process)
+        if group and other == group:
+            found = not is_hosts(process)
+        elif group and other and patience <= 0:
+            continue
         else:
+            start = time.monotonic()
             try:
                 found = belongs(process, home)
             except NoAnswer:
                 if container_of(process) == container_of(first):
                     raise
                 continue
+            finally:
+                patience -= time.monotonic() - start if other else 0
         if found:
             yield process
 
@@ -213,18 +223,32 @@ def alone(home: str, first: int) -> Iterator[int]:
 def outermost(pid: int) -> str | None:
     """Return the PID namespace of the container that a process belongs to, also in a container within it. None for a
     process of the host's own, and for one that is gone."""
-    outside, found, ancestor = namespace(os.getpid()), None, int(pid)
-    while ancestor and (space := namespace(ancestor)) not in (outside, None):
-        found, ancestor = space, parent(ancestor) or 0
-    return found
+    return next((space for space in reversed(spaces(pid)) if space != namespace(os.getpid())), None)
 
 
 def belongs(pid: int, home: str) -> bool:
     """Return whether a process is in a PID namespace, or in one below it."""
-    outside, space, ancestor = namespace(os.getpid()), namespace(pid), parent(pid)
-    while space not in (home, outside) and ancestor:
-        space, ancestor = namespace(ancestor), parent(ancestor)
-    return space == home
+    return home in spaces(pid)
+
+
+def spaces(pid: int) -> list[str]:
+    """Return the PID namespace of a process and those above it, from the innermost on; none of one that is gone.
+
+    Source: ioctl_ns(2).
+
+    :raises NoAnswer:
+    """
+    def read() -> list[str]:
+        found = list[str]()
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):  # above its reader's own, none is shown
+            fd = os.open(f"/proc/{pid}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+            while True:
+                stack.callback(os.close, fd)
+                found.append(f"pid:[{os.fstat(fd).st_ino}]")
+                fd = fcntl.ioctl(fd, NS_GET_PARENT)
+        return found
+
+    return asked(pid, read)
 
 
 def table(pid: int, file: str) -> list[str]:

@@ -117,9 +117,9 @@ class SharedMemories:
     def mates(self, consumer: Consumer) -> frozenset[Consumer]:
         """Return the containers that may have got something from this one by a socket in shared memory.
 
-        :raises AllocationsUnreadable: the records cannot be read
+        :raises AllocationsUnreadable: the record of a memory that it has a view of cannot be read
         """
-        return frozenset(mate for name in self._names() if (found := self._read(name))
+        return frozenset(mate for _, found in self._known(consumer)
                          if consumer in found.members | found.former for mate in found.members) - {consumer}
 
     def first_processes(self, pid: Callable[[str], int | None], consumer: Consumer) -> frozenset[int]:
@@ -165,17 +165,18 @@ class SharedMemories:
                 self._leave(name, found, member)
 
     def _memberships(self, member: Consumer) -> Iterator[tuple[str, "_Record"]]:
-        """Yield the memories that a container is a member of. A record that cannot be read concerns those alone who
-        have a view of its memory."""
+        return ((name, found) for name, found in self._known(member) if member in found.members)
+
+    def _known(self, consumer: Consumer) -> Iterator[tuple[str, "_Record"]]:
+        """Yield all memories and their records. One that cannot be read concerns those alone who have a view of the
+        memory."""
         for name in self._names():
             try:
-                found = self._read(name)
+                if found := self._read(name):
+                    yield name, found
             except AllocationsUnreadable:
-                if view_name(name, member) in self._mounts.present_memories():
+                if view_name(name, consumer) in self._mounts.present_memories():
                     raise
-                continue
-            if found and member in found.members:
-                yield name, found
 
     def _leave(self, name: str, found: "_Record", member: Consumer) -> None:
         self._mounts.unmount_memory(view_name(name, member))

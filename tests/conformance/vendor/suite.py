@@ -191,7 +191,7 @@ class Resets(Privileged):
     def __init__(self) -> None:
         self.made: list[tuple[str, str]] = []
 
-    def users(self, nodes: Any, holders: Any = None, others: bool = True) -> tuple[str, ...]:
+    def users(self, nodes: Any, holders: Any = None, others: bool = True, buffers: bool = True) -> tuple[str, ...]:
         return ()
 
     def mark_reset(self, address: str, counters: Any) -> None:

@@ -16,9 +16,9 @@ import testtools
 from containerhost.errors import HostActionFailed
 from containerhost.linux import freezer
 from containerhost.privileged import Privileged
-from containerhost.process import deviceusers
+from containerhost.process import deviceusers, processes
 from containerhost.sysfs import Host
-from tests.frozengroups import FORKING, IDLE, Container, SilentFuse, hierarchies
+from tests.frozengroups import EVERY, FORKING, IDLE, Container, SilentFuse, hierarchies
 from tests.waiting import await_that
 
 NUMBER = (511, os.getpid())  # of a node that no other test has
@@ -56,11 +56,9 @@ except ConnectionError:
     sys.exit(0)
 """
 
-# A child of the first process has a thread that has the file, and its first thread ends.
-LATER_THREAD = """
+# A process has a thread that has the file, and its first thread ends.
+ENDING_THREAD = """
 import ctypes, os, sys, threading, time
-if os.fork():
-    time.sleep(600)
 libc = ctypes.CDLL(None)
 ready = threading.Event()
 def keep():
@@ -71,6 +69,14 @@ threading.Thread(target=keep, daemon=True).start()
 ready.wait()
 threading.Timer(0.3, lambda: print(flush=True)).start()
 libc.pthread_exit(None)
+"""
+LATER_THREAD = f"import os, time\nif os.fork():\n    time.sleep(600)\n{ENDING_THREAD}"  # a child of the first process
+
+HOLDING = """
+import os, sys, time
+os.open(sys.argv[1], os.O_PATH)
+print(flush=True)
+time.sleep(600)
 """
 
 WAITING = """
@@ -140,9 +146,27 @@ class EscapeTest(UsersTest):
                 self.assertEqual((False, False), (one.is_frozen(), other.is_frozen()))
 
     def test_process_whose_first_thread_has_ended_is_the_containers(self) -> None:
+        for kind in (*hierarchies(), EVERY):
+            for script in (LATER_THREAD, ENDING_THREAD):
+                with Container(kind, script, self.node) as container:
+                    group = map(int, (container.group / "cgroup.procs").read_text().split())
+                    found = {pid for pid in group if not processes.is_hosts(pid)}
+                    home = processes.namespace(container.pid) or ""
+                    self.assertEqual((kind, found), (kind, set(processes.members(home, container.pid))))
+                    self.assertEqual((kind, True), (kind, bool(self.users(container.pid))))
+
+    def test_process_that_entered_from_elsewhere_is_the_containers(self) -> None:
+        """From the host (nsenter), or in another container's group, as Docker's ``--pid container:NAME``."""
         for kind in hierarchies():
-            with Container(kind, LATER_THREAD, self.node) as container:
-                self.assertEqual((kind, True), (kind, bool(self.users(container.pid))))
+            container = self.container(kind)
+            for where in ("lxc.payload.{}", "test.{}"):
+                with Container(kind, HOLDING, self.node, name=where, inside=container.pid) as other:
+                    home = processes.namespace(container.pid) or ""
+                    self.assertEqual((kind, True), (kind, other.pid in processes.members(home, container.pid)))
+                    self.assertEqual((kind, 1), (kind, len(self.users(container.pid))))
+                    self.assertEqual((kind, where, 1), (kind, where, len(Privileged().users([NUMBER]))))
+                    if "lxc" in where:
+                        self.assertIn(container.pid, processes.members(home, other.pid))
 
     def test_users_of_a_block_device_are_looked_at_while_frozen(self) -> None:
         for kind in hierarchies():
@@ -280,11 +304,11 @@ class ThawTest(UsersTest):
         self.useFixture(fixtures.MockPatchObject(freezer, "FROZEN_TIMEOUT", 0.3))
         for container in self.containers:
             group = freezer.of_container(container.pid, Host())
-            error = self.assertRaises(HostActionFailed, self.wait_frozen, group, container)
+            error = self.assertRaises(HostActionFailed, self.wait_frozen, [group], container)
             self.assertIn("thawed while", str(error))
 
-    def wait_frozen(self, group: freezer.Freezer, container: Container) -> None:
-        with freezer.frozen([group], Host()):
+    def wait_frozen(self, groups: list[freezer.Freezer], container: Container) -> None:
+        with freezer.frozen(groups, Host()):
             await_that(lambda: not container.is_frozen(), "it is thawed")
 
     def test_look_is_repeated_if_the_container_ran_meanwhile(self) -> None:
@@ -301,6 +325,35 @@ class ThawTest(UsersTest):
             self.assertEqual((), deviceusers.users_in(container.pid, look))
             self.assertEqual([container.pid] * 2, looks)
             self.assertFalse(container.is_frozen())
+
+    def test_all_are_thawed_though_one_cannot_be(self) -> None:
+        """A directory in place of its file can be neither written nor frozen."""
+        freezer.LOCK.touch()
+        for container in self.containers:
+            container.suspend()
+            freezer.LOCK.write_text(f"{freezer.LOCK.parent}\n{container.freeze}")
+            self.assertIn("failed", str(self.assertRaises(HostActionFailed, Privileged().thaw_left)))
+            self.assertFalse(container.is_frozen())
+            self.assertEqual(str(freezer.LOCK.parent), freezer.LOCK.read_text())
+
+    def test_what_thaws_leaves_only_what_it_could_not(self) -> None:
+        group = freezer.LOCK.with_name("freezer.state")
+        group.touch()
+        freezer.LOCK.write_text(f"{group}\n/nonexistent/freezer.state")
+        subprocess.run(["sh", "-c", freezer.THAW, "thaw", "10", freezer.LOCK, "THAWED", group, "THAWED",
+                        "/nonexistent/freezer.state"], input=b"", capture_output=True, check=True)
+        self.assertEqual(("THAWED\n", "/nonexistent/freezer.state\n"), (group.read_text(), freezer.LOCK.read_text()))
+
+    def test_time_to_freeze_is_for_all_together(self) -> None:
+        self.useFixture(fixtures.MockPatchObject(freezer, "FREEZE_TIMEOUT", 0.4))
+        asked: dict[freezer.Freezer, float] = {}
+
+        def is_frozen(group: freezer.Freezer, host: Host) -> bool:
+            return time.monotonic() - asked.setdefault(group, time.monotonic()) > 0.3
+
+        self.useFixture(fixtures.MockPatchObject(freezer.Freezer, "is_frozen", is_frozen))
+        groups = [freezer.Freezer(str(self.container(next(iter(hierarchies()))).freeze)) for _ in range(3)]
+        self.assertRaises(HostActionFailed, self.wait_frozen, groups, self.containers[0])
 
     def test_second_look_waits_for_the_first(self) -> None:
         self.useFixture(fixtures.MockPatchObject(freezer, "LOCK_TIMEOUT", 0.2))

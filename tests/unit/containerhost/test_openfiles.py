@@ -15,6 +15,7 @@ from unittest import mock
 import fixtures
 import testtools
 
+from containerhost.errors import HostActionFailed
 from containerhost.process import openfiles
 from tests.frozengroups import SilentFuse
 
@@ -176,7 +177,16 @@ class InFlightTest(testtools.TestCase):
         buffer.write_bytes(bytes(mmap.PAGESIZE))
         for how in ("open", "mapped"):
             pid = ready(self, sys.executable, "-c", BUFFER, str(buffer), how)
-            self.assertEqual((how, "by a DMA-BUF"), (how, openfiles.unlisted(pid)))
+            self.assertEqual((how, "by a DMA-BUF", None), (how, openfiles.buffer(pid), openfiles.unlisted(pid)))
+
+
+    def test_machine_that_lets_nobody_see_who_receives_is_told_what_to_do(self) -> None:
+        """Yama's ptrace_scope of 3, which only a restart ends."""
+        def refuse(pid: int, file: str) -> list[str]:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+        self.useFixture(fixtures.MockPatchObject(openfiles, "table", refuse))
+        self.assertIn("ptrace_scope", str(self.assertRaises(HostActionFailed, openfiles.receives, os.getpid())))
 
 
 class FuseTest(testtools.TestCase):

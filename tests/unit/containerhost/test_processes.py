@@ -81,6 +81,12 @@ class AskedTest(testtools.TestCase):
             self.fail("it was asked again and again")
         self.assertIsNotNone(processes.namespace(self.contained()))
 
+    def test_what_takes_its_time_to_read_a_lot_does_not_count(self) -> None:
+        one = self.contained()
+        for _ in range(10):
+            processes.asked(one, lambda: time.sleep(0.15), limited=False)
+        self.assertIsNotNone(processes.namespace(one))
+
     def test_groups_of_a_process_do_not_make_the_question_long(self) -> None:
         one = self.contained()
         begin = time.process_time()

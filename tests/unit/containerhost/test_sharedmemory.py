@@ -100,6 +100,15 @@ class SharedMemoryTest(testtools.TestCase):
         self.memories.leave(member(2))
         self.assertEqual({Path(self.memories.path(job("other"))).name}, self.shares())
 
+    def test_damaged_record_concerns_no_other_job(self):
+        self.memories.join(job(), member(1))
+        self.memories.join(job(), member(2))
+        self.memories.join(job("other"), member(3))
+        path = Path(self.memories.path(job("other")))
+        next((self.owners / "memory").glob(f"{path.name}*")).write_text("{")
+        self.assertEqual([{member(2)}, set()], [self.memories.mates(member(number)) for number in (1, 4)])
+        self.assertRaises(errors.AllocationsUnreadable, self.memories.mates, member(3))
+
     @staticmethod
     def gone(name):
         if name == "c1":

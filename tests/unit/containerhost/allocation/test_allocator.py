@@ -16,6 +16,7 @@ from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.choice import Request
 from containerhost.allocation.cleaning import require_well
+from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.health import kernellog
 from containerhost.devices.model import Kind, Role
@@ -37,7 +38,7 @@ class NoHardware(Privileged):
     set_vf_link = set_vf_guids = rename_netdev = link_down_and_flush = unbind = bind = reset = reset_gpu = _refuse
     mark_reset = _refuse
 
-    def users(self, nodes, holders=None, others=True):
+    def users(self, nodes, holders=None, others=True, buffers=True):
         return ()
 
     def thaw_left(self):
@@ -66,7 +67,7 @@ class Marking(Willing):
     def reset_gpu(self, vendor, address):
         return self.able
 
-    def users(self, nodes, holders=None, others=True):
+    def users(self, nodes, holders=None, others=True, buffers=True):
         self.holders = holders
         if isinstance(self.sharing, errors.HostActionFailed):
             raise self.sharing
@@ -443,15 +444,34 @@ class TestSickDevices(testtools.TestCase):
         self.assertEqual(([consumer("c1")], {7, 8}), (asked, self.root.holders))
 
     def test_device_stays_where_the_engine_does_not_tell_who_may_have_it(self):
+        holders = mock.Mock(side_effect=errors.EngineUnavailable("no daemon"))
         allocator = DeviceAllocator(self.store, lambda: HostView(self.tree.host), self.root, host=self.tree.host,
-                                    holders=mock.Mock(side_effect=errors.EngineUnavailable("no daemon")))
+                                    holders=holders)
         allocator.acquire([Request(self.gpu)], consumer("c1"))
         self.say(xid(48))
-        for act in (allocator.release, allocator.repair.reset_devices):
+        for act in (allocator.repair.reset_devices, allocator.release, allocator.release):
             (complaint,) = act(consumer("c1"))
             self.assertIn("no daemon", complaint)
             self.assertEqual({self.gpu: None}, self.blocked())
         self.assertEqual({self.gpu}, allocator.held_by(consumer("c1")))
+        self.assertEqual(State.CLEANING, self.store.records()[self.gpu].state)  # the next round goes on
+        holders.side_effect = lambda who: ()
+        self.assertEqual((), allocator.reconciler.reconcile("test", "lxd", ("c1",)))
+        self.assertEqual({}, self.store.records())
+
+    def test_container_that_ends_while_it_is_looked_at_is_waited_for(self):
+        """Its last process cannot be frozen."""
+        self.useFixture(fixtures.MonkeyPatch("containerhost.scrub.USERS_TIMEOUT", 10.0))
+        ends = iter((errors.HostActionFailed("it cannot be frozen"), ("process 7 (python3)",)))
+        self.root.users = lambda *arguments: self.ending(next(ends, ()))
+        self.allocator.acquire([Request(self.gpu)], consumer("c1"))
+        self.assertEqual((), self.allocator.release(consumer("c1")))
+
+    @staticmethod
+    def ending(found):
+        if isinstance(found, errors.HostActionFailed):
+            raise found
+        return found
 
     def test_a_process_that_has_it_keeps_it_from_everybody(self):
         self.root.using = ("process 7 (python3)",)

@@ -44,7 +44,7 @@ class Watching(Privileged):
         self.resets = 0
 
     def users(self, nodes: Collection[tuple[int, int]], holders: Collection[int] | None = None,
-              others: bool = True) -> tuple[str, ...]:
+              others: bool = True, buffers: bool = True) -> tuple[str, ...]:
         return ()
 
     def mark_reset(self, address: str, counters: Mapping[str, int]) -> None:
