@@ -150,7 +150,14 @@ class Concurrency(testtools.TestCase):
         self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.nvidia.nvml._ASKER", nvml._Asker()))
         self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.nvidia.nvml._bound", lambda: (CUT,)))
         self.reached, self.free = threading.Event(), threading.Event()
-        self.addCleanup(self.free.set)
+        self.addCleanup(self.end)
+
+    def end(self):
+        """Let no query go on in the library of another test."""
+        self.free.set()
+        for thread in threading.enumerate():
+            if thread.name == "nvml":
+                thread.join(60)
 
     def hold(self, function):
         """Let the library hang in one of its functions until ``free``."""
