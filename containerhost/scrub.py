@@ -49,7 +49,7 @@ def require_unused(device: Device, privileged: Privileged, holders: Collection[i
     :raises HostActionFailed: a process of a container has it open or mapped
     """
     own = tuple((node.major, node.minor) for node in device.nodes if node.use is NodeUse.OWN)
-    await_unused(lambda: privileged.users(own, holders, True, device.exports_memory) if own else ())
+    await_unused(lambda: privileged.users(own, holders, buffers=device.exports_memory) if own else ())
 
 
 def await_unused(users: Callable[[], tuple[str, ...]], how: str = "") -> None:

@@ -152,13 +152,12 @@ class DeviceAllocator:
 
         :param container: first process of the one that has the devices
         """
-        nodes: dict[bool, list[CharNode]] = {True: [], False: []}
-        view = view or self.view()
+        nodes, buffers, view = list[CharNode](), False, view or self.view()
         for grant in grants:
             shared = grant.device.kind is Kind.GPU_SHARE and grant.device.parent
-            own = choice.own_nodes(view.inventory.get(shared)) if shared else grant.own_nodes
-            nodes[grant.device.exports_memory] += own
-        return tuple(user for buffers, own in nodes.items() for user in self._users_of(own, container, buffers))
+            nodes += choice.own_nodes(view.inventory.get(shared)) if shared else grant.own_nodes
+            buffers |= grant.device.exports_memory
+        return self._users_of(nodes, container, buffers)
 
     def require_unused(self, grants: Iterable[Grant], container: int | None = None) -> None:
         """Refuse devices that a process in the container uses. For a share of a GPU, which others use too, this cannot
@@ -175,7 +174,8 @@ class DeviceAllocator:
 
     def _users_of(self, nodes: Iterable[CharNode], container: int | None, buffers: bool) -> tuple[str, ...]:
         own = [(node.major, node.minor) for node in nodes]
-        return self._privileged.users(own, () if container is None else (container,), True, buffers) if own else ()
+        holders = () if container is None else (container,)
+        return self._privileged.users(own, holders, buffers=buffers) if own else ()
 
     def faults(self, consumer: Consumer) -> tuple[str, ...]:
         """Return what is wrong with the consumer's devices, one text each; see :func:`containerhost.faults.of`."""

@@ -15,7 +15,8 @@ import contextlib
 import functools
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+import time
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from containerhost.errors import HostActionFailed
 from containerhost.linux import controlgroups
 from containerhost.linux.files import closing, write_attribute
 from containerhost.linux.lock import Failure, FileLock, acquire
-from containerhost.linux.poll import time_left, wait_until
+from containerhost.linux.poll import wait_until
 from containerhost.linux.run import holding, release
 from containerhost.sysfs import Host
 
@@ -153,14 +154,14 @@ def frozen(groups: Collection[Freezer], host: Host) -> Iterator[None]:
     :raises ThawedMeanwhile: one ran while the block did
     """
     with locked() as fd, contextlib.ExitStack() as stack:
-        left = time_left(FREEZE_TIMEOUT)
+        end = time.monotonic() + FREEZE_TIMEOUT
         free = {group: directory for group in sorted(groups)
-                if (directory := _taken(group, host, stack, left)) is not None and not group.is_requested(host)}
+                if (directory := _taken(group, host, stack, end)) is not None and not group.is_requested(host)}
         if free:
             stack.enter_context(requested(free, fd))
-        left = time_left(FREEZE_TIMEOUT)
+        end = time.monotonic() + FREEZE_TIMEOUT
         for group in groups:
-            if not wait_until(functools.partial(group.is_frozen, host), left(), POLL_INTERVAL):
+            if not wait_until(functools.partial(group.is_frozen, host), end - time.monotonic(), POLL_INTERVAL):
                 raise HostActionFailed(f"control group {group.path} cannot be frozen within {FREEZE_TIMEOUT:g} s: a "
                                        "process of that container waits in the kernel. Stop the container, then try "
                                        "again")
@@ -171,14 +172,16 @@ def frozen(groups: Collection[Freezer], host: Host) -> Iterator[None]:
                                       "again")
 
 
-def _taken(group: Freezer, host: Host, stack: contextlib.ExitStack, left: Callable[[], float]) -> int | None:
+def _taken(group: Freezer, host: Host, stack: contextlib.ExitStack, end: float) -> int | None:
     """Lock a group unless it is frozen: by its user, or by a process that copies its root.
 
+    :param end: when to give up, on the monotonic clock
     :returns: its directory; None if it stays as it is, or is gone
     :raises HostActionFailed: another process is at work on it
     """
     try:
-        return stack.enter_context(group.locked(host, 0 if group.is_requested(host) else left()))
+        timeout = 0 if group.is_requested(host) else max(0.0, end - time.monotonic())
+        return stack.enter_context(group.locked(host, timeout))
     except TimeoutError as error:
         if group.is_requested(host):
             return None
@@ -223,7 +226,10 @@ def locked() -> Iterator[int]:
 
 
 def thaw_recorded(fd: int) -> None:
-    """Thaw the groups that the locked file names, if any, and forget them."""
+    """Thaw the groups that the locked file names, if any, and forget those that run.
+
+    :raises HostActionFailed: one cannot be thawed
+    """
     failed = dict[str, HostActionFailed]()
     for path in (paths := os.pread(fd, os.fstat(fd).st_size, 0).decode().splitlines()):
         try:

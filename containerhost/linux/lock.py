@@ -43,7 +43,7 @@ def acquire(fd: int, timeout: float, path: str | Path, failure: Failure = Timeou
     :raises Exception: ``failure``: another one holds it for longer
     """
     if not wait_until(lambda: try_lock(fd), timeout, INTERVAL):
-        raise failure(f"another process has kept {path} locked for more than {timeout:g} s; see `fuser {path}`")
+        raise failure(f"another process has kept {path} locked for more than {timeout:.3g} s; see `fuser {path}`")
 
 
 class FileLock:

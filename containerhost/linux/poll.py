@@ -28,12 +28,6 @@ def wait_while(condition: Callable[[], T], timeout: float, interval: float = INT
     return found
 
 
-def time_left(timeout: float) -> Callable[[], float]:
-    """Return what tells how many of so many seconds are left from now on; 0 once they are over."""
-    end = time.monotonic() + timeout
-    return lambda: max(0.0, end - time.monotonic())
-
-
 def retry(action: Callable[[], T], error: type[Exception] | tuple[type[Exception], ...], timeout: float,
           interval: float, is_final: Callable[[Any], bool] = lambda error: False) -> T:
     """Repeat ``action`` while it raises ``error``, which is logged, for up to ``timeout`` seconds.

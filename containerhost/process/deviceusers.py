@@ -7,6 +7,7 @@ one container's device must not make the others wait, nor undo that their user f
 """
 
 import contextlib
+import functools
 import logging
 import os
 import stat
@@ -85,7 +86,7 @@ class CharUsers:
         :param buffers: whether the nodes' devices export DMA-BUFs
         """
         containers = [found for pid in holders if (found := container(pid))]
-        users = frozen_users(containers, self._user, hidden_or_buffer if buffers else hidden)
+        users = frozen_users(containers, self._user, functools.partial(hidden, buffers=buffers))
         if others:
             # Who is in no control group of a container, but in its namespaces, is found in both ways.
             users = tuple(dict.fromkeys((*users, *self._in_others({found.group for found in containers}))))
@@ -134,7 +135,7 @@ class CharUsers:
                 return None
             # Who merely has too many files ends the look by itself, and is told so.
             return asked(pid, lambda: openfiles.nodes(pid, stat.S_IFCHR, start + left, opened=opened),
-                         left + ANSWER_TIMEOUT, limited=False)
+                         left + ANSWER_TIMEOUT, counted=False)
         except TimeoutError:
             return None
         except OSError as error:
@@ -168,7 +169,7 @@ def users_in(first: int, look: Callable[[int], str | None]) -> tuple[str, ...]:
     :raises HostActionFailed: it cannot be frozen, or not be looked at in time
     """
     found = container(first)
-    return frozen_users([found], look, hidden) if found else ()
+    return frozen_users([found], look, functools.partial(hidden, buffers=False)) if found else ()
 
 
 def frozen_users(containers: Sequence[Container], look: Callable[[int], str | None], hides: Hides | None
@@ -199,13 +200,13 @@ def frozen_users(containers: Sequence[Container], look: Callable[[int], str | No
         time.sleep(POLL_INTERVAL)
 
 
-def hidden(pid: int, group: Freezer | None) -> str | None:
-    """Return by what a process of a group that is frozen may have files that no table lists, in words."""
-    return openfiles.unlisted(pid) or (openfiles.receives(pid) if group and group.freezes_in_place else None)
+def hidden(pid: int, group: Freezer | None, *, buffers: bool) -> str | None:
+    """Return by what a process of a group that is frozen may have a device that no table lists, in words.
 
-
-def hidden_or_buffer(pid: int, group: Freezer | None) -> str | None:
-    return openfiles.buffer(pid) or hidden(pid, group)
+    :param buffers: of :func:`containerhost.process.openfiles.unlisted`
+    """
+    return (openfiles.unlisted(pid, buffers=buffers)
+            or (openfiles.receives(pid) if group and group.freezes_in_place else None))
 
 
 def in_words(pid: int) -> str:

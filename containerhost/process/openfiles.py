@@ -5,7 +5,6 @@ Each thread can have a table of open files and a mount namespace of its own (uns
 ended, which leaves nothing at the process's own number. A thread's number in /proc is as good as a process's.
 """
 
-import contextlib
 import ctypes
 import errno
 import itertools
@@ -95,33 +94,26 @@ def fds(pid: int) -> Iterator[str]:
             continue
 
 
-def unlisted(pid: int) -> str | None:
-    """Return by what a process may have a file that no table lists, in words; None if by nothing.
+def unlisted(pid: int, *, buffers: bool) -> str | None:
+    """Return by what a process may have a device that no table lists, in words; None if by nothing.
 
     Files wait in a socket to be received, or are kept in an io_uring; which ones the kernel does not tell. See unix(7),
-    SCM_RIGHTS, and io_uring_register(2).
+    SCM_RIGHTS, and io_uring_register(2). A DMA-BUF is memory of the device that exported it, whose file may be closed.
+
+    :param buffers: whether a DMA-BUF counts
     """
-    for path, target in targets(pid):
+    for path in fds(pid):
         thread, _, fd = path.removeprefix("/proc/").partition("/fd/")
+        try:
+            target = os.readlink(path)
+        except OSError:  # it has ended, or closed it
+            continue
+        if buffers and target.startswith(DMABUF):
+            return "by a DMA-BUF"
         if (target.startswith(("socket:", "anon_inode:[io_uring]"))
                 and any(map(UNLISTED.match, lines(int(thread), f"fdinfo/{fd}")))):
             return "by a file descriptor that waits in a socket or is kept in an io_uring"
-    return None
-
-
-def buffer(pid: int) -> str | None:
-    """Return that a process has a DMA-BUF, in words; None if it has none. That is memory of the device that exported
-    it, whose file may be closed."""
-    has = (any(target.startswith(DMABUF) for _, target in targets(pid))
-           or any(f" {DMABUF}" in line for line in memory(pid)[1]))
-    return "by a DMA-BUF" if has else None
-
-
-def targets(pid: int) -> Iterator[tuple[str, str]]:
-    """Yield what a process has open: the place in /proc, and what the kernel says of it."""
-    for path in fds(pid):
-        with contextlib.suppress(OSError):  # it has ended, or closed it
-            yield path, os.readlink(path)
+    return "by a DMA-BUF" if buffers and any(f" {DMABUF}" in line for line in memory(pid)[1]) else None
 
 
 def receives(pid: int) -> str | None:

@@ -44,11 +44,11 @@ class NoAnswer(HostActionFailed):
     """The kernel lets nobody look at the process for now."""
 
 
-def asked(pid: int, act: Callable[[], Result], timeout: float = ANSWER_TIMEOUT, *, limited: bool = True) -> Result:
+def asked(pid: int, act: Callable[[], Result], timeout: float = ANSWER_TIMEOUT, *, counted: bool = True) -> Result:
     """Return what ``act`` finds out about a process, if that can be told in time.
 
     :param timeout: seconds
-    :param limited: False for what takes its time to read a lot, and has a limit of its own
+    :param counted: whether its time is one of waiting; not of what takes long to read a lot, and has a limit of its own
     :raises NoAnswer: it cannot be told, or the container made somebody wait who still does, or often enough
     """
     if is_hosts(pid):
@@ -64,7 +64,7 @@ def asked(pid: int, act: Callable[[], Result], timeout: float = ANSWER_TIMEOUT, 
         _waiting[container_of(pid)] = error.thread
         raise no_answer(pid) from error
     finally:
-        if limited and (waited := time.monotonic() - start) > USUAL:
+        if counted and (waited := time.monotonic() - start) > USUAL:
             _buckets.add(container_of(pid), waited - USUAL)
 
 
@@ -128,11 +128,6 @@ def namespace(pid: int, kind: str = "pid") -> str | None:
             return None
 
     return asked(pid, read)
-
-
-def parent(pid: int) -> int | None:
-    """Return the parent of a process; None for the first process, and for one that is gone."""
-    return next(map(int, _status(pid, b"PPid:")), 0) or None
 
 
 def began(pid: int) -> int | None:
@@ -223,7 +218,8 @@ def alone(home: str, first: int) -> Iterator[int]:
 def outermost(pid: int) -> str | None:
     """Return the PID namespace of the container that a process belongs to, also in a container within it. None for a
     process of the host's own, and for one that is gone."""
-    return next((space for space in reversed(spaces(pid)) if space != namespace(os.getpid())), None)
+    outside = namespace(os.getpid())
+    return next((space for space in reversed(spaces(pid)) if space != outside), None)
 
 
 def belongs(pid: int, home: str) -> bool:
@@ -264,11 +260,7 @@ def table(pid: int, file: str) -> list[str]:
 def real_user(pid: int) -> int | None:
     """Return the user of a process; None of one that is gone. The owner of its directory in /proc is root for
     everybody's process that may not be dumped (proc(5)), which any process can choose."""
-    return next(map(int, _status(pid, b"Uid:")), None)
-
-
-def _status(pid: int, key: bytes) -> list[bytes]:
-    return _words(f"/proc/{pid}/status", key)
+    return next(map(int, _words(f"/proc/{pid}/status", b"Uid:")), None)
 
 
 def _words(file: str, key: bytes) -> list[bytes]:

@@ -463,7 +463,7 @@ class TestSickDevices(testtools.TestCase):
         """Its last process cannot be frozen."""
         self.useFixture(fixtures.MonkeyPatch("containerhost.scrub.USERS_TIMEOUT", 10.0))
         ends = iter((errors.HostActionFailed("it cannot be frozen"), ("process 7 (python3)",)))
-        self.root.users = lambda *arguments: self.ending(next(ends, ()))
+        self.root.users = lambda *arguments, **options: self.ending(next(ends, ()))
         self.allocator.acquire([Request(self.gpu)], consumer("c1"))
         self.assertEqual((), self.allocator.release(consumer("c1")))
 

@@ -2,6 +2,7 @@
 """Streams to a websocket server of another make."""
 
 import contextlib
+import functools
 import socket
 import threading
 import time
@@ -139,11 +140,9 @@ class StreamTest(testtools.TestCase):
 
     def test_who_hangs_up_after_the_last_message(self) -> None:
         """A daemon does so whose command ends at once."""
-        opened = threading.Event()
-
-        def serve(connection: socket.socket, at_once: bool) -> None:
+        def serve(connection: socket.socket, opened: threading.Event | None) -> None:
             protocol = shaken_hands(connection)
-            if not at_once:
+            if opened:
                 connection.sendall(said(protocol))
                 opened.wait(TIMEOUT)
             protocol.send_binary(b"all")
@@ -151,10 +150,11 @@ class StreamTest(testtools.TestCase):
             connection.shutdown(socket.SHUT_RD)  # nobody hears a reply
             connection.sendall(said(protocol))
 
-        for at_once in (True, False):
-            with self.subTest(at_once):
-                stream = self.listening(lambda connection: serve(connection, at_once))  # noqa: B023
-                opened.set()
+        for opened in (None, threading.Event()):  # with the handshake, and after it
+            with self.subTest(opened):
+                stream = self.listening(functools.partial(serve, opened=opened))
+                if opened:
+                    opened.set()
                 self.assertEqual([b"all", None], [stream.receive(TIMEOUT), stream.receive(TIMEOUT)])
                 Path(f"{self.path}.one").unlink()
 
