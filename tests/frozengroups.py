@@ -123,11 +123,20 @@ class Container(fixtures.Fixture):
 
     def _remove(self) -> None:
         if self._below.exists():
-            await_that(lambda: not self._pids(), "the container has ended")
             for directory in sorted({self._below, *self._below.parents} - {*self.group.parents}, reverse=True):
-                directory.rmdir()
+                _remove_group(directory)
             for other in self._others:
-                other.rmdir()
+                _remove_group(other)
+
+
+def _remove_group(directory: Path) -> None:
+    """Remove a control group as soon as its last thread has ended: a process whose first one has is listed no more."""
+    def is_removed() -> bool:
+        with contextlib.suppress(OSError):
+            directory.rmdir()
+        return not directory.exists()
+
+    await_that(is_removed, lambda: f"{directory} is removed; it has {(directory / 'cgroup.procs').read_text().split()}")
 
 
 class SilentFuse(fixtures.Fixture):
