@@ -36,9 +36,9 @@ def order(leaf: Leaf) -> tuple[tuple[tuple[tuple[int, int, str], ...], ...], tup
 def nearest(leaves: Iterable[Leaf], count: int) -> list[Leaf]:
     """Return ``count`` leaves, or all if there are fewer, in the order of the tree.
 
-    Prefers the smallest part of the network that has enough of them, so that larger ones stay whole for larger jobs;
-    takes few parts where no single one suffices; below one switch takes the lowest cost. Deterministic: the order of
-    ``leaves`` does not matter. Time is linear in the number of leaves, apart from sorting.
+    Prefers the lowest part of the network that has enough of them, and of several the smallest, so that larger ones
+    stay whole for larger jobs; takes few parts where no single one suffices; below one switch takes the lowest cost.
+    Deterministic: the order of ``leaves`` does not matter. Time is linear in the number of leaves, apart from sorting.
     """
     return sorted(_select(list(leaves), count), key=order)
 
@@ -46,9 +46,13 @@ def nearest(leaves: Iterable[Leaf], count: int) -> list[Leaf]:
 def _select(leaves: Sequence[Leaf], count: int) -> list[Leaf]:
     if count >= len(leaves):
         return list(leaves)
-    sizes = collections.Counter(leaf.path[:depth] for leaf in leaves for depth in range(len(leaf.path) + 1))
+    sizes, heights = collections.Counter[tuple[str, ...]](), collections.Counter[tuple[str, ...]]()
+    for leaf in leaves:
+        for depth in range(len(leaf.path) + 1):
+            sizes[leaf.path[:depth]] += 1
+            heights[leaf.path[:depth]] = max(heights[leaf.path[:depth]], len(leaf.path) - depth)
     top = min((prefix for prefix, size in sizes.items() if size >= count),
-              key=lambda prefix: (sizes[prefix], -len(prefix), tuple(map(natural, prefix))))
+              key=lambda prefix: (heights[prefix], sizes[prefix], tuple(map(natural, prefix))))
     below = [leaf for leaf in leaves if leaf.path[:len(top)] == top]
     if all(leaf.path == top for leaf in below):
         return heapq.nsmallest(count, below, key=lambda leaf: (leaf.cost, order(leaf)))

@@ -28,6 +28,14 @@ class NearestTest(testtools.TestCase):
         leaves = rack(1, 1, "a", "b") + rack(2, 1, "c") + rack(3, 1, "d", "e") + rack(3, 2, "f")
         self.assertEqual(["d", "e", "f"], names(networktree.nearest(leaves, 3)))
 
+    def test_one_switch_is_preferred_to_a_rack_that_has_fewer_hosts(self) -> None:
+        leaves = rack(1, 1, "a", "b", "c") + rack(2, 1, "d") + rack(2, 2, "e")
+        self.assertEqual(["a", "b"], names(networktree.nearest(leaves, 2)))
+
+    def test_a_rack_without_switches_is_as_near_as_one_switch(self) -> None:
+        leaves = rack(1, 1, "a", "b", "c") + [Leaf("d", ("rack 2",)), Leaf("e", ("rack 2",))]
+        self.assertEqual(["d", "e"], names(networktree.nearest(leaves, 2)))
+
     def test_few_parts_are_taken_where_none_suffices(self) -> None:
         leaves = rack(1, 1, "a") + rack(2, 1, "b", "c", "d") + rack(3, 1, "e", "f")
         self.assertEqual(["b", "c", "d", "e", "f"], names(networktree.nearest(leaves, 5)))
