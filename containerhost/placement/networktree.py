@@ -47,10 +47,10 @@ def _select(leaves: Sequence[Leaf], count: int) -> list[Leaf]:
     if count >= len(leaves):
         return list(leaves)
     sizes, heights = collections.Counter[tuple[str, ...]](), collections.Counter[tuple[str, ...]]()
-    for leaf in leaves:
-        for depth in range(len(leaf.path) + 1):
-            sizes[leaf.path[:depth]] += 1
-            heights[leaf.path[:depth]] = max(heights[leaf.path[:depth]], len(leaf.path) - depth)
+    for path, size in collections.Counter(leaf.path for leaf in leaves).items():
+        for depth in range(len(path) + 1):
+            sizes[path[:depth]] += size
+            heights[path[:depth]] = max(heights[path[:depth]], len(path) - depth)
     top = min((prefix for prefix, size in sizes.items() if size >= count),
               key=lambda prefix: (heights[prefix], sizes[prefix], tuple(map(natural, prefix))))
     below = [leaf for leaf in leaves if leaf.path[:len(top)] == top]
