@@ -33,7 +33,7 @@ class NearestTest(testtools.TestCase):
         self.assertEqual(["a", "b"], names(networktree.nearest(leaves, 2)))
 
     def test_a_rack_without_switches_is_as_near_as_one_switch(self) -> None:
-        leaves = rack(1, 1, "a", "b", "c") + [Leaf("d", ("rack 2",)), Leaf("e", ("rack 2",))]
+        leaves = [*rack(1, 1, "a", "b", "c"), Leaf("d", ("rack 2",)), Leaf("e", ("rack 2",))]
         self.assertEqual(["d", "e"], names(networktree.nearest(leaves, 2)))
 
     def test_few_parts_are_taken_where_none_suffices(self) -> None:
