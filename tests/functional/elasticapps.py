@@ -17,7 +17,7 @@ from containerhost.inside.guestfiles import GuestFiles
 from containerhost.inside.guestnotice import GuestNotice
 from containerhost.privileged import Privileged
 from containerhost.spec import ContainerSpec, Mount
-from tests.conformance.engine.suite import PYTHON
+from tests.conformance.engine.frame import PYTHON
 from tests.functional.containerhost.base import LxdTestCase
 from tests.waiting import await_that
 

@@ -18,8 +18,7 @@ from containerhost.inside.guestnotice import GuestNotice
 from containerhost.privileged import Privileged
 from containerhost.spec import ContainerSpec, Cpu, Memory, Mount
 from containerhost.sysfs import Host
-from tests.conformance.engine.frame import MiB
-from tests.conformance.engine.suite import PYTHON
+from tests.conformance.engine.frame import PYTHON, MiB
 from tests.waiting import await_that
 
 LXCFS = Path("/var/lib/lxcfs")
