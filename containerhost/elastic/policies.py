@@ -74,7 +74,7 @@ def _fill(amounts: Amounts, capacity: int, demands: Sequence[Demand], ceiling: C
     """Give what is left of the capacity, unit by unit, to those that are below their ceiling."""
     def entry(demand: Demand) -> tuple[Fraction, bool, str]:
         amount = amounts[demand.name]
-        return Fraction(amount + 1, demand.most), demand.present <= amount, demand.name
+        return Fraction(amount, demand.most), demand.present <= amount, demand.name
 
     by_name = {demand.name: demand for demand in demands}
     left = capacity - sum(amounts.values())
@@ -106,5 +106,6 @@ def cores_needed(present: int, used: Sequence[float], pressure: float | None) ->
         return present
     if used[-1] >= BUSY * present:
         return present + max(1, present // 2)
-    enough = int(max(used) / BUSY) + 1
-    return max(enough, present) if pressure is not None and pressure >= PRESSED else enough
+    if pressure is not None and pressure >= PRESSED:
+        return present
+    return min(present, int(max(used) / BUSY) + 1)

@@ -129,8 +129,10 @@ def rebind(topology: "Topology", allowed: Collection[int], others: Collection[in
                 found = place(topology, allowed, frozenset(allowed) - own, request)
     if found and (not request.near or request.affinity is Affinity.CPU):
         return found
-    near = request.near or tuple(node.id for node in topology.nodes if node.cpus & kept)
-    new = place(topology, allowed, others, dataclasses.replace(request, near=near))
+    home = tuple(node.id for node in topology.nodes if node.cpus & kept)
+    near = request.near or home
+    # Each of its devices counts more than where it is.
+    new = place(topology, allowed, others, dataclasses.replace(request, near=request.near * (len(home) + 1) + home))
     return found if found and _nearness(topology, found, near) >= _nearness(topology, new, near) else new
 
 
@@ -218,10 +220,10 @@ def _shares(sockets: Sequence[_Domain], free: frozenset[int], count: int) -> Map
 
 
 def _take(domain: _Domain, free: frozenset[int], count: int) -> frozenset[int]:
-    """Return ``count`` free cores of a domain that has as many: whole hardware cores first, so that two containers
-    share one only where threads are left over; the rest comes from cores that are shared already, the fullest
-    first."""
-    whole = sorted((core for core in domain.hardware if core <= free), key=min)
+    """Return ``count`` free cores of a domain that has as many: whole hardware cores first, those with the most threads
+    before the others, so that two containers share one only where threads are left over; the rest comes from cores that
+    are shared already, the fullest first."""
+    whole = sorted((core for core in domain.hardware if core <= free), key=lambda core: (-len(core), min(core)))
     shared = sorted((core & free for core in domain.hardware if core & free and not core <= free),
                     key=lambda core: (len(core), min(core)))
     chosen: list[int] = []

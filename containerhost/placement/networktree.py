@@ -8,7 +8,7 @@ those below the lowest common part.
 import collections
 import heapq
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 _DIGITS = re.compile(r"(\d+)")
@@ -33,19 +33,39 @@ def order(leaf: Leaf) -> tuple[tuple[tuple[tuple[int, int, str], ...], ...], tup
     return tuple(map(natural, leaf.path)), natural(leaf.name)
 
 
-def nearest(leaves: Iterable[Leaf], count: int) -> list[Leaf]:
+def nearest(leaves: Iterable[Leaf], count: int, beside: Collection[tuple[str, ...]] = ()) -> list[Leaf]:
     """Return ``count`` leaves, or all if there are fewer, in the order of the tree.
 
     Prefers the lowest part of the network that has enough of them, and of several the smallest, so that larger ones
     stay whole for larger jobs; takes few parts where no single one suffices; below one switch takes the lowest cost.
     Deterministic: the order of ``leaves`` does not matter. Time is linear in the number of leaves, apart from sorting.
+
+    :param beside: paths of the hosts that the job has: leaves of the lowest parts around them come first
     """
-    return sorted(_select(list(leaves), count), key=order)
+    selected: list[Leaf] = []
+    for part in _around(list(leaves), beside):
+        taken = set(selected)
+        selected += _select([leaf for leaf in part if leaf not in taken], count - len(selected))
+    return sorted(selected, key=order)
+
+
+def _around(leaves: list[Leaf], beside: Collection[tuple[str, ...]]) -> Iterator[list[Leaf]]:
+    """Yield the leaves of each part that has one of these paths, the lowest parts first, and at last all leaves."""
+    parts: dict[tuple[str, ...], list[Leaf]] = {path[:at]: [] for path in beside for at in range(1, len(path) + 1)}
+    for leaf in leaves if parts else ():
+        for at in range(1, len(leaf.path) + 1):
+            if leaf.path[:at] in parts:
+                parts[leaf.path[:at]].append(leaf)
+    for prefix in sorted(parts, key=lambda prefix: (-len(prefix), tuple(map(natural, prefix)))):
+        yield parts[prefix]
+    yield leaves
 
 
 def _select(leaves: Sequence[Leaf], count: int) -> list[Leaf]:
     if count >= len(leaves):
         return list(leaves)
+    if count <= 0:
+        return []
     sizes, heights = collections.Counter[tuple[str, ...]](), collections.Counter[tuple[str, ...]]()
     for path, size in collections.Counter(leaf.path for leaf in leaves).items():
         for depth in range(len(path) + 1):

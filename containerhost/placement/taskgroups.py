@@ -120,9 +120,7 @@ def _score(host: Host, group: int, remaining: Iterable[tuple[Resources, int]]) -
     for request, count in remaining:
         here = min(count, fits(free, request))
         fitting += here
-        if here < count:
-            break
-        _take(free, request, count)
+        _take(free, request, here)
     others = sum(1 for other, count in host.held.items() if count and other != group)
     return host.held.get(group, 0) + fitting - others
 
@@ -131,9 +129,9 @@ def place(members: Sequence[Member], hosts: Sequence[Host], nodes: int, *, stric
     """Return the host of each member by its rank, or raise: all or nothing.
 
     Groups that have a host already stay there. Each other group gets a host of its own that has room for all of it: the
-    nearest hosts in the network, of those the ones with the fewest unusable devices, then best fit, in the order of the
-    tree. Where that many hosts have no such room, and unless ``strict``, members are placed one by one on at most
-    ``nodes`` hosts by algorithm 5, and groups share hosts.
+    nearest hosts in the network to those that the job has and to each other, of those the ones with the fewest unusable
+    devices, then best fit, in the order of the tree. Where that many hosts have no such room, and unless ``strict``,
+    members are placed one by one on at most ``nodes`` hosts by algorithm 5, and groups share hosts.
     No host gets more than is free on it. Deterministic: the order of ``hosts`` does not matter. With equal groups,
     placing some ranks and asking again for the others, with the hosts of the first answer, gives the same hosts.
 
@@ -149,7 +147,7 @@ def place(members: Sequence[Member], hosts: Sequence[Host], nodes: int, *, stric
     limit = max(0, nodes - len(used))
     plan = _continue(groups, used)
     whole = _whole({group: total(member.request for member in of) for group, of in groups.items()
-                    if group not in (plan or {})}, unused, limit)
+                    if group not in (plan or {})}, unused, limit, [host.path for host in used])
     if plan is not None and whole is not None:
         homes = plan | whole
         return {member.rank: homes[member.group] for member in members}
@@ -197,8 +195,12 @@ def _continue(groups: Mapping[int, Sequence[Member]], used: Sequence[Host]) -> d
     return plan
 
 
-def _whole(demands: Mapping[int, dict[str, int]], unused: Sequence[Host], limit: int) -> dict[int, str] | None:
-    """Return a host for each group, none twice, or None where a group cannot be placed as a whole."""
+def _whole(demands: Mapping[int, dict[str, int]], unused: Sequence[Host], limit: int, beside: list[tuple[str, ...]]
+           ) -> dict[int, str] | None:
+    """Return a host for each group, none twice, or None where a group cannot be placed as a whole.
+
+    :param beside: paths of the hosts that the job has already
+    """
     if len(demands) > limit:
         return None
     if not demands:
@@ -213,9 +215,11 @@ def _whole(demands: Mapping[int, dict[str, int]], unused: Sequence[Host], limit:
         leaves = [_leaf(host, demand) for host in unused if fits(host.free, demand)]
         if len(leaves) < len(of):
             return None
-        selected = [leaf.name for leaf in networktree.nearest(leaves, len(of))]
-        plan |= dict(zip(of, selected, strict=True))
-        unused = [host for host in unused if host.name not in set(selected)]
+        selected = networktree.nearest(leaves, len(of), beside)
+        plan |= {group: leaf.name for group, leaf in zip(of, selected, strict=True)}
+        beside = [*beside, *(leaf.path for leaf in selected)]
+        chosen = set(plan.values())
+        unused = [host for host in unused if host.name not in chosen]
     return plan
 
 

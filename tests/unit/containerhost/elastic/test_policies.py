@@ -63,6 +63,10 @@ class PolicyTest(testtools.TestCase):
         self.assertEqual({"a": 2, "b": 2, "c": 2}, policies.fair(
             6, [Demand(name, 1, 6, 6) for name in "abc"]))
 
+    def test_fair_is_max_min(self) -> None:
+        """2/3 and 2/2, not 3/3 and 1/2."""
+        self.assertEqual({"a": 2, "b": 2}, policies.fair(4, [Demand("a", 2, 3, 3), Demand("b", 1, 2, 2)]))
+
     def test_what_cannot_be_divided_stays_where_it_is(self) -> None:
         for holder in "ab":
             asked = [Demand(name, 1, 4, 2 if name == holder else 1) for name in "ab"]
@@ -87,7 +91,8 @@ class NeedTest(testtools.TestCase):
     def test_bounds(self) -> None:
         for present, used, pressure, expected in (
                 (4, (), None, 4), (4, (3.6,), None, 6), (1, (1.0,), None, 2), (4, (0.2,), None, 1),
-                (4, (3.0, 0.2), None, 4), (4, (0.2,), 30.0, 4), (2, (0.1,), 5.0, 1)):
+                (4, (3.0, 0.2), None, 4), (4, (4.0, 0.2), None, 4), (4, (4.0, 0.2), 30.0, 4),
+                (4, (0.2,), 30.0, 4), (2, (0.1,), 5.0, 1)):
             with self.subTest(present=present, used=used, pressure=pressure):
                 self.assertEqual(expected, policies.cores_needed(present, used, pressure))
 

@@ -62,6 +62,11 @@ class PlaceTest(testtools.TestCase):
     def test_odd_thread_comes_from_a_core_that_is_shared_already(self) -> None:
         self.assertEqual(frozenset({1, 9, 8}), place(Affinity.CPUMEM, 3, taken=[0]).cores)
 
+    def test_even_request_takes_hardware_cores_with_all_their_threads(self) -> None:
+        host = Topology((node(0, [(0, 1), (2, 3)]),), CPU)
+        self.assertEqual(frozenset({2, 3}), place(Affinity.CPUMEM, 2, host, reserved=[1]).cores)
+        self.assertEqual(frozenset({0}), place(Affinity.CPUMEM, 1, host, reserved=[1]).cores)
+
     def test_reserved_cores_are_not_used(self) -> None:
         self.assertEqual(frozenset({2, 10, 3, 11}), place(Affinity.CPUMEM, 4, reserved=[0, 1, 8, 9]).cores)
 
@@ -113,6 +118,11 @@ class RebindTest(testtools.TestCase):
 
     def test_larger_container_stays_on_its_node(self) -> None:
         self.assertEqual(frozenset({1}), self.rebind(4, [6, 14], others=[4, 0, 8, 1]).nodes)
+
+    def test_larger_container_stays_on_its_node_if_that_of_its_devices_is_full(self) -> None:
+        host = Topology((node(0, [(0, 1)], 1), node(1, [(2, 3)], 0), node(2, [(4, 5)], 0)), CPU)
+        request = Request(Affinity.CPUMEM, 2, near=(0,))
+        self.assertEqual(frozenset({4, 5}), affinity.rebind(host, host.cpus, [0], request, [4]).cores)
 
     def test_cores_that_do_not_meet_the_request_are_exchanged(self) -> None:
         self.assertEqual(1, len(self.rebind(2, [0, 4]).nodes))

@@ -41,6 +41,13 @@ class NearestTest(testtools.TestCase):
         self.assertEqual(["b", "c", "d", "e", "f"], names(networktree.nearest(leaves, 5)))
         self.assertEqual(["a", "b", "c", "d"], names(networktree.nearest(leaves, 4)))
 
+    def test_beside_the_hosts_that_the_job_has(self) -> None:
+        leaves = rack(1, 1, "a", "b") + rack(2, 1, "c", "d") + rack(2, 2, "e")
+        self.assertEqual(["c"], names(networktree.nearest(leaves, 1, [("r2", "s1")])))
+        self.assertEqual(["c", "d", "e"], names(networktree.nearest(leaves, 3, [("r2", "s1")])))
+        self.assertEqual(["e"], names(networktree.nearest(leaves, 1, [("r2", "s3"), ("r3", "s1")])))
+        self.assertEqual(["a", "b", "c", "d", "e"], names(networktree.nearest(leaves, 6, [("r2", "s2")])))
+
     def test_lowest_cost_below_one_switch(self) -> None:
         leaves = [Leaf("a", ("r",), (0, 3.0)), Leaf("b", ("r",), (0, 1.0)), Leaf("c", ("r",), (0, 2.0))]
         self.assertEqual(["b", "c"], names(networktree.nearest(leaves, 2)))

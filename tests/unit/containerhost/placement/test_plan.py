@@ -118,6 +118,10 @@ class AlgorithmTest(testtools.TestCase):
         error = self.assertRaises(NoPlacement, plan, 129, Profile.CPU)
         self.assertIn("4 * 32 * 1 = 128", str(error))
 
+    def test_nodes_that_are_there_are_used_before_a_plan_is_refused(self) -> None:
+        found = plan(12, Profile.NETWORK, None, Nodes(4, 8), containers=5)
+        self.assertEqual((3, (3, 3, 2, 2, 2)), (found.nodes, found.containers))
+
     def test_containers_that_nodes_do_not_divide_are_refused(self) -> None:
         error = self.assertRaises(NoPlacement, plan, 10, Profile.CPU, None, Nodes(2, 5, 1), containers=3)
         self.assertIn("3 containers of 4 tasks, 4 cores each, on 2 nodes need 8 cores of one, which has 5", str(error))

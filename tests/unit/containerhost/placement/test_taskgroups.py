@@ -100,8 +100,23 @@ class ScoreTest(testtools.TestCase):
         self.assertEqual(0 + 3 - 3, taskgroups.score(host, 7, [ONE] * 3))
         self.assertEqual(0, taskgroups.score(Host("b", free(0)), 0, [ONE]))
 
+    def test_members_that_fit_count_whatever_their_order(self) -> None:
+        for order in itertools.permutations((3, 3, 1)):
+            self.assertEqual(2, taskgroups.score(Host("a", {"vcpus": 4}), 0, [{"vcpus": count} for count in order]))
+
 
 class PlaceTest(testtools.TestCase):
+    def test_one_by_one_stays_near_the_hosts_that_the_job_has(self) -> None:
+        of, given_hosts = members(2, 2), hosts(1, 1, 3, path=[("r0",), ("r1",), ("r1",)])
+        self.assertEqual({0: "n1", 1: "n2"}, taskgroups.place(of, given_hosts, 2))
+        left = with_placed(given_hosts, of[:1], {0: "n1"})
+        self.assertEqual({1: "n2"}, taskgroups.place(of[1:], left, 2))
+
+    def test_unequal_groups_are_near_each_other(self) -> None:
+        of = [Member(0, 0, {"vcpus": 4}), Member(1, 1, {"vcpus": 1})]
+        given_hosts = hosts(1, 4, 2, path=[("r0",), ("r1",), ("r1",)])
+        self.assertEqual({0: "n1", 1: "n2"}, taskgroups.place(of, given_hosts, 2))
+
     def test_group_by_group_in_rank_order(self) -> None:
         plan = taskgroups.place(members(16, 4), hosts(4, 4, 4, 4), 4)
         self.assertEqual({rank: f"n{rank // 4}" for rank in range(16)}, plan)
