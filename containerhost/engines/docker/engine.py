@@ -227,7 +227,7 @@ class DockerEngine:
 
     def stop(self, name: str, *, timeout: int, force: bool = False) -> None:
         container = self.client.container(name)
-        if status_of(container) is Status.STOPPED:
+        if not container["State"]["Running"]:
             return
         if status_of(container) is Status.FROZEN:
             # A frozen program cannot act on a signal.
@@ -240,7 +240,7 @@ class DockerEngine:
         except errors.EngineUnavailable:
             raise
         except errors.EngineError as error:
-            if self._status(name) is Status.STOPPED:
+            if not self.client.container(name)["State"]["Running"]:  # as one that another caller is removing
                 return
             if isinstance(error, errors.EngineTimeout):
                 raise errors.EngineTimeout(f"container {name} did not end within {timeout} s and still runs") from error

@@ -9,7 +9,7 @@ import testtools
 from containerhost import recordfiles
 from containerhost.engines.docker.engine import DockerEngine
 from containerhost.engines.docker.record import Netdev, Node, Record, Records
-from containerhost.errors import EngineError, EngineNotFound
+from containerhost.errors import EngineConflict, EngineError, EngineNotFound
 from containerhost.linux.files import UNFINISHED
 from containerhost.spec import IpConfig
 from tests.unit.containerhost.linux.test_records import lease, of_first_release, of_later_release
@@ -72,6 +72,20 @@ class RecordsTest(testtools.TestCase):
         self.assertFalse(engine.has_record("c2"))
         (self.directory / f"{ID}.json").write_text("{")
         self.assertRaises(EngineError, engine.has_record, "c1")
+
+    def test_one_that_another_caller_removes_has_stopped(self):
+        """Docker kills it, removes it, and only then has it not."""
+        state = {"Status": "running", "Running": True, "Pid": 0}
+
+        def signal(*_: object) -> None:
+            state.update(Status="removing", Running=False)
+            raise EngineConflict("it is not running")
+
+        client = mock.Mock(container=lambda _: {"Id": ID, "Name": "/c1", "Config": {}, "State": state}, signal=signal,
+                           settings=mock.Mock(operation_timeout=1))
+        engine = DockerEngine(client, mock.Mock(), self.directory)
+        engine.delete("c1")
+        client.remove.assert_called_once_with(ID)
 
     def test_of_two_setups_of_one_interface_the_newer_counts(self):
         old, new = (Record(netdevs=frozenset({Netdev("a", "b", setup)})) for setup in (None, SETUP))
