@@ -8,11 +8,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import fixtures
 
-from tests.waiting import await_that
+from tests.fakehost import cgroups
+from tests.waiting import TIMEOUT
 
 ROOT = Path("/sys/fs/cgroup")
 HIERARCHIES = {"v1": (ROOT / "freezer", "freezer.state"), "v2": (ROOT, "cgroup.freeze"),
@@ -71,7 +73,8 @@ class Container(fixtures.Fixture):
         self.group = mount / name
         self.freeze = self.group / file
         self._below = self.group / below
-        self._others = [mount / name / below for _, (mount, _) in others]
+        self._groups = [self.group, *(mount / name for _, (mount, _) in others)]
+        self._others = [group / below for group in self._groups[1:]]
         self._stdin = stdin
         self._enter = f"nsenter --pid=/proc/{inside}/ns/pid" if inside else "unshare --pid --fork --kill-child"
         self._command = [sys.executable, "-c", script, *arguments]
@@ -123,20 +126,8 @@ class Container(fixtures.Fixture):
 
     def _remove(self) -> None:
         if self._below.exists():
-            for directory in sorted({self._below, *self._below.parents} - {*self.group.parents}, reverse=True):
-                _remove_group(directory)
-            for other in self._others:
-                _remove_group(other)
-
-
-def _remove_group(directory: Path) -> None:
-    """Remove a control group as soon as its last thread has ended: a process whose first one has is listed no more."""
-    def is_removed() -> bool:
-        with contextlib.suppress(OSError):
-            directory.rmdir()
-        return not directory.exists()
-
-    await_that(is_removed, lambda: f"{directory} is removed; it has {(directory / 'cgroup.procs').read_text().split()}")
+            for group in self._groups:
+                cgroups.remove_directory(str(group), time.monotonic() + TIMEOUT)
 
 
 class SilentFuse(fixtures.Fixture):

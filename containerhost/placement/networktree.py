@@ -8,7 +8,7 @@ those below the lowest common part.
 import collections
 import heapq
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 _DIGITS = re.compile(r"(\d+)")
@@ -33,7 +33,7 @@ def order(leaf: Leaf) -> tuple[tuple[tuple[tuple[int, int, str], ...], ...], tup
     return tuple(map(natural, leaf.path)), natural(leaf.name)
 
 
-def nearest(leaves: Iterable[Leaf], count: int, beside: Collection[tuple[str, ...]] = ()) -> list[Leaf]:
+def nearest(leaves: Iterable[Leaf], count: int, beside: Iterable[tuple[str, ...]] = ()) -> list[Leaf]:
     """Return ``count`` leaves, or all if there are fewer, in the order of the tree.
 
     Prefers the lowest part of the network that has enough of them, and of several the smallest, so that larger ones
@@ -43,34 +43,37 @@ def nearest(leaves: Iterable[Leaf], count: int, beside: Collection[tuple[str, ..
     :param beside: paths of the hosts that the job has: leaves of the lowest parts around them come first
     """
     selected: list[Leaf] = []
-    for part in _around(list(leaves), beside):
+    for part in _around(leaves, beside):
         taken = set(selected)
         selected += _select([leaf for leaf in part if leaf not in taken], count - len(selected))
+        if len(selected) >= count:
+            break
     return sorted(selected, key=order)
 
 
-def _around(leaves: list[Leaf], beside: Collection[tuple[str, ...]]) -> Iterator[list[Leaf]]:
-    """Yield the leaves of each part that has one of these paths, the lowest parts first, and at last all leaves."""
-    parts: dict[tuple[str, ...], list[Leaf]] = {path[:at]: [] for path in beside for at in range(1, len(path) + 1)}
-    for leaf in leaves if parts else ():
-        for at in range(1, len(leaf.path) + 1):
-            if leaf.path[:at] in parts:
-                parts[leaf.path[:at]].append(leaf)
-    for prefix in sorted(parts, key=lambda prefix: (-len(prefix), tuple(map(natural, prefix)))):
-        yield parts[prefix]
-    yield leaves
+def _around(leaves: Iterable[Leaf], beside: Iterable[tuple[str, ...]]) -> list[list[Leaf]]:
+    """Return the leaves of each part that has one of these paths, the lowest parts first, and at last all leaves."""
+    parts: dict[tuple[str, ...], list[Leaf]] = {prefix: [] for path in ((), *beside) for prefix in _parts_of(path)}
+    for leaf in leaves:
+        for prefix in _parts_of(leaf.path):
+            if prefix in parts:
+                parts[prefix].append(leaf)
+    return [parts[prefix] for prefix in sorted(parts, key=lambda prefix: (-len(prefix), tuple(map(natural, prefix))))]
+
+
+def _parts_of(path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Return each part of the network that a path is in, the whole one first."""
+    return (path[:depth] for depth in range(len(path) + 1))
 
 
 def _select(leaves: Sequence[Leaf], count: int) -> list[Leaf]:
     if count >= len(leaves):
         return list(leaves)
-    if count <= 0:
-        return []
     sizes, heights = collections.Counter[tuple[str, ...]](), collections.Counter[tuple[str, ...]]()
     for path, size in collections.Counter(leaf.path for leaf in leaves).items():
-        for depth in range(len(path) + 1):
-            sizes[path[:depth]] += size
-            heights[path[:depth]] = max(heights[path[:depth]], len(path) - depth)
+        for prefix in _parts_of(path):
+            sizes[prefix] += size
+            heights[prefix] = max(heights[prefix], len(path) - len(prefix))
     top = min((prefix for prefix, size in sizes.items() if size >= count),
               key=lambda prefix: (heights[prefix], sizes[prefix], tuple(map(natural, prefix))))
     below = [leaf for leaf in leaves if leaf.path[:len(top)] == top]

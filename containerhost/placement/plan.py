@@ -117,9 +117,9 @@ def plan(tasks: int, profile: Profile, nodes: Nodes, policy: Policy | None = Non
     tasks_of = tuple(tasks // count + (at < tasks % count) for at in range(count))
     cores = -(-tasks_of[0] // ranks_per_core)
     # Containers are of one flavor, and groups of one size or one more.
-    while -(-count // used) * cores > nodes.cores and used < min(nodes.count, count):
+    while (fullest := -(-count // used) * cores) > nodes.cores and used < min(nodes.count, count):
         used += 1
-    if (fullest := -(-count // used) * cores) > nodes.cores:
+    if fullest > nodes.cores:
         raise NoPlacement(f"{count} containers of {tasks_of[0]} tasks, {cores} cores each, on {used} nodes need "
                           f"{fullest} cores of one, which has {nodes.cores}: ask for more nodes, or for a number of "
                           "containers that divides nodes and tasks")

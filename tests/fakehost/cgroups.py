@@ -81,7 +81,7 @@ def remove(groups: Sequence[Group]) -> None:
     :raises OSError: EBUSY when processes are still there
     """
     for group in groups:
-        _remove(group.path, time.monotonic() + _LIMIT)
+        remove_directory(group.path, time.monotonic() + _LIMIT)
 
 
 def _own_groups(pid: str) -> list[tuple[str, str, bool]]:
@@ -119,13 +119,19 @@ def _sweep(parent: str) -> None:
     for left in pathlib.Path(parent).glob(f"{_PREFIX}*"):
         if not os.path.exists(f"/proc/{left.name.removeprefix(_PREFIX)}"):
             with contextlib.suppress(OSError):  # whatever still is in it can only be ended by whoever started it
-                _remove(str(left), time.monotonic())
+                remove_directory(str(left), time.monotonic())
 
 
-def _remove(directory: str, deadline: float) -> None:
+def remove_directory(directory: str, deadline: float) -> None:
+    """Remove a group and those below it. The kernel lets none go before its last thread has ended, and does not list a
+    process whose first one has.
+
+    :param deadline: on the monotonic clock
+    :raises OSError: there is a thread in it when the time is over
+    """
     for entry in os.scandir(directory):
         if entry.is_dir(follow_symlinks=False):
-            _remove(entry.path, deadline)
+            remove_directory(entry.path, deadline)
     while True:
         try:
             os.rmdir(directory)
