@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a state machine of hypothesis as a test, in rounds of which each has a seed, until its time is over."""
+
+import functools
+import hashlib
+import os
+import subprocess
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+from typing import Any, ClassVar
+
+import hypothesis
+import testtools
+from hypothesis import stateful
+from testtools.content import text_content
+
+REPOSITORY = Path(__file__).parents[2]
+SECONDS, SEED = "MODEL_SECONDS", "MODEL_SEED"
+DEFAULT_SECONDS = 20.0
+# Sequences of one round. A round always runs to its end: what a seed finds does not depend on the machine's speed.
+SEQUENCES = 20
+STEPS = 40
+
+
+def seconds() -> float:
+    """Return the time for each machine: ``MODEL_SECONDS``. The first round runs whatever the time is."""
+    return float(os.environ.get(SECONDS, DEFAULT_SECONDS))
+
+
+@functools.cache
+def first_seed() -> int:
+    """Return ``MODEL_SEED``, or one that is the same for everybody who tests this commit; without git it is 0."""
+    if SEED in os.environ:
+        return int(os.environ[SEED])
+    found = subprocess.run(["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, check=False)
+    return int.from_bytes(hashlib.sha256(found.stdout).digest()[:4]) if found.returncode == 0 else 0
+
+
+class Machine(stateful.RuleBasedStateMachine):
+    """Count what the rules came to, so that a rule that never does anything shows.
+
+    :cvar counts: how often each outcome was seen, by what :meth:`count` was called with
+    """
+
+    counts: ClassVar[Counter[str]]
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        cls.counts = Counter()
+
+    def count(self, outcome: str) -> None:
+        type(self).counts[outcome] += 1
+
+
+class MachineFailed(AssertionError):
+    """A machine's invariant does not hold; says after which steps, and how to repeat them."""
+
+
+class ModelTest(testtools.TestCase):
+    """Run one machine; a module imports ``frame``, not this class, which has no machine to run.
+
+    :cvar steps: the longest sequence
+    """
+
+    machine: ClassVar[type[Machine]]
+    steps = STEPS
+
+    def test_sequences(self) -> None:
+        """Run rounds of sequences until :func:`seconds` are over.
+
+        :raises MachineFailed: with the shortest sequence that hypothesis found
+        """
+        seed, end = first_seed(), time.monotonic() + seconds()
+        self.run_round(seed)
+        while time.monotonic() < end:
+            seed += 1
+            self.run_round(seed)
+        lines = (f"{count:8} {outcome}" for outcome, count in sorted(self.machine.counts.items()))
+        self.addDetail("outcomes", text_content("\n".join(lines)))
+
+    def run_round(self, seed: int) -> None:
+        settings = hypothesis.settings(
+            max_examples=SEQUENCES, stateful_step_count=self.steps, database=None, deadline=None, print_blob=False,
+            suppress_health_check=list(hypothesis.HealthCheck))
+
+        def factory() -> Machine:
+            return self.machine()
+
+        try:
+            stateful.run_state_machine_as_test(hypothesis.seed(seed)(factory), settings=settings)
+        except Exception as error:
+            raise MachineFailed(
+                f"{self.machine.__name__}: {first_line(error)}\n{''.join(traceback.format_exception(error))}\n"
+                f"Repeat: {SEED}={seed} {SECONDS}=0 python -m testtools.run {self.id()}") from None
+
+
+def first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
