@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Add up subunit streams: print why each skipped test was skipped, and a last line with the true count.
+"""Add up subunit streams: print the slowest tests, the time of each suite, why each skipped test was skipped, and a
+last line with the true count.
 
     python tools/tally.py [--whole] FILE…     --whole: a suite of which no test ran counts as one that failed
 
+Beside SUITE.subunit a file SUITE.times may have the suite's seconds: elapsed, of the processors as user and as system.
 Exits 1 when a test failed or when there was none at all.
 """
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import subunit
@@ -15,6 +18,7 @@ import testtools
 # A test that never reported an end crashed its runner.
 FAILED = {"fail", "uxsuccess", "inprogress", "unknown"}
 PASSED = {"success", "xfail"}
+SLOWEST = 10
 
 
 def tests_of(path: Path) -> list[dict]:
@@ -38,6 +42,28 @@ def traceback(test: dict) -> str:
     return "\n".join(f"  {line[:400]}" for text in texts for line in text.strip().splitlines())
 
 
+def seconds(test: dict) -> float:
+    start, end = test["timestamps"]
+    return (end - start).total_seconds() if start and end else 0.0
+
+
+def slowest(suites: Mapping[str, list[dict]]) -> list[str]:
+    """Return a line for each of the slowest tests."""
+    tests = [(seconds(test), name, test["id"]) for name, found in suites.items() for test in found]
+    return [f"{taken:6.1f} s  {name}: {test}" for taken, name, test in sorted(tests, reverse=True)[:SLOWEST]]
+
+
+def times(files: list[Path], suites: Mapping[str, list[dict]]) -> list[str]:
+    """Return a line for each suite with a file of times, the longest first."""
+    measured = []
+    for file in files:
+        if (written := file.with_suffix(".times")).exists():
+            elapsed, user, system = map(float, written.read_text().split())
+            measured.append((elapsed, user + system, len(suites[file.stem]), file.stem))
+    return [f"{elapsed:6.0f} s  {processors:6.0f} s of processors  {count:5} tests  {name}"
+            for elapsed, processors, count, name in sorted(measured, reverse=True)]
+
+
 def main() -> int:
     files = [Path(name) for name in sys.argv[1:] if name != "--whole"]
     suites = {file.stem: tests_of(file) for file in files}
@@ -46,6 +72,7 @@ def main() -> int:
     skipped = [test for test in tests if test["status"] == "skip"]
     failed = [test for test in tests if test["status"] in FAILED]
     passed = [test for test in tests if test["status"] in PASSED]
+    print("\n".join(["the slowest tests:", *slowest(suites), "the suites:", *times(files, suites)]))
     for test in skipped:
         print(f"skipped: {test['id']}: {skip_reason(test)}")
     for test in failed:

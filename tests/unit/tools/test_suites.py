@@ -5,7 +5,8 @@ from pathlib import Path
 import testtools
 
 ROOT = Path(__file__).parents[3]
-SUITE = re.compile(r"""^\s*(?:.*;\s|next\s)?suite\s+\S+\s+\./(?P<directory>\S+)\s+\S+\s+(?P<tests>'[^']*'|\S+)""", re.M)
+SUITE = re.compile(r"""^\s*(?:.*;\s)?(?:then\s)?(?:next\s|timed\s)?suite\s+\S+\s+\./(?P<directory>\S+)\s+\S+\s+"""
+                   r"""(?P<tests>'[^']*'|\S+)""", re.M)
 GUEST = re.compile(r"--test-path \./(\S+)")
 
 

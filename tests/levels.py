@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two levels of the tests: the gate, which every change passes, and the exhaustive level.
+
+The exhaustive level repeats a behaviour of the gate at more points. The gate runs a share of these repetitions: of M
+shares the N-th, which ``tools/test`` derives from the commit, so that a few merges run all of them.
+
+``tools/test`` sets two variables of the environment:
+
+- ``TEST_LEVEL``: ``gate`` or ``exhaustive``. Where it is not set, as in a module that is run by hand, all tests are
+  listed, and lists of points and budgets are those of the gate.
+- ``TEST_SHARE``: ``N/M``, 1 <= N <= M. Where it is not set the share is empty.
+"""
+
+import os
+import unittest
+import zlib
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
+
+LEVEL = os.environ.get("TEST_LEVEL", "")
+SHARE = os.environ.get("TEST_SHARE", "")
+
+T = TypeVar("T")
+
+
+def exhaustive(reason: str, when: bool = True) -> Callable[[Any], Any]:
+    """Decorate a test, or a class of tests, that belongs to the exhaustive level. The gate lists its share only.
+
+    :param reason: why the gate can do without it; HACKING.md names the module
+    :param when: whether that applies, for a class that runs on several engines
+    """
+    if not reason:
+        raise ValueError("a test of the exhaustive level needs a reason")
+
+    def mark(target: Any) -> Any:
+        if not when:
+            return target
+        name = f"{target.__module__}.{target.__qualname__}"
+        if not isinstance(target, type):
+            return target if chosen(name) else None  # loaders list callables only
+        for test in unittest.defaultTestLoader.getTestCaseNames(target):  # type: ignore[arg-type]
+            if not chosen(f"{name}.{test}"):
+                setattr(target, test, None)
+        return target
+    return mark
+
+
+def chosen(name: str) -> bool:
+    """Return whether this run has the repetition ``name``."""
+    return LEVEL != "gate" or in_share(name)
+
+
+def in_share(name: str) -> bool:
+    """Return whether ``name`` is in this run's share. The same share has the same names everywhere."""
+    if not SHARE:
+        return False
+    number, count = map(int, SHARE.split("/"))
+    if not 1 <= number <= count:
+        raise ValueError(f"TEST_SHARE is {SHARE!r}; it must be N/M with 1 <= N <= M")
+    return zlib.crc32(name.encode()) % count == number - 1
+
+
+def points(name: str, effects: Sequence[Hashable | None]) -> list[int]:
+    """Choose the steps of an operation at which a test interrupts it.
+
+    The exhaustive level takes all. The gate takes the steps that change the set of outside effects, which decides what
+    an interruption leaves, and of the others its share.
+
+    :param name: of the operation, unique among all tests
+    :param effects: what each step does to the outside, in words; None where it only reads
+    :returns: indices of ``effects``, ascending
+    """
+    if LEVEL == "exhaustive":
+        return list(range(len(effects)))
+    changes = {effects.index(effect) for effect in set(effects) if effect is not None}
+    return [step for step in range(len(effects)) if step in changes or in_share(f"{name} {step}")]
+
+
+def budget(gate: T, exhaustive: T) -> T:
+    """Choose between the two levels' amounts (of seconds, examples, operations)."""
+    return exhaustive if LEVEL == "exhaustive" else gate
