@@ -46,7 +46,7 @@ class GrantOptions:
 
 @dataclasses.dataclass(frozen=True)
 class NetdevGrant:
-    """The interface that moves into the container.
+    """An interface that moves into the container.
 
     :ivar host_name: its name on the host, to which it returns
     :ivar name: its name in the container
@@ -57,6 +57,15 @@ class NetdevGrant:
     link_layer: LinkLayer
     node_guid: str | None = None
     port_guid: str | None = None
+
+
+def netdev_names(device: Device, options: GrantOptions) -> tuple[str, ...]:
+    """Return what the interfaces of a network function are called in the container. The requested name is that of the
+    first port; those of further ones are made from it as udev makes them (systemd.net-naming-scheme, ``d<dev_port>``).
+    """
+    if options.netdev_name is None:
+        return device.netdevs
+    return (options.netdev_name, *(f"{options.netdev_name}d{port}" for port in range(1, len(device.netdevs))))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,15 +83,21 @@ class GpuGrant:
 @dataclasses.dataclass(frozen=True)
 class Grant:
     """:ivar nodes: every character node the container may open for this device
+    :ivar other_netdevs: of a function with several ports: the interfaces of those after the first
     :ivar limits: kernel resource limits that must hold from the container's start
     """
 
     device: Device
     nodes: tuple[CharNode, ...] = ()
     netdev: NetdevGrant | None = None
+    other_netdevs: tuple[NetdevGrant, ...] = ()
     gpu: GpuGrant | None = None
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     limits: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def netdevs(self) -> tuple[NetdevGrant, ...]:
+        return (self.netdev, *self.other_netdevs) if self.netdev else ()
 
     @property
     def own_nodes(self) -> tuple[CharNode, ...]:

@@ -74,11 +74,13 @@ def await_unused(users: Callable[[], tuple[str, ...]], how: str = "") -> None:
 
 def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction) -> tuple[bool, tuple[str, ...]]:
     """Clean a network function: restore GUIDs and MAC, remove the VLAN, restart the function and its driver (which
-    drops the tenant's MAC, MTU, filters and queues), and leave the interface down, without addresses and under its own
-    name."""
+    drops the tenant's MAC, MTU, filters and queues), and leave its interfaces down, without addresses and under their
+    own names."""
     done = []
-    if device.driver:  # else whoever began to rebind it was killed: no interface can return before it is bound
-        function.await_netdev()
+    names = restore.get("netdev", "").split()
+    count = len(names) or len(device.netdevs)
+    if device.driver:  # else the process that began to rebind it was killed: no interface returns before it is bound
+        function.await_netdevs(count)
     guids = (restore["node_guid"], restore["port_guid"]) if "node_guid" in restore else None
     if guids:
         function.set_guids(*guids)
@@ -93,12 +95,13 @@ def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction)
     if "link" in restore:
         function.set_link(True)
     # A card of its own is reset only when something is wrong with it: that takes its links down.
-    was_reset = function.rebind(reset=device.role is Role.VF or not device.sound, driver=restore.get("driver"))
+    was_reset = function.rebind(reset=device.role is Role.VF or not device.sound, driver=restore.get("driver"),
+                                count=count)
     if guids:
         function.await_guids(*guids)
-    if "netdev" in restore:
-        function.rename(restore["netdev"])
-    function.link_down_and_flush()
+    if names:
+        function.rename(names)
+    function.link_down_and_flush(count or 1)
     return was_reset, (*done, "its driver was bound anew")
 
 

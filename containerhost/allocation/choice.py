@@ -9,7 +9,7 @@ from containerhost.allocation.store import Allocation, Consumer
 from containerhost.devices.model import CharNode, Device, Kind, NodeUse
 from containerhost.devices.scan import HostView, Inventory
 from containerhost.errors import DeviceHeld, DeviceUnhealthy, SpecError
-from containerhost.grants import Grant, GrantOptions
+from containerhost.grants import Grant, GrantOptions, netdev_names
 from containerhost.vendors import make_grant
 
 
@@ -98,7 +98,7 @@ def require_distinct(wanted: Iterable[tuple[Device, GrantOptions]], mine: Iterab
     :param mine: ids of what the container has already
     :raises SpecError: one device or one interface name is asked for twice
     """
-    devices, names = set(), set()
+    devices, names = set(), set[str]()
     shares = {name.partition("/share")[0]: name for name in mine if "/share" in name}
     for device, options in wanted:
         if device.id in devices:
@@ -106,11 +106,11 @@ def require_distinct(wanted: Iterable[tuple[Device, GrantOptions]], mine: Iterab
         if device.kind is Kind.GPU_SHARE and shares.setdefault(device.address, device.id) != device.id:
             raise SpecError(f"one container would have two shares of GPU {device.address}, {shares[device.address]} "
                             f"and {device.id}, which are no more than one: choose shares of two GPUs")
-        if options.netdev_name in names:
-            raise SpecError(f"two devices of one container would be called {options.netdev_name}")
+        called = set(netdev_names(device, options)) if options.netdev_name else set()
+        if called & names:
+            raise SpecError(f"two devices of one container would be called {min(called & names)}")
         devices.add(device.id)
-        if options.netdev_name:
-            names.add(options.netdev_name)
+        names |= called
 
 
 def granted(inventory: Inventory, requests: Iterable[Request], mine: Mapping[str, Allocation], consumer: Consumer
@@ -129,9 +129,10 @@ def granted(inventory: Inventory, requests: Iterable[Request], mine: Mapping[str
 
 
 def with_own_netdev(device: Device, record: Allocation) -> Device:
-    """Return the device with the interface's name from its record: the interface is in the container."""
-    if device.netdev is None and device.netdev_away and record.restore.get("netdev"):
-        return dataclasses.replace(device, netdev=record.restore["netdev"])
+    """Return the device with the names of its interfaces from its record, if some of them are in the container."""
+    names = record.netdevs
+    if len(names) > len(device.netdevs) and (device.netdev or device.netdev_away):
+        return dataclasses.replace(device, netdev=names[0], other_netdevs=names[1:])
     return device
 
 

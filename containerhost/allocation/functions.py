@@ -24,12 +24,12 @@ class Functions:
 
     def of(self, device: Device) -> NetFunction:
         parent = device.parent if device.role is Role.VF else None
-        netdev = Netdevs(self._host).of(pci.directory(self._host, parent)).netdev if parent else None
-        return NetFunction(device, netdev.name if netdev else None, self._privileged, self._host)
+        netdevs = Netdevs(self._host).of(pci.directory(self._host, parent)).netdevs if parent else ()
+        return NetFunction(device, [netdev.name for netdev in netdevs], self._privileged, self._host)
 
     def prepare(self, device: Device, options: GrantOptions, consumer: Consumer, former: Allocation | None) -> bool:
-        """Give an interface its own name, and a VF its GUIDs, or its MAC and VLAN, and its rate; whether anything of
-        the interface was changed.
+        """Give interfaces their own names, and a VF its GUIDs, or its MAC and VLAN, and its rate; whether anything of
+        an interface was changed.
 
         :param former: the consumer's record, if it had the device before
         :raises UnsupportedOnHost: the card does not limit its VFs so
@@ -42,27 +42,28 @@ class Functions:
         self._limit(device, function, options, consumer, former)
         if device.netdev_away:
             return False
-        # By what it is called now: udev may have renamed it since the lock was taken.
-        restore = {"netdev": function.netdev() or device.netdev or "", "driver": device.driver or ""}
+        # By what they are called now: udev may have renamed them since the lock was taken.
+        names = function.netdevs() or device.netdevs
+        restore = {"netdev": " ".join(names), "driver": device.driver or ""}
         now = function.guids()
         guids = (options.node_guid or now[0], options.port_guid or now[1])
         if guids != now:
             restore |= {"node_guid": now[0], "port_guid": now[1]}
         restore |= port_before(options, function)
-        name = self._store.prepare(device.id, consumer, restore).restore["netdev"]
+        names = self._store.prepare(device.id, consumer, restore).netdevs
         changed = guids != now
         if changed:
             function.set_guids(*guids)
-            function.rebind()
+            function.rebind(count=len(names))
             function.await_guids(*guids)
         if options.mac is not None:
             function.set_port(options.mac, options.vlan, options.spoof_check, options.trust)
             if function.mac() != options.mac:
                 changed = True
-                function.rebind()
+                function.rebind(count=len(names))
                 function.await_mac(options.mac)
-        if function.netdev() != name:
-            function.rename(name)
+        if function.netdevs() != names:
+            function.rename(names)
             changed = True
         return changed
 
@@ -96,7 +97,7 @@ class Functions:
         :raises HostActionFailed: it does not come back
         """
         for device in unbound({record.device_id: record}, view):
-            self.of(device).rebind(driver=record.restore.get("driver"))
+            self.of(device).rebind(driver=record.restore.get("driver"), count=len(record.netdevs))
             view.refresh([device.id])
 
 

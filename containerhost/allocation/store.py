@@ -72,6 +72,11 @@ class Allocation:
     since: str | None = dataclasses.field(default=None, compare=False)
     rest: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
 
+    @property
+    def netdevs(self) -> tuple[str, ...]:
+        """Return the names of a network function's interfaces on the host, in the order of its ports."""
+        return tuple(self.restore.get("netdev", "").split())
+
 
 class AllocationStore:
     """The records in one directory, which all drivers and engines of a host share.

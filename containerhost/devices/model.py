@@ -115,6 +115,7 @@ class Device:
     :ivar numa_node: None when the host does not say (the kernel's -1)
     :ivar parent: the physical function of a VF, or the GPU of a slice or share, as an address
     :ivar netdev: the interface's name on the host; None when it is in a container or has none
+    :ivar other_netdevs: likewise, of a function with several ports: the interfaces of those after the first
     :ivar netdev_away: it has an interface, in another network namespace: a container has it. The device is healthy
     :ivar nodes: every character node it comes with; a slice's include what it shares with its GPU
     :ivar health: one complaint per entry, in words; empty means healthy
@@ -142,6 +143,7 @@ class Device:
     vf_index: int | None = None
     total_vfs: int = 0
     netdev: str | None = None
+    other_netdevs: tuple[str, ...] = ()
     netdev_away: bool = False
     link_layer: LinkLayer | None = None
     mac: str | None = None
@@ -158,6 +160,11 @@ class Device:
     @property
     def healthy(self) -> bool:
         return not self.health
+
+    @property
+    def netdevs(self) -> tuple[str, ...]:
+        """Return the names of all its interfaces on the host, in the order of its ports."""
+        return (self.netdev, *self.other_netdevs) if self.netdev else ()
 
     @property
     def sound(self) -> bool:

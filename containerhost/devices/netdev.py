@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the network interface of a PCI function, and whether the host itself needs it.
+"""Find the network interfaces of a PCI function, and whether the host itself needs them.
 
-Sources: Documentation/ABI/testing/sysfs-class-net; /proc/net/route and /proc/net/if_inet6 of the reader's namespace.
+Sources: Documentation/ABI/testing/sysfs-class-net; /proc/net/route, ipv6_route and if_inet6 of the reader's namespace.
 """
 
 import dataclasses
@@ -13,23 +13,28 @@ from containerhost.sysfs import Host
 
 # Bytes of a hardware address (if_ether.h, if_infiniband.h).
 _LINK_LAYERS = {6: LinkLayer.ETHERNET, 20: LinkLayer.INFINIBAND}
+_CLASS = "/sys/class/net"
 _IFF_UP = 0x1
+_ARPHRD_ETHER = "1"
 _SCOPE_LINK = "20"
-_REPRESENTOR = re.compile(r"(?:c[0-9]+)?pf[0-9]+(?:vf|sf)[0-9]+")
+# Of IPv6 routes (linux/ipv6_route.h, linux/route.h): the kernel's own for an address; unreachable.
+_RTF_LOCAL, _RTF_REJECT = 0x80000000, 0x200
+_LINK_LOCAL_OR_MULTICAST = re.compile(r"fe[89ab]|ff")
+_UPPER = "upper_"
+_REPRESENTOR = re.compile(r"(?:c[0-9]+)?pf[0-9]+(?P<kind>vf|sf)[0-9]+")
 _MAC = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}(?:(?::[0-9a-f]{2}){14})?")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Netdev:
-    """:ivar directory: its directory below /sys
-    :ivar mac: hardware address: 6 bytes, 20 on InfiniBand
-    :ivar uses: what the host does with it, in words
+    """:ivar mac: hardware address: 6 bytes, 20 on InfiniBand
+    :ivar up: the host has brought it up; its port may be down all the same
     """
 
     name: str
     directory: str
     mac: str | None
-    uses: tuple[str, ...]
+    up: bool
 
     @property
     def link_layer(self) -> LinkLayer | None:
@@ -38,20 +43,28 @@ class Netdev:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """:ivar away: the function has an interface, in another network namespace"""
+    """:ivar netdevs: the function's interfaces in this network namespace, one for each port, in the order of its ports
+    :ivar away: the function has an interface, in another network namespace
+    :ivar uses: what the host does with them, or with what stands on them, in words
+    """
 
-    netdev: Netdev | None
-    away: bool
+    netdevs: tuple[Netdev, ...] = ()
+    away: bool = False
+    uses: tuple[str, ...] = ()
+
+    @property
+    def netdev(self) -> Netdev | None:
+        return self.netdevs[0] if self.netdevs else None
 
 
 class Netdevs:
-    """Finds the interface of each function; the host's addresses are read once."""
+    """Finds the interfaces of each function; routes, addresses and links of the host are read once."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
 
     def of(self, function: str) -> Found:
-        """Find the interface of a function, which is at the function or at the virtio device in it.
+        """Find the interfaces of a function, which are at the function or at the virtio device in it.
 
         :param function: its directory in sysfs (:func:`containerhost.devices.pci.directory`)
         """
@@ -60,23 +73,26 @@ class Netdevs:
             nested = (self._in(f"{function}/{name}/net") for name in self._host.names(function)
                       if name.startswith("virtio"))
             found = next((interface for interface in nested if interface), None)
-        return found or Found(None, away=False)
+        return found or Found()
 
     def _in(self, directory: str) -> Found | None:
-        """Return the interface in a directory of sysfs; None where the driver made no such directory."""
+        """Return the interfaces in a directory of sysfs; None where the driver made no such directory."""
         names = self._host.names(directory)
-        if names:
-            return Found(self._read(directory, self._uplink(directory, names)), away=False)
-        # The kernel shows each namespace its own interfaces only; a directory without any is that of one elsewhere.
-        return Found(None, away=True) if self._host.is_directory(directory) else None
+        if not names:
+            # The kernel shows each namespace its own interfaces only; a directory without any is that of one elsewhere.
+            return Found(away=True) if self._host.is_directory(directory) else None
+        represented = {name: match["kind"] for name in names if (match := _REPRESENTOR.fullmatch(
+            self._host.text(f"{directory}/{name}/phys_port_name") or ""))}
+        own = [name for name in names if name not in represented and not self._is_child(f"{directory}/{name}")]
+        own = sorted(own or names[:1], key=lambda name: (self._host.number(f"{directory}/{name}/dev_port") or 0, name))
+        return Found(
+            netdevs=tuple(self._read(directory, name) for name in own),
+            uses=(*(f"{name} represents a subfunction of it" for name, kind in represented.items() if kind == "sf"),
+                  *(use for name in names for use in self._uses(f"{directory}/{name}", name))))
 
-    def _uplink(self, directory: str, names: tuple[str, ...]) -> str:
-        """Return the function's own interface: a switchdev PF also has one representor for each VF."""
-        if len(names) == 1:
-            return names[0]
-        return next((name for name in names
-                     if not _REPRESENTOR.fullmatch(self._host.text(f"{directory}/{name}/phys_port_name") or "")),
-                    names[0])
+    def _is_child(self, attributes: str) -> bool:
+        """Return whether an interface stands on another: IPoIB shows its children beside their parent."""
+        return self._host.text(f"{attributes}/iflink") not in (None, self._host.text(f"{attributes}/ifindex"))
 
     def _read(self, directory: str, name: str) -> Netdev:
         attributes = f"{directory}/{name}"
@@ -85,33 +101,58 @@ class Netdevs:
             name=name,
             directory=attributes,
             mac=mac if _MAC.fullmatch(mac) else None,
-            uses=self._uses(attributes, name),
+            up=_hexadecimal(self._host.text(f"{attributes}/flags")) & _IFF_UP != 0,
         )
 
-    def is_up(self, netdev: Netdev) -> bool:
-        """Return whether the host has brought it up; its port may be down all the same."""
-        return _flags(self._host.text(f"{netdev.directory}/flags")) & _IFF_UP != 0
-
     def _uses(self, attributes: str, name: str) -> tuple[str, ...]:
-        uses = []
         master = self._host.link(f"{attributes}/master")
-        if master:
-            uses.append(f"{name} is a port of {master}")
+        uses = [f"{name} is a port of {master}"] if master else []
+        uses += [f"{upper} stands on {name}" for upper in self._above(attributes, name) if upper != master]
         if name in self._default_routes:
             uses.append(f"{name} carries the default route")
         elif name in self._addressed:
             uses.append(f"{name} has addresses")
         return tuple(uses)
 
+    def _above(self, attributes: str, name: str) -> list[str]:
+        """Return the interfaces that stand on one: VLAN, macvlan, macvtap, ipvlan, bond, bridge, VRF, IPoIB child,
+        tunnel. The kernel links most of them with it, and gives the others its number."""
+        linked = {entry.removeprefix(_UPPER) for entry in self._host.names(attributes) if entry.startswith(_UPPER)}
+        numbered = self._by_lower.get(self._host.text(f"{attributes}/ifindex") or "", ())
+        return sorted(linked | {other for other in numbered if other != name and self._is_above(other, name)})
+
+    def _is_above(self, other: str, name: str) -> bool:
+        """Return whether ``other``, whose iflink is the number of ``name``, stands on it. A veth's may be a number of
+        another network namespace; the kernel links all stacked Ethernet interfaces with their lower ones."""
+        return (self._host.text(f"{_CLASS}/{other}/type") != _ARPHRD_ETHER
+                or self._host.exists(f"{_CLASS}/{other}/lower_{name}"))
+
     @functools.cached_property
-    def _routes(self) -> tuple[tuple[str, str], ...]:
-        """Return the interface and destination (hexadecimal) of every IPv4 route."""
+    def _by_lower(self) -> dict[str, tuple[str, ...]]:
+        """Return the interfaces of this network namespace by their iflink."""
+        found: dict[str, tuple[str, ...]] = {}
+        for name in self._host.names(_CLASS):
+            lower = self._host.text(f"{_CLASS}/{name}/iflink")
+            if lower:
+                found[lower] = (*found.get(lower, ()), name)
+        return found
+
+    @functools.cached_property
+    def _routes(self) -> tuple[tuple[str, bool], ...]:
+        """Return the interface of every route, and whether it is a default route. Of IPv6 without those that the kernel
+        makes for each interface that is up."""
         rows = (line.split() for line in self._host.lines("/proc/net/route")[1:])
-        return tuple((row[0], row[1]) for row in rows if len(row) > 1)
+        found = [(row[0], row[1] == "00000000") for row in rows if len(row) > 1]
+        # Destination, length of its prefix, source and its length, next hop, metric, two counters, flags, interface.
+        rows = (line.split() for line in self._host.lines("/proc/net/ipv6_route"))
+        found += [(row[9], row[1] == "00") for row in rows
+                  if len(row) > 9 and not _LINK_LOCAL_OR_MULTICAST.match(row[0])
+                  and not _hexadecimal(row[8]) & (_RTF_LOCAL | _RTF_REJECT)]
+        return tuple(found)
 
     @functools.cached_property
     def _default_routes(self) -> frozenset[str]:
-        return frozenset(name for name, destination in self._routes if destination == "00000000")
+        return frozenset(name for name, default in self._routes if default)
 
     @functools.cached_property
     def _addressed(self) -> frozenset[str]:
@@ -122,7 +163,7 @@ class Netdevs:
         return frozenset(name for name, _ in self._routes) | frozenset(wide)
 
 
-def _flags(text: str | None) -> int:
+def _hexadecimal(text: str | None) -> int:
     try:
         return int(text or "0", 16)
     except ValueError:

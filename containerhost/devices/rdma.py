@@ -41,7 +41,7 @@ class RdmaDevices:
         self._host = host
 
     def of(self, directory: str) -> Found:
-        """Return the function's first InfiniBand device, its first port, and all nodes of the function.
+        """Return the function's first InfiniBand device, its first port that has a link, and all nodes of the function.
 
         :param directory: the function's in sysfs (:func:`containerhost.devices.pci.directory`)
         """
@@ -49,7 +49,7 @@ class RdmaDevices:
         if not ibdevs:
             return self._away(directory)
         ibdev = f"{directory}/infiniband/{ibdevs[0]}"
-        port = f"{ibdev}/ports/1"  # the kernel counts ports from 1
+        port = self._port(ibdev)
         guid = self._host.text(f"{ibdev}/node_guid") or ""
         verbs = self._nodes(f"{directory}/infiniband_verbs", _VERBS, NodeUse.OWN)
         # No tenant's verbs need these, so one that was never made is no fault: it is only not there to give.
@@ -74,9 +74,17 @@ class RdmaDevices:
                      (*health.of_nodes(self._host, verbs), *self._manager_health))
 
     def phys_state(self, directory: str) -> str | None:
-        """Return the physical state of the first port of the function's first InfiniBand device."""
-        return next((state_of(self._host.text(f"{directory}/infiniband/{ibdev}/ports/1/phys_state"))
+        """Return the physical state of the port that :meth:`of` describes."""
+        return next((state_of(self._host.text(f"{self._port(f'{directory}/infiniband/{ibdev}')}/phys_state"))
                      for ibdev in self._host.names(f"{directory}/infiniband")), None)
+
+    def _port(self, ibdev: str) -> str:
+        """Return the directory of a device's first port that has a link; of port 1 where none has."""
+        ports = [f"{ibdev}/ports/{name}" for name in self._host.names(f"{ibdev}/ports")]
+        first = f"{ibdev}/ports/1"  # the kernel counts ports from 1
+        if len(ports) < 2:
+            return first
+        return next((port for port in ports if state_of(self._host.text(f"{port}/phys_state")) == "linkup"), first)
 
     def link_layer(self, directory: str, ibdev: str) -> LinkLayer | None:
         return _LINK_LAYERS.get(self._host.text(f"{directory}/infiniband/{ibdev}/ports/1/link_layer") or "")

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from containerhost.allocation import sharing
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices import taints
+from containerhost.devices.model import Role
 from containerhost.doctor.seen import Seen
 from containerhost.errors import AllocationsUnreadable
-from containerhost.findings import Finding, wrong
+from containerhost.findings import Finding, note, wrong
 from containerhost.reports.allocations import remedy
 
 NAME = "devices"
@@ -24,6 +25,10 @@ def check(seen: Seen) -> Iterator[Finding]:
     for device in seen.inventory.devices:
         for complaint in (text for text in device.health if text != unreadable):
             yield wrong(NAME, device.id, complaint, _repair(complaint, device.id))
+        if device.role is Role.VF and device.host_use:
+            yield note(NAME, device.id, f"the host itself uses this virtual function: {'; '.join(device.host_use)}",
+                       "no container is given it; take the host's interfaces and addresses off it, or keep it for the "
+                       "host and leave it out of the cloud's configuration")
     for trouble in sharing.unknown_gpus(sharing.read(seen.host), seen.inventory.devices):
         yield wrong(NAME, "sharing", trouble, "take it out there, or put the GPU back")
     yield from _records(seen)

@@ -42,8 +42,9 @@ def missing(seen: Inside, grants: Iterable[Grant]) -> Iterator[str]:
             elif tuple(found) != (node.major, node.minor):
                 yield (f"{grant.device.id}: {node.path} is device {found[0]}:{found[1]}, "
                        f"not {node.major}:{node.minor}")
-        if grant.netdev and grant.netdev.name not in seen.netdevs:
-            yield f"{grant.device.id}: interface {grant.netdev.name} is missing"
+        for netdev in grant.netdevs:
+            if netdev.name not in seen.netdevs:
+                yield f"{grant.device.id}: interface {netdev.name} is missing"
         for name, wanted in grant.limits.items():
             have = seen.limits.get(name, "0")
             if size(have) < size(wanted):

@@ -369,10 +369,10 @@ def devices_of_grant(grant: Grant, extensions: Collection[str]) -> dict[str, Dev
     by_gpu = gpu(grant.gpu, grant, extensions) if grant.gpu and brought else None
     if by_gpu:
         devices[f"gpu-{key(grant.device.id)}"] = by_gpu
-    if grant.netdev:
+    for port, netdev in enumerate(grant.netdevs):
         # ``infiniband`` devices would bring issm and umad along; a physical nic brings the interface alone.
-        devices[f"net-{key(grant.device.id)}"] = {
-            "type": "nic", "nictype": "physical", "parent": grant.netdev.host_name, "name": grant.netdev.name}
+        devices[f"net-{key(grant.device.id)}" + (f"-d{port}" if port else "")] = {
+            "type": "nic", "nictype": "physical", "parent": netdev.host_name, "name": netdev.name}
     for node in grant.nodes:
         if not (by_gpu and node in brought):
             devices[f"node-{key(node.path.removeprefix('/dev/'))}"] = char_node(node)

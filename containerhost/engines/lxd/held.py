@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from containerhost import vendors
-from containerhost.devices.model import Device, Kind, NodeUse
+from containerhost.devices.model import Device, Kind, NodeUse, Role
 from containerhost.engines.lxd.config import key
 
 Config = Mapping[str, str]
@@ -118,10 +118,10 @@ def names_cdi(wanted: str, device: Device) -> bool:
 
 
 def names_netdev(config: Config, volatile: Config, device: Device, netdevs: Mapping[str, str]) -> bool:
-    """Return whether an entry takes the device's interface. Only a moved interface is taken: macvlan and bridges on a
-    PF leave it, and its VFs, to others."""
-    moves = config.get("parent") if config.get("nictype") == "physical" else None
-    if device.netdev and device.netdev in (moves, volatile["host_name"]):
+    """Return whether an entry takes an interface of the device, or stands on one (macvlan, ipvlan, VLAN). What stands
+    on a PF leaves its VFs to others, and the PF that is up to the host."""
+    used = config.get("parent") if config.get("nictype") == "physical" or device.role is not Role.PF else None
+    if not {used, volatile["host_name"]}.isdisjoint(device.netdevs):
         return True
     return (device.vf_index is not None
             and volatile["last_state.vf.id"] == str(device.vf_index)

@@ -76,8 +76,8 @@ class StaleDevices:
 
     def _fetch_interfaces(self, pid: int, absent: Sequence[Grant]) -> bool:
         inside = self._privileged.inside(pid).netdevs
-        left = [grant.netdev for grant in absent if grant.netdev and grant.netdev.name in inside
-                and not self._host.is_directory(f"/sys/class/net/{grant.netdev.host_name}")]
+        left = [netdev for grant in absent for netdev in grant.netdevs if netdev.name in inside
+                and not self._host.is_directory(f"/sys/class/net/{netdev.host_name}")]
         for netdev in left:
             self._privileged.fetch_netdev(pid, netdev.name, netdev.host_name)
         return bool(left)

@@ -5,7 +5,7 @@ An InfiniBand VF's own port stays down until it has a driver and GUIDs that the 
 hold it down: only the cable of its physical function decides whether it can be given away.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from containerhost.devices.health.rules import Finding, Rule, Verdict
 from containerhost.devices.model import LinkLayer
@@ -51,10 +51,10 @@ def port_findings(link_layer: LinkLayer | None, state: str | None, phys_state: s
         yield NOT_ACTIVE.finds(state=state)
 
 
-def carrier_findings(carrier: str | None) -> Iterator[Finding]:
-    """Report an interface without carrier.
+def carrier_findings(carriers: Collection[str | None]) -> Iterator[Finding]:
+    """Report interfaces without carrier.
 
-    :param carrier: the attribute's text; it cannot be read of an interface that is down
+    :param carriers: the attribute's text of each interface; it cannot be read of one that is down
     """
-    if carrier == "0":
+    if "0" in carriers:
         yield NO_CARRIER.finds()

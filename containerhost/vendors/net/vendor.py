@@ -12,10 +12,11 @@ from typing import ClassVar
 from containerhost.devices import pci
 from containerhost.devices.health.rules import Finding, health_of
 from containerhost.devices.model import Device, Kind, LinkLayer, NodeUse, PciFunction, Rdma, Role
-from containerhost.devices.netdev import Netdev, Netdevs
+from containerhost.devices.netdev import Found as Interfaces
+from containerhost.devices.netdev import Netdevs
 from containerhost.devices.rdma import Found, RdmaDevices
 from containerhost.errors import DeviceHeld, DeviceUnhealthy, SpecError
-from containerhost.grants import Grant, GrantOptions, NetdevGrant
+from containerhost.grants import Grant, GrantOptions, NetdevGrant, netdev_names
 from containerhost.sysfs import Host
 from containerhost.vendors import base
 from containerhost.vendors.net import ports
@@ -49,22 +50,24 @@ class Net(base.Vendor):
             complaints += (f"driver {function.driver} made no network interface; see the kernel's log "
                            "(InfiniBand also needs module ib_ipoib)",)
         link_layer = (netdev and netdev.link_layer) or self._link_layer(function, side.rdma)
-        ways = health_of(self._ways(function, side, netdev, link_layer))
+        ways = health_of(self._ways(function, side, found, link_layer))
         return (base.device(
             function, Kind.NET, self.name, netdev=netdev.name if netdev else None, netdev_away=away,
+            other_netdevs=tuple(other.name for other in found.netdevs[1:]),
             mac=netdev.mac if netdev else None, rdma=side.rdma, nodes=side.nodes, link_layer=link_layer,
             health=complaints + ways.complaints, outside=ways.complaints, notes=ways.notes,
-            host_use=base.enabled_functions(function) + self._host_use(function, netdev)),)
+            host_use=base.enabled_functions(function) + _host_use(function, found)),)
 
-    def _ways(self, function: PciFunction, side: Found, netdev: Netdev | None, link_layer: LinkLayer
+    def _ways(self, function: PciFunction, side: Found, found: Interfaces, link_layer: LinkLayer
               ) -> Iterator[Finding]:
         """Return whether it reaches its network."""
         if side.rdma:
             yield from ports.cable_findings(link_layer, self._cable(function, side), own=function.parent is None)
             yield from ports.port_findings(link_layer, side.rdma.port_state, side.phys_state,
                                            virtual=function.parent is not None)
-        if netdev and link_layer is LinkLayer.ETHERNET and function.parent is None:
-            yield from ports.carrier_findings(self.host.text(f"{netdev.directory}/carrier"))
+        if link_layer is LinkLayer.ETHERNET and function.parent is None:
+            yield from ports.carrier_findings([self.host.text(f"{netdev.directory}/carrier")
+                                               for netdev in found.netdevs])
 
     def _cable(self, function: PciFunction, side: Found) -> str | None:
         """Return the state of the physical function's port, read once for all of its VFs."""
@@ -81,19 +84,12 @@ class Net(base.Vendor):
         usual = LinkLayer.INFINIBAND if function.class_code.startswith(pci.INFINIBAND) else LinkLayer.ETHERNET
         return told or usual
 
-    def _host_use(self, function: PciFunction, netdev: Netdev | None) -> tuple[str, ...]:
-        if netdev is None:
-            return ()
-        if function.role is not Role.VF and not netdev.uses and self._netdevs.is_up(netdev):
-            return (f"{netdev.name} is up",)
-        return netdev.uses
-
     @classmethod
     def grant(cls, device: Device, options: GrantOptions) -> Grant:
-        """Grant the interface, the verbs nodes if there are any, and the locked memory that verbs need.
+        """Grant all interfaces, the verbs nodes if there are any, and the locked memory that verbs need.
 
         A container that runs has the interface, so to grant a device again (``netdev_away``) the caller must
-        fill in ``device.netdev`` from its own records.
+        fill in ``device.netdev`` and ``device.other_netdevs`` from its own records.
         """
         base.refuse_host_use(device)
         if options.max_tx_rate is not None:
@@ -101,7 +97,15 @@ class Net(base.Vendor):
         nodes = tuple(node for node in device.nodes
                       if options.management_nodes or node.use is not NodeUse.MANAGEMENT)
         limits = {"memlock": options.memlock} if device.rdma else {}
-        return Grant(device=device, nodes=nodes, netdev=_netdev_grant(device, options), limits=limits)
+        netdev, *others = _netdev_grants(device, options)
+        return Grant(device=device, nodes=nodes, netdev=netdev, other_netdevs=tuple(others), limits=limits)
+
+
+def _host_use(function: PciFunction, found: Interfaces) -> tuple[str, ...]:
+    """Return what the host does with a function: all its interfaces decide."""
+    if function.role is Role.VF or found.uses:
+        return found.uses
+    return tuple(f"{netdev.name} is up" for netdev in found.netdevs if netdev.up)
 
 
 def _require_limitable(device: Device, rate: int) -> None:
@@ -119,16 +123,21 @@ def _require_limitable(device: Device, rate: int) -> None:
     raise SpecError(f"network function {device.id} is to send at most {rate} Mbit/s, which is not possible: {reason}")
 
 
-def _netdev_grant(device: Device, options: GrantOptions) -> NetdevGrant:
+def _netdev_grants(device: Device, options: GrantOptions) -> tuple[NetdevGrant, ...]:
     if device.netdev is None and device.netdev_away:
         raise DeviceHeld(f"device {device.id} cannot be given to a container: its interface is in another network "
                          "namespace, so another container has it; stop or detach that one first")
     if device.netdev is None:
         raise DeviceUnhealthy(f"device {device.id} cannot be given to a container: it has no network interface "
                               f"({'; '.join(device.health) or 'and no reason is known'})")
-    name = options.netdev_name or device.netdev
-    if not _NAME.fullmatch(name):
-        raise SpecError(f"interface name {name!r} for device {device.id} is not valid: use 1 to 15 letters, digits, "
-                        "dots, dashes or underscores")
-    return NetdevGrant(host_name=device.netdev, name=name, link_layer=device.link_layer or LinkLayer.ETHERNET,
-                       node_guid=options.node_guid, port_guid=options.port_guid)
+    if device.other_netdevs and (options.mac or options.node_guid or options.port_guid):
+        raise SpecError(f"device {device.id} has {len(device.netdevs)} ports ({', '.join(device.netdevs)}), and the "
+                        "MAC, VLAN or GUIDs of a cloud's port are those of one: use a function with one port for it")
+    names = netdev_names(device, options)
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise SpecError(f"interface name {name!r} for device {device.id} is not valid: use 1 to 15 letters, "
+                            "digits, dots, dashes or underscores")
+    return tuple(NetdevGrant(host_name=host_name, name=name, link_layer=device.link_layer or LinkLayer.ETHERNET,
+                             node_guid=options.node_guid, port_guid=options.port_guid)
+                 for host_name, name in zip(device.netdevs, names, strict=True))

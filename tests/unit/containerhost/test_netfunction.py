@@ -41,22 +41,22 @@ class TestNames(testtools.TestCase):
     def function(self, early):
         tree = self.useFixture(Broken("small"))
         self.privileged = Renaming(tree, early)
-        return NetFunction(scan(tree.host).get(VF), "ibs1", self.privileged, tree.host)
+        return NetFunction(scan(tree.host).get(VF), ("ibs1",), self.privileged, tree.host)
 
     def test_udev_gives_another_name_meanwhile(self):
         function = self.function("renamed0")
-        function.rename("ib7")
-        self.assertEqual((["renamed0"], "ib7"), (self.privileged.done, function.netdev()))
+        function.rename(("ib7",))
+        self.assertEqual((["renamed0"], ("ib7",)), (self.privileged.done, function.netdevs()))
 
     def test_udev_gives_just_that_name(self):
         function = self.function("ib7")
-        function.rename("ib7")
-        self.assertEqual(([], "ib7"), (self.privileged.done, function.netdev()))
+        function.rename(("ib7",))
+        self.assertEqual(([], ("ib7",)), (self.privileged.done, function.netdevs()))
         function.link_down_and_flush()
         self.assertEqual(["ib7"], self.privileged.done)
 
     def test_a_refusal_is_one(self):
         function = self.function(None)
         self.privileged.act = lambda name: (_ for _ in ()).throw(HostActionFailed("busy"))
-        self.assertRaises(HostActionFailed, function.rename, "ib7")
+        self.assertRaises(HostActionFailed, function.rename, ("ib7",))
         self.assertRaises(HostActionFailed, function.link_down_and_flush)

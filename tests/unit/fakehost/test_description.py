@@ -87,7 +87,7 @@ class TestParse(testtools.TestCase):
 class TestLoad(testtools.TestCase):
     def test_every_host_of_the_project_can_be_used(self):
         names = sorted(path.stem for path in description.HOSTS.glob("*.yaml"))
-        self.assertEqual(["broken", "dgx", "fabrics", "mixed", "small"], names)
+        self.assertEqual(["broken", "cards", "dgx", "fabrics", "mixed", "small"], names)
         for name in names:
             self.assertEqual(name, description.load(name).name)
 
@@ -98,7 +98,7 @@ class TestLoad(testtools.TestCase):
 
     def test_unknown_names_tell_the_known_ones(self):
         error = self.assertRaises(DescriptionError, description.load, "smal")
-        self.assertIn("broken, dgx, fabrics, mixed, small", str(error))
+        self.assertIn("broken, cards, dgx, fabrics, mixed, small", str(error))
 
     def test_what_is_not_yaml(self):
         with tempfile.NamedTemporaryFile(suffix=".yaml") as file:

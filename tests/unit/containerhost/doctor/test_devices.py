@@ -66,6 +66,13 @@ class DevicesTest(DoctorCase):
             remedy = devices._repair(rule.says, GPU)
             self.assertNotIn("scrub", remedy, rule.says)
 
+    def test_virtual_function_that_the_host_uses_is_noted(self) -> None:
+        interface = self.tree.function("0000:5e:00.1") / "net"
+        (next(interface.iterdir()) / "upper_stor.100").symlink_to("anywhere")
+        (found,) = [each for each in self.findings(devices.check) if each.subject == "0000:5e:00.1"]
+        self.assertEqual(Severity.NOTE, found.severity)
+        self.assertIn("stor.100 stands on", found.problem)
+
     def test_damaged_taints_are_told_once(self) -> None:
         self.tree.write("/var/lib/containerhost/taints.json", "{")
         problems = [finding.problem for finding in self.findings(devices.check)]

@@ -3,7 +3,7 @@ import dataclasses
 
 import testtools
 
-from containerhost.devices.model import CharNode, Device, Kind, NodeUse, Slice
+from containerhost.devices.model import CharNode, Device, Kind, NodeUse, Role, Slice
 from containerhost.engines.lxd.held import held
 
 GPU = Device(id="0000:3b:00.0", address="0000:3b:00.0", kind=Kind.GPU, vendor_id="10de", product_id="20b0",
@@ -15,12 +15,14 @@ AMD = Device(id="0000:61:00.0", address="0000:61:00.0", kind=Kind.GPU, vendor_id
 PART = dataclasses.replace(GPU, id="0000:3b:00.0/gi1/ci0", kind=Kind.GPU_SLICE, uuid="MIG-bb-2", parent=GPU.address,
                            slice=Slice(1, 0), nodes=(CharNode("/dev/nvidia-caps/nvidia-cap3", 234, 3),))
 PF = Device(id="0000:5e:00.0", address="0000:5e:00.0", kind=Kind.NET, vendor_id="15b3", product_id="101b",
-            class_code="020700", plugin="net", netdev="ibs1")
-VF = dataclasses.replace(PF, id="0000:5e:00.1", address="0000:5e:00.1", netdev="ibs1v0", parent=PF.address, vf_index=0,
+            class_code="020700", plugin="net", role=Role.PF, netdev="ibs1")
+VF = dataclasses.replace(PF, id="0000:5e:00.1", address="0000:5e:00.1", role=Role.VF, netdev="ibs1v0",
+                         other_netdevs=("ibs1v0d1",), parent=PF.address, vf_index=0,
                          nodes=(CharNode("/dev/infiniband/uverbs1", 231, 193),
                                 CharNode("/dev/infiniband/umad1", 231, 1, NodeUse.MANAGEMENT),
                                 CharNode("/dev/infiniband/rdma_cm", 10, 58, NodeUse.SHARED)))
-AWAY = dataclasses.replace(VF, id="0000:5e:00.2", address="0000:5e:00.2", netdev=None, netdev_away=True, vf_index=1,
+AWAY = dataclasses.replace(VF, id="0000:5e:00.2", address="0000:5e:00.2", netdev=None, netdev_away=True,
+                           other_netdevs=(), vf_index=1,
                            nodes=())
 ALL = (GPU, AMD, PART, PF, VF, AWAY)
 GPUS = {GPU.id, AMD.id, PART.id}
@@ -51,6 +53,9 @@ class TestHeld(testtools.TestCase):
             ({"type": "nic", "nictype": "physical", "parent": "ibs1v0"}, {VF.id}),
             ({"type": "infiniband", "nictype": "physical", "parent": "ibs1v0"}, {VF.id}),
             ({"type": "nic", "nictype": "macvlan", "parent": "ibs1"}, set()),
+            ({"type": "nic", "nictype": "physical", "parent": "ibs1v0d1"}, {VF.id}),
+            ({"type": "nic", "nictype": "macvlan", "parent": "ibs1v0"}, {VF.id}),
+            ({"type": "nic", "nictype": "ipvlan", "parent": "ibs1v0d1"}, {VF.id}),
             ({"type": "nic", "nictype": "bridged", "parent": "br0"}, set()),
             ({"type": "unix-char", "source": "/dev/infiniband/uverbs1"}, {VF.id}),
             ({"type": "unix-char", "path": "/dev/infiniband/umad1"}, {VF.id}),
