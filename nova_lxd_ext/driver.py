@@ -74,7 +74,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
         self._backend.lifecycle.reconcile(instances)
         self._backend.volumes.restore_fenced()
         compat.process_instances_at_startup(host, self.process_instances_at_startup)
-        self._backend.incoming.purge()
+        self._backend.incoming.purge(host)
         self._backend.peers.listen(host, self._backend.incoming)
 
     def register_event_listener(self, callback: Any) -> None:

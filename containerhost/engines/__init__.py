@@ -244,8 +244,8 @@ class Containers(Protocol):
     def reconfigure(self, name: str, spec: ContainerSpec) -> None:
         """Let a stopped container be what ``spec`` says, apart from its image and mounts."""
 
-    def relabel(self, name: str, labels: Mapping[str, str]) -> None:
-        """Let a container, stopped or running, have these labels too, or with other values."""
+    def relabel(self, name: str, labels: Mapping[str, str | None]) -> None:
+        """Set labels of a container, stopped or running; None removes one. Idempotent."""
 
     def verify(self, name: str, grants: Sequence[Grant]) -> None:
         """Give a running container what of its grants only a running one can have (an RDMA device that is in one

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Receive servers that come from another host: their containers are fetched here, wait for nova, or are removed again.
 
-From the fetch until nova finishes the move the container is marked with the move's id. A marked container is no
-server's yet: the server is still whole on the host it comes from.
+From the fetch until nova places the server here the container is labelled with the migration's id. Until then it is a
+copy: the server is still complete on its old host.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from containerhost.corebinding import unbound
-from containerhost.engines import Engine
+from containerhost.engines import ContainerState, Engine, Status
 from containerhost.engines.capabilities import DiskOffer, Offer, Transfers
 from containerhost.rollback import Rollback
 from containerhost.spec import Mount
@@ -22,6 +22,7 @@ from nova_lxd_ext.host import startup
 from nova_lxd_ext.server import labels
 from nova_lxd_ext.server.attachments import DeviceAttachments
 from nova_lxd_ext.server.lifecycle import Lifecycle
+from nova_lxd_ext.server.recoveryrecords import log_errors
 from nova_lxd_ext.server.requested import NOTHING
 from nova_lxd_ext.server.states import States
 from nova_lxd_ext.storage import configdrive
@@ -29,7 +30,7 @@ from nova_lxd_ext.storage.ephemerals import Ephemerals
 
 LOG = logging.getLogger(__name__)
 
-LEFT = "post-migrating"  # nova's status of a move whose server has left the old host and is not on the new one yet
+OVER = ("confirmed", "reverted", "error", "failed", "completed", "cancelled", "done")  # nova's last states of a move
 
 
 class IncomingMigrations:
@@ -51,7 +52,7 @@ class IncomingMigrations:
         coming = as_it_will_be(instance)
         self._attachments.require_possible(coming, NOTHING, self._attachments.view())
         spec = self._lifecycle.spec(coming)
-        self._require_absent(context, instance)
+        self._require_absent(instance)
         self._attachments.end(instance.uuid)  # what a killed driver left of a container that is gone
         with Rollback(f"incoming migration of server {instance.uuid}") as undo:
             undo.on_error("remove what arrived", self._lifecycle.discard, instance.name, instance.uuid)
@@ -69,10 +70,12 @@ class IncomingMigrations:
             undo.on_error("wait for the daemon", startup.await_server, self._engine, self._conf.lxd.ready_timeout)
             self._ephemerals.receive(instance, DiskOffer(**offer), self._conf.lxd.migration_timeout)
 
-    def _require_absent(self, context: Any, instance: objects.Instance) -> None:
-        """Remove what an interrupted migration left, but not a container that may be the server's own."""
-        self.forget(context, instance)
-        if self._states.find(instance) is not None or self._states.is_foreign(instance):
+    def _require_absent(self, instance: objects.Instance) -> None:
+        """Remove the copy that an interrupted migration left, but no container that may be the server's own."""
+        state = self._states.find(instance)
+        if state is not None and labels.INCOMING in state.labels and state.status is Status.STOPPED:
+            self._discard(state, instance.uuid)
+        elif state is not None or self._states.is_foreign(instance):
             raise exception.MigrationError(reason=(
                 f"the host it is to go to has a container {instance.name} already, which may be an older state of the "
                 f"server: look at it there, and delete it when it is not needed"))
@@ -82,28 +85,48 @@ class IncomingMigrations:
         return configdrive.write(coming, (), None, coming.get_network_info()) if configdrive.required(coming) else ()
 
     def forget(self, context: Any, instance: objects.Instance) -> None:
-        """Remove what arrived for a move that will not be finished; nothing else of the server's."""
-        state = self._states.find(instance)
-        if state is not None and labels.INCOMING in state.labels:
-            LOG.warning("The move to this host failed: what arrived is removed", instance=instance)
-            self._lifecycle.discard(instance.name, instance.uuid)
+        """Remove the copy that arrived for the server's current migration, which failed. The copy of another migration
+        stays: this request may arrive late."""
+        state, move = self._states.find(instance), instance.migration_context
+        if (state is not None and move is not None and state.status is Status.STOPPED
+                and state.labels.get(labels.INCOMING) == str(move.migration_id)):
+            self._discard(state, instance.uuid)
 
-    def purge(self) -> None:
-        """Remove, at the driver's start, what was fetched for migrations that nova will not finish."""
-        context = nova_context.get_admin_context()
+    def purge(self, host: str) -> None:
+        """Remove, at the driver's start, the copies of migrations that have ended elsewhere.
+
+        A container that runs, or whose server nova places here, is never removed. The label of the latter is, which an
+        arrival that failed may have left.
+        """
+        context = nova_context.get_admin_context(read_deleted="yes")
         for state in self._states.all():
-            uuid, move = labels.uuid(state.labels), state.labels.get(labels.INCOMING)
-            if uuid and move and not is_under_way(context, int(move)):
-                LOG.warning("The move to this host was broken off: what arrived is removed", instance_uuid=uuid)
-                self._lifecycle.discard(state.name, uuid)
+            uuid = labels.uuid(state.labels)
+            if uuid and labels.INCOMING in state.labels:
+                with log_errors(uuid):
+                    self._reconcile(context, host, state, uuid)
+
+    def _reconcile(self, context: Any, host: str, state: ContainerState, uuid: str) -> None:
+        try:
+            instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=[])
+        except exception.InstanceNotFound:
+            return  # no evidence: it is reported as an orphan
+        if not instance.deleted and instance.host == host:
+            self._states.drop_incoming_label(state)
+        elif state.status is Status.STOPPED and (
+                instance.deleted or is_over(context, uuid, int(state.labels[labels.INCOMING]))):
+            self._discard(state, uuid)
+
+    def _discard(self, state: ContainerState, uuid: str) -> None:
+        LOG.warning("Migration %s to this host failed: the copy of the server is removed",
+                    state.labels[labels.INCOMING], instance_uuid=uuid)
+        self._lifecycle.discard(state.name, uuid)
 
 
-def is_under_way(context: Any, move: int) -> bool:
-    """Return whether nova will still finish the move with this id."""
-    try:
-        return bool(objects.Migration.get_by_id(context, move).status == LEFT)
-    except exception.MigrationNotFound:
-        return False
+def is_over(context: Any, uuid: str, move: int) -> bool:
+    """Return whether nova records that this migration of the server has ended, and that no other one is in progress."""
+    states = {found.id: found.status
+              for found in objects.MigrationList.get_by_filters(context, {"instance_uuid": uuid})}
+    return move in states and all(status in OVER for status in states.values())
 
 
 def as_it_will_be(instance: objects.Instance) -> objects.Instance:

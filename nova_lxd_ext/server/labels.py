@@ -10,7 +10,7 @@ from containerhost.engines import ContainerState
 UUID = "nova.uuid"
 NAME = "nova.name"
 ASIDE = "-rescued"
-INCOMING = "nova.incoming"  # on a container that came from another host and is not its server's yet
+INCOMING = "nova.incoming"  # id of the migration that a copy came with; nova does not place its server here yet
 
 
 def of(instance: objects.Instance) -> dict[str, str]:

@@ -149,6 +149,7 @@ class Migrations:
         reboot of the server tries again.
         """
         state, view = self._states.require(instance), self._attachments.view()
+        self._states.drop_incoming_label(state)
         if state.status is Status.RUNNING:
             if self._live.reconcile(context, instance, requested, view):
                 return

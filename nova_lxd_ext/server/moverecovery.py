@@ -9,7 +9,7 @@ from nova.compute import power_state, task_states, vm_states
 from oslo_log import log as logging
 
 from nova_lxd_ext.server import lostrequests
-from nova_lxd_ext.server.incoming import is_at_home
+from nova_lxd_ext.server.incoming import OVER, is_at_home
 from nova_lxd_ext.server.lifecycle import Lifecycle
 from nova_lxd_ext.server.lostrequests import Lost
 from nova_lxd_ext.server.recoveryrecords import (
@@ -26,7 +26,6 @@ from nova_lxd_ext.server.recoverysteps import SECOND_REQUESTS, Step
 
 LOG = logging.getLogger(__name__)
 
-OVER = ("confirmed", "reverted", "error", "failed", "completed", "cancelled", "done")  # nova's last states of a move
 ATTRIBUTES = ["metadata", "system_metadata", "flavor", "migration_context", "info_cache"]
 
 

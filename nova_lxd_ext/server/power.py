@@ -67,6 +67,7 @@ class Power:
         :param view: of the operation that this is a part of, if it is
         """
         state = self._states.require(instance)
+        self._states.drop_incoming_label(state)  # before it runs: an arrival that failed may have left it
         if state.status is Status.FROZEN:
             self._attachments.resume(instance)
             self._engine.unfreeze(instance.name)

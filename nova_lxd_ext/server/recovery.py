@@ -19,9 +19,9 @@ from nova.scheduler.client import report
 from oslo_log import log as logging
 
 from nova_lxd_ext.server import lostrequests, recoverysteps
-from nova_lxd_ext.server.incoming import is_at_home
+from nova_lxd_ext.server.incoming import OVER, is_at_home
 from nova_lxd_ext.server.lifecycle import Lifecycle
-from nova_lxd_ext.server.moverecovery import ATTRIBUTES, OVER, MoveRecovery
+from nova_lxd_ext.server.moverecovery import ATTRIBUTES, MoveRecovery
 from nova_lxd_ext.server.power import Power
 from nova_lxd_ext.server.recoveryrecords import is_in_flight, leave_host, log_errors
 from nova_lxd_ext.server.recoverysteps import SECOND_REQUESTS, Step

@@ -92,6 +92,11 @@ class States:
     def info(self, instance: objects.Instance, use_cache: bool = False) -> InstanceInfo:
         return InstanceInfo(state=POWER_STATES[self.require(instance, use_cache).status])
 
+    def drop_incoming_label(self, state: ContainerState) -> None:
+        """Remove the label of an incoming migration: nova places the server here. Idempotent."""
+        if labels.INCOMING in state.labels:
+            self._engine.relabel(state.name, {labels.INCOMING: None})
+
     def changed(self) -> None:
         """Drop cached answers: a container was changed."""
         self._changed = self._clock()

@@ -179,9 +179,10 @@ class DockerEngine:
         container = self.client.container(name)
         return container["Id"], container_state(container, self._records.read(container["Id"]))
 
-    def relabel(self, name: str, labels: Mapping[str, str]) -> None:
+    def relabel(self, name: str, labels: Mapping[str, str | None]) -> None:
         container, state = self.own(name)
-        self._write_labels(container, dict(state.labels) | dict(labels))
+        merged = dict(state.labels) | dict(labels)
+        self._write_labels(container, {key: text for key, text in merged.items() if text is not None})
 
     def _write_labels(self, container: str, labels: Mapping[str, str]) -> None:
         """Let a container have these labels in place of those that it was made with.

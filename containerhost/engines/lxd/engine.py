@@ -400,11 +400,14 @@ class LxdEngine:
         self._patiently(name, lambda: self.change(name, change))
         self._apply_cores(name, spec, wanted)
 
-    def relabel(self, name: str, labels: Mapping[str, str]) -> None:
+    def relabel(self, name: str, labels: Mapping[str, str | None]) -> None:
         wanted = {f"user.{key}": value for key, value in labels.items()}
 
         def change(instance: dict[str, Any], etag: str) -> None:
-            self.client.replace_instance(name, instance | {"config": instance["config"] | wanted}, etag)
+            merged = instance["config"] | wanted
+            config = {key: value for key, value in merged.items() if value is not None}
+            if config != instance["config"]:
+                self.client.replace_instance(name, instance | {"config": config}, etag)
 
         self.change(name, change)
 

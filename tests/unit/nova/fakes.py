@@ -172,10 +172,11 @@ class FakeEngine:
         present = self.specs[name]
         self.specs[name] = dataclasses.replace(spec, image=present.image, mounts=present.mounts)
 
-    def relabel(self, name: str, labels: Mapping[str, str]) -> None:
+    def relabel(self, name: str, labels: Mapping[str, str | None]) -> None:
         self._called("relabel", name)
-        present = self.specs[name]
-        self.specs[name] = dataclasses.replace(present, labels=dict(present.labels) | dict(labels))
+        merged = dict(self.specs[name].labels) | dict(labels)
+        self.specs[name] = dataclasses.replace(
+            self.specs[name], labels={key: text for key, text in merged.items() if text is not None})
 
     def set_limits(self, name: str, spec: ContainerSpec) -> None:
         self._called("set_limits", name)

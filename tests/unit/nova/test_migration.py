@@ -209,13 +209,117 @@ class BetweenHostsTest(MovesCase):
         self.leave()
         self.arrive(self.there)
 
-    def test_a_start_removes_what_no_move_will_finish(self) -> None:
+
+
+class IncomingCopyTest(MovesCase):
+    """The copy on the new host; nova's records say whether it is still one."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.server.host, self.server.deleted = "one", False
+        self.later: tuple[objects.Migration, ...] = ()
+        self.useFixture(fixtures.MockPatchObject(objects.Instance, "get_by_uuid", side_effect=self.record))
+        self.useFixture(fixtures.MockPatchObject(objects.MigrationList, "get_by_filters",
+                                                 side_effect=lambda *_: [self.move, *self.later]))
+
+    def record(self, context: Any, uuid: str, expected_attrs: Any) -> objects.Instance:
+        self.assertEqual("yes", context.read_deleted)
+        return self.server
+
+    def assert_purged(self, purged: bool, status: str = "error", deleted: bool = False) -> None:
+        """Compare what a start of nova-compute does to the copy of a server that has left."""
+        self.two.engine.specs.clear()
         self.leave()
-        for status, stays in (("post-migrating", True), ("error", False)):
-            with self.subTest(status):
-                self.move.status = status
-                self.incoming.purge()
-                self.assertEqual(stays, self.server.name in self.two.engine.specs)
+        self.move.status, self.server.deleted = status, deleted
+        with self.subTest(status):
+            self.incoming.purge("two")
+            self.assertEqual(purged, self.server.name not in self.two.engine.specs)
+        self.one.power.on(None, self.server, NOTHING)
+
+    def test_start_removes_copy_of_ended_migration_only(self) -> None:
+        for status in ("error", "failed", "cancelled", "reverted"):
+            self.assert_purged(True, status=status)
+        for status in ("accepted", "pre-migrating", "migrating", "post-migrating", "finished", "reverting", "new"):
+            self.assert_purged(False, status=status)
+        self.assert_purged(True, status="migrating", deleted=True)
+
+    def test_start_keeps_copy_while_another_migration_goes_on(self) -> None:
+        """Its container may be what the server goes back to."""
+        self.later = (objects.Migration(id=MOVE + 1, status="finished"),)
+        self.assert_purged(False)
+
+    def test_start_keeps_copy_of_unknown_migration(self) -> None:
+        self.leave()
+        with mock.patch.object(self, "move", objects.Migration(id=MOVE + 1, status="error")):
+            self.incoming.purge("two")
+        unknown = exception.InstanceNotFound(instance_id=records.UUID)
+        with mock.patch.object(objects.Instance, "get_by_uuid", side_effect=unknown) as asked:
+            self.incoming.purge("two")
+            asked.assert_called_once()
+        self.assertIn(self.server.name, self.two.engine.specs)
+
+    def test_start_never_removes_what_runs(self) -> None:
+        self.leave()
+        self.two.engine.statuses[self.server.name] = Status.RUNNING
+        self.move.status = "error"
+        self.incoming.purge("two")
+        self.assertIn(self.server.name, self.two.engine.specs)
+
+    def test_server_placed_here_is_no_copy(self) -> None:
+        """Its arrival failed, and nova placed it here before."""
+        self.leave()
+        self.server.host, self.move.status = "two", "error"
+        self.incoming.purge("two")
+        self.assertNotIn(labels.INCOMING, self.two.engine.specs[self.server.name].labels)
+        self.server.host = "three"  # it leaves again, and its container waits for the end of that
+        self.incoming.purge("two")
+        self.assertIn(self.server.name, self.two.engine.specs)
+
+    def test_failed_arrival_then_reboot_then_restart_keeps_server(self) -> None:
+        self.leave()
+        self.server.host, self.move.status = "two", "error"
+        self.server.flavor = self.large
+        self.server.apply_migration_context()
+        with mock.patch.object(self.two.attachments, "require_possible", side_effect=errors.SpecError("it is sick")):
+            self.assertRaises(errors.SpecError, self.there.finish, None, self.server, NOTHING, True)
+        self.two.power.reboot(None, self.server, NOTHING, soft=False)
+        self.assertNotIn(labels.INCOMING, self.two.engine.specs[self.server.name].labels)
+        self.incoming.purge("two")
+        self.assertEqual(Status.RUNNING, self.two.engine.statuses[self.server.name])
+
+    def test_reboot_drops_label_of_a_release_that_left_it(self) -> None:
+        self.leave()
+        name = self.server.name
+        for action in ("reboot", "on"):
+            with self.subTest(action):
+                self.two.engine.relabel(name, {labels.INCOMING: str(MOVE)})
+                if action == "on":
+                    self.two.power.on(None, self.server, NOTHING)
+                else:
+                    self.two.power.reboot(None, self.server, NOTHING, soft=False)
+                self.assertNotIn(labels.INCOMING, self.two.engine.specs[name].labels)
+
+    def test_late_request_leaves_copy_of_a_retry(self) -> None:
+        late = self.server.obj_clone()
+        self.server.migration_context.migration_id = MOVE + 1
+        self.leave()
+        self.incoming.forget(None, late)
+        self.assertIn(self.server.name, self.two.engine.specs)
+        self.incoming.forget(None, self.server)
+        self.assertEqual({}, self.two.engine.specs)
+
+    def test_request_leaves_server_that_has_arrived(self) -> None:
+        self.leave()
+        self.arrive(self.there)
+        self.incoming.forget(None, self.server)
+        self.assertIn(self.server.name, self.two.engine.specs)
+
+    def test_copy_that_runs_is_not_replaced(self) -> None:
+        self.leave()
+        self.two.engine.statuses[self.server.name] = Status.RUNNING
+        self.one.power.on(None, self.server, NOTHING)
+        self.assertRaises(exception.InstanceFaultRollback, self.leave)
+        self.assertIn(self.server.name, self.two.engine.specs)
 
 
 class WithDisksTest(MovesCase):
