@@ -32,6 +32,15 @@ class Life(frame.DeviceFrame):
         self.assertEqual((), self.engine.containers())
         self.assertEqual([], self.left())
 
+    def test_labels_are_set_and_removed_while_it_runs(self):
+        self.running()
+        for labels, left in (({"one": "1", "two": "2"}, {"one": "1", "two": "2"}), ({"one": None}, {"two": "2"}),
+                             ({"one": None, "two": "3"}, {"two": "3"})):
+            self.engine.relabel("c1", labels)
+            state = self.engine.container("c1")
+            self.assertEqual((Status.RUNNING, left), (state.status, {key: text for key, text in state.labels.items()
+                                                                     if key in ("one", "two")}))
+
     def test_power_calls_may_be_repeated(self):
         self.running()
         for action, status in (
