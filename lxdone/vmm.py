@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.devices.scan import HostView
-from containerhost.engines import Engine, Status
+from containerhost.engines import ContainerState, Engine, Status
 from containerhost.errors import EngineBusy, EngineConflict, EngineError, EngineNotFound, EngineTimeout
 from containerhost.inside import resources
 from containerhost.linux.poll import retry
@@ -121,8 +121,7 @@ class Vmm(BaseVmm):
         state = self._find(own, vm)
         if state is None or state.status is Status.RUNNING:
             return
-        if not self._writeback.is_current(self._contexts.home(own), vm, self._root_file(vm)) or (
-                state.status is Status.FROZEN and not self._disks.is_held(vm.id)):
+        if self._is_outdated(vm, state):
             self._spec(vm)  # what cannot be made is refused while the old one is there
             view = self._allocator.view()
             self._all_requests(vm, view)
@@ -130,6 +129,26 @@ class Vmm(BaseVmm):
             self.forget(vm.id, view)
         elif state.status is Status.STOPPED:
             self._leave_old_snapshots(vm, own)
+
+    def _is_outdated(self, vm: Vm, state: ContainerState) -> bool:
+        """Return whether OpenNebula changed or moved a disk since the container stopped or was suspended, and the disks
+        have all that the container wrote.
+
+        :raises DriverError: a disk was changed, and what the container wrote is in no disk
+        """
+        home = self._contexts.home(state.name)
+        current = self._writeback.is_current(home, vm, self._root_file(vm))
+        if state.status is Status.STOPPED:
+            if not current:
+                self._disks.release_all(vm.id)
+            return not current
+        if current and not self._disks.is_changed(vm.id):
+            return False
+        if self._writeback.is_unsaved(home) or self._disks.is_unsaved(vm.id):
+            raise DriverError(f"nothing is deleted: a disk of VM {vm.id} was changed while container {state.name} was "
+                              "frozen, and what the container wrote is in no disk: keep what is needed of it, then "
+                              "recreate the VM (onevm recover --recreate)")
+        return True
 
     def _leave_old_snapshots(self, vm: Vm, own: str) -> None:
         """Delete old snapshots: OpenNebula forgets those of a VM that was off (KEEP_SNAPSHOTS=no), and begins to count

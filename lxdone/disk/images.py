@@ -45,6 +45,7 @@ class Record:
     :ivar ceph: the image of Ceph that it is
     :ivar held: stamp of the file of a disk that is held still
     :ivar stamp: of the file that the copy was made of, or written to; None in records of earlier releases
+    :ivar coming: stamp of the file that is about to take its place
     :ivar store: identity of the file's datastore; likewise
     """
 
@@ -55,6 +56,7 @@ class Record:
     held: str | None = None
     stamp: str | None = None
     store: str | None = None
+    coming: str | None = None
 
     @property
     def is_device(self) -> bool:
@@ -194,7 +196,14 @@ class Images:
         if is_gone(record):
             LOG.info("Disk %s was removed from its datastore: what was written to it goes with it", file)
             return
-        qcow2.from_raw(copy, file, self._datastores, self._timeout)
+        if record.stamp and not self._is_same(record, record.stamp, record.coming):
+            raise DriverError(f"nothing is overwritten: disk {file} was changed while the VM had it, and what the VM "
+                              f"wrote is in {copy}; keep what is needed of both, then remove {copy}")
+
+        def ready(new: Path) -> None:
+            self._write(directory, dataclasses.replace(record, coming=root_state.stamp(new)))
+
+        qcow2.from_raw(copy, file, self._datastores, self._timeout, ready)
 
     @staticmethod
     def _remove(directory: Path, record: Record | None) -> None:
@@ -229,7 +238,8 @@ class Images:
         for number in self.present(vm_id):
             directory = self._directory(vm_id, number)
             record = self._read(directory)
-            if record and record.stamp and directory.with_suffix(COPY).exists() and self._is_same(record, record.stamp):
+            if record and record.stamp and directory.with_suffix(COPY).exists() and self._is_same(
+                    record, record.stamp, record.coming):
                 self.release(vm_id, number)
         self.discard_all(vm_id)
 
@@ -256,13 +266,17 @@ class Images:
             stamp = "" if record.ceph else self._stamp(record)
             self._write(directory, dataclasses.replace(record, held=stamp, stamp=stamp if record.copied else None))
 
-    def is_held(self, vm_id: int) -> bool:
-        """Return whether their files are what they were when they were held."""
-        return all(record.held == "" or (record.held is not None and self._is_same(record, record.held))
-                   for _, record in self._written(vm_id))
+    def is_changed(self, vm_id: int) -> bool:
+        """Return whether the file of a writable disk was changed since it was held, or since its copy was made."""
+        return any(not self._is_same(record, stamp, record.coming) for _, record in self._writable(vm_id)
+                   if (stamp := record.stamp if record.held is None else record.held))
 
-    def _is_same(self, record: Record, stamp: str) -> bool:
-        return (record.is_device or not is_gone(record)) and self._stamp(record) == stamp
+    def is_unsaved(self, vm_id: int) -> bool:
+        """Return whether the host may have what the file of a disk lacks: a writable disk is not held."""
+        return any(record.held is None for _, record in self._writable(vm_id))
+
+    def _is_same(self, record: Record, *stamps: str | None) -> bool:
+        return (record.is_device or not is_gone(record)) and self._stamp(record) in stamps
 
     def let_go_all(self, vm_id: int) -> None:
         for directory, record in self._written(vm_id):
@@ -271,10 +285,14 @@ class Images:
 
     def _written(self, vm_id: int) -> Iterator[tuple[Path, Record]]:
         """Yield the mounted, writable disks."""
+        return ((directory, record) for directory, record in self._writable(vm_id) if os.path.ismount(directory))
+
+    def _writable(self, vm_id: int) -> Iterator[tuple[Path, Record]]:
+        """Yield the writable disks that are mounted or have a copy."""
         for number in self.present(vm_id):
             directory = self._directory(vm_id, number)
             record = self._read(directory)
-            if record and not record.read_only and os.path.ismount(directory):
+            if record and not record.read_only and (directory.with_suffix(COPY).exists() or os.path.ismount(directory)):
                 yield directory, record
 
     def copy(self, vm_id: int, disk: Disk, file: Path, target: Path) -> None:

@@ -3,7 +3,9 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import fixtures
 import testtools
@@ -12,6 +14,7 @@ from containerhost.errors import HostActionFailed
 from containerhost.storage import fsfreeze
 from lxdone.disk import images
 from lxdone.disk.images import Images, Record
+from lxdone.root import root_state
 from onedriver.errors import BadInput, DriverError, NotSupported
 from tests.unit.containerhost.linux.test_records import lease, of_first_release, of_later_release
 from tests.unit.lxdone.machines import machine
@@ -31,7 +34,7 @@ class CopyTest(testtools.TestCase):
 
     def record(self, file: str = "", **values: bool | str) -> None:
         record = Record(file or str(self.file), copied=False, read_only=bool(values.pop("read_only", False)))
-        found = dataclasses.asdict(record) | values
+        found = dataclasses.asdict(record) | {"store": root_state.store_of(self.directory)} | values
         (self.state / "5.json").write_text(json.dumps(found))
 
     def copy(self) -> None:
@@ -80,3 +83,40 @@ class CopyTest(testtools.TestCase):
         self.useFixture(fixtures.MockPatchObject(fsfreeze, "command", return_value=["false"]))
         self.copy()
         self.assertEqual("content", self.target.read_text())
+
+    def test_written_disk_is_unsaved_until_it_is_held(self) -> None:
+        (self.state / "5.raw").write_text("newer")
+        self.record(copied=True, stamp=root_state.stamp(self.file))
+        self.assertEqual((True, False), (self.disks.is_unsaved(1), self.disks.is_changed(1)))
+        self.record(copied=True, stamp=root_state.stamp(self.file), held=root_state.stamp(self.file))
+        self.assertEqual((False, False), (self.disks.is_unsaved(1), self.disks.is_changed(1)))
+        self.record(copied=True, stamp="another", held="another")
+        self.assertEqual((False, True), (self.disks.is_unsaved(1), self.disks.is_changed(1)))
+        self.record(copied=True, stamp="another", read_only=True)
+        self.assertEqual((False, False), (self.disks.is_unsaved(1), self.disks.is_changed(1)))
+
+    def test_copy_never_overwrites_a_disk_that_was_changed(self) -> None:
+        written = self.useFixture(fixtures.MockPatchObject(images.qcow2, "from_raw")).mock
+        copy = self.state / "5.raw"
+        copy.write_text("newer")
+        self.record(copied=True, stamp="another")
+        self.assertIn(str(copy), str(self.assertRaises(DriverError, self.disks.release, 1, 5)))
+        self.assertEqual(("newer", "content"), (copy.read_text(), self.file.read_text()))
+        written.assert_not_called()
+
+    def test_write_back_that_was_killed_is_repeated(self) -> None:
+        def replaced(raw: Path, disk: Path, datastores: Path, timeout: int, ready: Callable[[Path], None]) -> None:
+            new = disk.with_name("new")
+            new.write_text(raw.read_text())
+            ready(new)
+            new.replace(disk)
+
+        written = self.useFixture(fixtures.MockPatchObject(images.qcow2, "from_raw", side_effect=replaced)).mock
+        (self.state / "5.raw").write_text("newer")
+        self.record(copied=True, stamp=root_state.stamp(self.file))
+        with mock.patch.object(self.disks, "_remove", side_effect=KeyboardInterrupt):
+            self.assertRaises(KeyboardInterrupt, self.disks.release, 1, 5)
+        self.assertFalse(self.disks.is_changed(1))
+        self.disks.release(1, 5)
+        self.assertEqual(("newer", 2, False), (self.file.read_text(), written.call_count,
+                                               (self.state / "5.raw").exists()))
