@@ -35,8 +35,8 @@ def main(words: Sequence[str]) -> int:
             return copy_disk(*argv) if script == "copy_disk" and len(argv) == 2 else act(script, argv)
         case ["tm", script, *argv]:
             return transfer(script, argv)
-        case ["probe", name, *_]:
-            return probe(name)
+        case ["probe", name, *arguments]:
+            return probe(name, arguments)
         case ["command", name, fd]:
             return command(name, fd)
         case ["reconcile"]:
@@ -93,9 +93,9 @@ def transfer(script: str, argv: Sequence[str]) -> int:
     return livecopy.act(script, argv)
 
 
-def probe(name: str) -> int:
+def probe(name: str, arguments: Sequence[str]) -> int:
     if name == "vm/execution":  # often, and without LXD
-        return program.run(name, lambda: commands.unreported(Path(conf.load().state)))
+        return program.run(name, lambda: commands.unreported(Path(conf.load().state), arguments))
 
     from containerhost.errors import ContainerHostError
     from lxdone import backend

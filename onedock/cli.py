@@ -87,16 +87,16 @@ def usage(directory: str) -> str:
     return usage.of_datastore(Path(directory))
 
 
-def executions() -> str:
+def executions(sent: Sequence[str]) -> str:
     from onedock import conf
     from onedriver.node import commands
 
-    return commands.unreported(Path(conf.load().state))
+    return commands.unreported(Path(conf.load().state), sent)
 
 
 def on_node(words: Sequence[str]) -> int:
     if words[:2] == ["probe", "vm/execution"]:  # often, and without Docker
-        return run("vm/execution", executions)
+        return run("vm/execution", lambda: executions(words[2:]))
 
     from onedock import node
 

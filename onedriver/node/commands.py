@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run commands of OpenNebula in containers (``onevm exec``): one at a time in each.
 
-oned waits only until a command has begun. A process of its own on the host stays with it and leaves what came of it in
-the VM's directory, where the next round of monitoring finds it.
+oned waits only until a command has begun. A process of its own on the host stays with it and leaves the outcome in the
+VM's directory. Each round of monitoring reports the outcome until two rounds have sent it: one report may reach oned
+before the answer to the start of the command, which makes oned wait for a report.
 """
 
 import base64
 import binascii
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import re
@@ -16,7 +18,7 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from containerhost.linux.files import atomic_write
@@ -26,6 +28,7 @@ from onedriver.errors import BadInput, DriverError
 from onedriver.node import single_instance
 
 FILE = "command.json"
+SENT_ONCE = "command.sent"  # the name of the file after one round has sent it
 DIRECTORY = re.compile(r"one-(?P<id>[0-9]{1,9})")
 CANCEL_TIMEOUT = 30  # seconds
 
@@ -70,22 +73,27 @@ class Commands:
             raise CommandFailed(f"container {name} runs a command already; wait for its end or cancel it "
                                 "(onevm exec-cancel)") from error
         with listener:
-            (self._state / name / FILE).unlink(missing_ok=True)
+            forget(self._state / name)
             problem = begun(self._driver, name, listener, task)
         if problem:
             raise CommandFailed(problem)
 
     def cancel(self, name: str) -> None:
-        """End the container's command; done already when it has none. Nothing more is told of it.
+        """End the container's command; done already when it has none. Nothing more is reported of it.
 
         :raises AlreadyRunning: it does not end
         """
         single_instance.end(holder(name), CANCEL_TIMEOUT)
-        (self._state / name / FILE).unlink(missing_ok=True)
+        forget(self._state / name)
+
+
+def forget(directory: Path) -> None:
+    for file in (FILE, SENT_ONCE):
+        (directory / file).unlink(missing_ok=True)
 
 
 def leave(directory: Path, outcome: Outcome) -> None:
-    """Leave the outcome for the next round of monitoring, unless the VM has ended meanwhile.
+    """Leave the outcome for the rounds of monitoring, unless the VM has ended meanwhile.
 
     :param directory: the VM's
     """
@@ -94,23 +102,33 @@ def leave(directory: Path, outcome: Outcome) -> None:
             "STATUS": outcome.status, "RETURN_CODE": outcome.code,
             "STDOUT": base64.b64encode(outcome.stdout).decode(),
             "STDERR": base64.b64encode(outcome.stderr).decode()}).encode())
+        os.utime(directory.parent)  # by which the monitoring, which is not root, sees that there is an outcome
 
 
-def unreported(state: Path) -> str:
-    """Return the unreported outcomes (vm/execution)."""
-    return "\n".join(taken(state))
+def unreported(state: Path, sent: Collection[str] = ()) -> str:
+    """Return the outcomes to report (vm/execution), one a line.
+
+    :param sent: tokens (:func:`token`) of the lines that the round before has sent
+    """
+    return "\n".join(lines(state, sent))
 
 
-def taken(state: Path) -> Iterator[str]:
-    for file in sorted(state.glob(f"*/{FILE}")):
+def lines(state: Path, sent: Collection[str]) -> Iterator[str]:
+    for file in sorted((*state.glob(f"*/{FILE}"), *state.glob(f"*/{SENT_ONCE}"))):
         vm = DIRECTORY.fullmatch(file.parent.name)
-        own = file.with_suffix(".told")
         with contextlib.suppress(FileNotFoundError):  # a new command, or the VM's end, removed it
-            os.rename(file, own)
-            outcome = json.loads(own.read_text(encoding="utf-8"))
-            own.unlink()
-            if vm:
-                yield template.vector("VM", {"ID": vm["id"], **outcome})
+            line = template.vector("VM", {"ID": vm["id"], **json.loads(file.read_text(encoding="utf-8"))}) if vm else ""
+            if not line or (file.name == SENT_ONCE and token(line) in sent):
+                file.unlink()
+                continue
+            if token(line) in sent:
+                file.rename(file.with_name(SENT_ONCE))
+            yield line
+
+
+def token(line: str) -> str:
+    """Return a short name of a reported line."""
+    return hashlib.sha256(line.encode()).hexdigest()[:16]
 
 
 def words(command: str) -> list[str]:

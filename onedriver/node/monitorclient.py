@@ -68,16 +68,17 @@ def poll_loop(directory: Path, argv: Sequence[str], stdin: bytes) -> PollLoop:
     if not probes.is_dir():
         raise BadInput(f"there is no directory {probes} of probes; were the driver's files copied to this node "
                        "(onehost sync --force)?")
-    return PollLoop(probes, argv, stdin, allocations_of(argv[0]))
+    return PollLoop(probes, argv, stdin, *directories_of(argv[0]))
 
 
-def allocations_of(driver: str) -> Path:
-    """Return the directory of the records of this host's allocations, which the driver's options name.
+def directories_of(driver: str) -> tuple[Path, Path]:
+    """Return the directories of the records of this host's allocations and of the driver's VMs, which the driver's
+    options name.
 
     :raises BadOptions: the options cannot be read
     """
-    file = Path(os.environ.get(f"{driver.upper()}_CONF", f"/etc/{driver}.toml"))
-    return Path(options.values_of(file).get("owners", NodeOptions.owners))
+    found = options.values_of(Path(os.environ.get(f"{driver.upper()}_CONF", f"/etc/{driver}.toml")))
+    return Path(found.get("owners", NodeOptions.owners)), Path(found.get("state", f"/var/lib/{driver}"))
 
 
 def stop(name: str) -> None:

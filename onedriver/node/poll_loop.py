@@ -10,7 +10,7 @@ from pathlib import Path
 from onedriver.errors import DriverError
 from onedriver.monitor import Type
 from onedriver.monitorconfig import DIRECTORIES, MonitorConfig
-from onedriver.node import probe_directory
+from onedriver.node import commands, probe_directory
 from onedriver.node.probe_directory import Found
 
 LOG = logging.getLogger(__name__)
@@ -18,6 +18,7 @@ FIRST = (Type.SYSTEM_HOST, Type.MONITOR_HOST, Type.STATE_VM, Type.MONITOR_VM)  #
 OF_HOST = (Type.SYSTEM_HOST, Type.MONITOR_HOST, Type.BEACON_HOST)
 LAST_ROUND = 10  # seconds for probes that run when the end comes
 WATCH_INTERVAL = 2.0  # s
+BACK_OFF_LIMIT = 300  # seconds; a round that failed for an unknown reason waits twice as long each time, at most so
 
 Send = Callable[[Type, bool, str], None]
 
@@ -31,16 +32,21 @@ class PollLoop:
     :param argv: every probe's arguments
     :param stdin: every probe's input
     :param allocations: directory of the records of this host's allocations
+    :param state: the driver's directory, which changes when a command leaves its outcome
     """
 
-    def __init__(self, directory: Path, argv: Sequence[str], stdin: bytes, allocations: Path) -> None:
+    def __init__(self, directory: Path, argv: Sequence[str], stdin: bytes, allocations: Path, state: Path) -> None:
         self._directory = directory
         self._allocations = allocations
+        self._state = state
+        self._silent: int | None = None  # when the state last changed before a round without outcomes
         self._argv = argv
         self._stdin = stdin
+        self._sent: tuple[str, ...] = ()  # tokens of the outcomes of commands that the last round sent
 
     def found(self, kind: Type) -> Found:
-        return probe_directory.run(self._directory / DIRECTORIES[kind], self._argv, self._stdin)
+        argv = (*self._argv, *self._sent) if kind is Type.EXEC_VM else self._argv
+        return probe_directory.run(self._directory / DIRECTORIES[kind], argv, self._stdin)
 
     def first(self) -> list[tuple[str, str]]:
         """Return the answer to the start. Probes of VMs that fail are left out here, and reported later.
@@ -67,9 +73,10 @@ class PollLoop:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _repeat(self, kind: Type, period: int, send: Send, ended: threading.Event) -> None:
+        failures = 0
         while not ended.is_set():
-            self.once(kind, send)
-            ended.wait(period)
+            failures = 0 if self._survived(kind, send) else failures + 1
+            ended.wait(min(period << min(failures, 16), max(period, BACK_OFF_LIMIT)))
 
     def _watch(self, seen: int | None, send: Send, ended: threading.Event) -> None:
         """Report the host's devices when an allocation changes: oned does not know of those of the other driver."""
@@ -77,18 +84,40 @@ class PollLoop:
             now = modified(self._allocations)
             if now != seen:
                 seen = now
-                self.once(Type.SYSTEM_HOST, send)
+                self._survived(Type.SYSTEM_HOST, send)
+
+    def _survived(self, kind: Type, send: Send) -> bool:
+        """Run a round; an unexpected error is logged, because it must not end all later rounds.
+
+        :returns: whether there was none
+        """
+        try:
+            self.once(kind, send)
+        except Exception:
+            LOG.exception("A round of %s failed", kind.value)
+            return False
+        return True
 
     def once(self, kind: Type, send: Send) -> None:
         """Run the probes of one directory, and send what they print, if anything; a front-end that is away is tried
         again in the next round."""
+        if kind is Type.EXEC_VM:
+            changed = modified(self._state)
+            if changed is not None and changed == self._silent:
+                return  # no program is started every few seconds where no command ends
         found = self.found(kind)
+        if kind is Type.EXEC_VM:
+            self._sent = ()
+            self._silent = changed if found.success and not found.text else None
         if found.success and not found.text:
             return
         try:
             send(kind, found.success, found.text)
         except OSError as error:
             LOG.warning("%s cannot be sent: %s", kind.value, error)
+            return
+        if kind is Type.EXEC_VM and found.success:
+            self._sent = tuple(map(commands.token, found.text.splitlines()))
 
 
 def modified(directory: Path) -> int | None:

@@ -39,7 +39,7 @@ class ScriptsTest(testtools.TestCase):
         self.assertEqual({*measure.PROBES, "vm/execution", "host/beacon"}, set(found))
         for name, path in ((name, path) for name, path in found.items() if name != "host/beacon"):
             self.assertTrue(os.access(path, os.X_OK))
-            self.assertRegex(path.read_text(), rf"\nexec sudo .*onedock.* probe {name}\n")
+            self.assertRegex(path.read_text(), rf"\nexec sudo .*onedock.* probe {name}( \"\$@\")?\n")
 
     def test_a_wrong_call_of_the_command_tells_its_use(self) -> None:
         handlers = logging.getLogger().handlers[:]

@@ -2,6 +2,7 @@
 """Test what of commands needs no container: words, input, and how outcomes are reported."""
 
 import base64
+import os
 from pathlib import Path
 
 import fixtures
@@ -32,14 +33,31 @@ class CommandsTest(testtools.TestCase):
         for text in ("x", "eAo", "e'Ao="):
             self.assertRaises(BadInput, commands.decoded, text)
 
-    def test_an_outcome_is_told_once(self) -> None:
+    def test_outcome_is_reported_until_two_rounds_have_sent_it(self) -> None:
         (self.state / "one-7").mkdir()
         commands.leave(self.state / "one-7", DONE)
         stdout, stderr = (base64.b64encode(part).decode() for part in (DONE.stdout, DONE.stderr))
-        self.assertEqual(f'VM=[ ID="7", STATUS="DONE", RETURN_CODE="3", STDOUT="{stdout}", STDERR="{stderr}" ]',
-                         commands.unreported(self.state))
-        self.assertEqual("", commands.unreported(self.state))
+        line = f'VM=[ ID="7", STATUS="DONE", RETURN_CODE="3", STDOUT="{stdout}", STDERR="{stderr}" ]'
+        for sent in ((), (), (commands.token(line),), ("lxdone", "3")):
+            self.assertEqual(line, commands.unreported(self.state, sent))
+        self.assertEqual("", commands.unreported(self.state, ["3", commands.token(line)]))
         self.assertEqual([], list((self.state / "one-7").iterdir()))
+
+    def test_outcome_that_came_after_a_report_is_not_forgotten_with_it(self) -> None:
+        for name in ("one-1", "one-2"):
+            (self.state / name).mkdir()
+            commands.leave(self.state / name, DONE)
+            sent = [commands.token(line) for line in commands.unreported(self.state).splitlines()]
+        for _ in range(2):
+            left = commands.unreported(self.state, sent[:1])
+        self.assertIn('ID="2"', left)
+        self.assertNotIn('ID="1"', left)
+
+    def test_outcome_changes_the_directory_that_monitoring_may_see(self) -> None:
+        (self.state / "one-7").mkdir()
+        os.utime(self.state, (0, 0))
+        commands.leave(self.state / "one-7", DONE)
+        self.assertNotEqual(0, self.state.stat().st_mtime_ns)
 
     def test_outcomes_of_many(self) -> None:
         for name in ("one-1", "one-2", "other"):
@@ -55,5 +73,6 @@ class CommandsTest(testtools.TestCase):
     def test_a_cancelled_one_is_not_told(self) -> None:
         (self.state / "one-7").mkdir()
         commands.leave(self.state / "one-7", DONE)
+        commands.unreported(self.state, [commands.token(commands.unreported(self.state))])
         Commands(self.state, "x").cancel("one-7")
         self.assertEqual("", commands.unreported(self.state))

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 import threading
 from pathlib import Path
+from unittest import mock
 
 import fixtures
 import testtools
 
 from onedriver.monitor import Type
 from onedriver.monitorconfig import DIRECTORIES, MonitorConfig
+from onedriver.node import commands
 from onedriver.node.poll_loop import PollLoop, ProbeFailed
 
 
@@ -15,7 +17,8 @@ class PollLoopTest(testtools.TestCase):
         super().setUp()
         self.directory = Path(self.useFixture(fixtures.TempDir()).path)
         self.allocations = Path(self.useFixture(fixtures.TempDir()).path)
-        self.poll_loop = PollLoop(self.directory, ["lxdone", "3", "node1"], b"", self.allocations)
+        self.state = Path(self.useFixture(fixtures.TempDir()).path)
+        self.poll_loop = PollLoop(self.directory, ["lxdone", "3", "node1"], b"", self.allocations, self.state)
         self.sent: list[tuple[Type, bool, str]] = []
         for kind in ("host/system", "host/monitor", "host/beacon", "vm/status"):
             self.probe(kind, f"echo {kind}")
@@ -54,6 +57,36 @@ class PollLoopTest(testtools.TestCase):
         for _ in range(2):
             self.poll_loop.once(Type.STATE_VM, away)
         self.assertEqual([(Type.STATE_VM, True, "vm/status")] * 2, self.sent)
+
+    def test_outcome_of_a_command_is_acknowledged_after_it_was_sent(self) -> None:
+        self.probe("vm/execution", 'echo "VM=[ ID=7 ]"; echo "$@" >> "${0%/*}/../../arguments"')
+        away = mock.Mock(side_effect=ConnectionRefusedError("away"))
+        for send in (away, self.send, away, self.send):
+            self.poll_loop.once(Type.EXEC_VM, send)
+        token = commands.token("VM=[ ID=7 ]")
+        self.assertEqual(["lxdone 3 node1", "lxdone 3 node1", f"lxdone 3 node1 {token}", "lxdone 3 node1"],
+                         (self.directory / "arguments").read_text().splitlines())
+
+    def test_probe_of_outcomes_is_started_only_when_a_command_has_ended(self) -> None:
+        self.probe("vm/execution", 'cat "${0%/*}/../../outcome" 2> /dev/null; echo >> "${0%/*}/../../runs"')
+        runs = self.directory / "runs"
+        for _ in range(2):
+            self.poll_loop.once(Type.EXEC_VM, self.send)
+        self.assertEqual("\n", runs.read_text())
+        (self.directory / "outcome").write_text("VM=[ ID=7 ]")
+        (self.state / "one-7").mkdir()
+        commands.leave(self.state / "one-7", commands.Outcome("DONE", 0, b"", b""))
+        for _ in range(2):
+            self.poll_loop.once(Type.EXEC_VM, self.send)
+        self.assertEqual(("\n" * 3, 2), (runs.read_text(), len(self.sent)))
+
+    def test_rounds_survive_every_error_and_back_off(self) -> None:
+        self.useFixture(fixtures.FakeLogger())
+        ended = mock.Mock()
+        ended.is_set.side_effect = [False] * 4 + [True]
+        send = mock.Mock(side_effect=[ValueError("no such key"), RuntimeError("broken"), None, MemoryError()])
+        self.poll_loop._repeat(Type.STATE_VM, 5, send, ended)
+        self.assertEqual([10, 20, 5, 10], [call.args[0] for call in ended.wait.call_args_list])
 
     def test_every_directory_has_rounds_of_its_own_until_the_end(self) -> None:
         ended = threading.Event()
