@@ -49,7 +49,7 @@ def _row(device: Device, records: Mapping[str, Allocation] | None) -> tuple[str,
     model = f"{device.model or ''} {device.slice.profile or ''}".strip() if device.slice else device.model or ""
     return (device.id, device.kind, device.role, device.link_layer or "", f"{device.vendor_id}:{device.product_id}",
             device.class_code, device.driver or "", numa, model, device.uuid or "", device.parent or "",
-            device.netdev or "", guids, (rdma.port_state or "") if rdma else "",
+            " ".join(device.netdevs), guids, (rdma.port_state or "") if rdma else "",
             _nodes(node for node in device.nodes if node.use is not NodeUse.SHARED), _health(device),
             "; ".join(device.notes), *_allocation(device, records))
 

@@ -153,7 +153,7 @@ class Ports(testtools.TestCase):
 
     def test_carrier(self) -> None:
         for carrier, expected in (("1", []), (None, []), ("0", ["carrier"])):
-            self.assertEqual(expected, names(ports.carrier_findings(carrier)))
+            self.assertEqual(expected, names(ports.carrier_findings([carrier])))
         self.assertIs(Verdict.NOTE, ports.NO_CARRIER.verdict)
 
 
