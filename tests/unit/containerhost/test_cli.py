@@ -49,8 +49,8 @@ class List(testtools.TestCase):
         self.assertEqual(
             {"id", "address", "kind", "vendor_id", "product_id", "class_code", "plugin", "role", "driver", "numa_node",
              "model", "uuid", "parent", "vf_index", "total_vfs", "netdev", "other_netdevs", "netdev_away", "link_layer",
-             "mac", "rdma", "slice", "memory", "nodes", "health", "outside", "taint", "notes", "host_use", "state", "owner",
-             "since", "blocked", "remedy"}, set(devices["0000:5e:00.1"]))
+             "mac", "rdma", "slice", "memory", "nodes", "health", "outside", "taint", "notes", "host_use", "state",
+             "owner", "since", "blocked", "remedy"}, set(devices["0000:5e:00.1"]))
         self.assertEqual("instance-00000001", devices["0000:5e:00.1"]["owner"]["container"])
         self.assertIsNone(devices["0000:5e:00.2"]["owner"])
         self.assertEqual(result.output, run("list", "--json", "--root", self.root).output)
