@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 
 from onedriver.errors import BadInput
+from onedriver.section import require_few
 
 VNC = "VNC"
 OTHERS = frozenset({"SDL", "SPICE"})  # of other drivers, and ignored here as OpenNebula's own driver for LXC does
@@ -38,6 +39,7 @@ def vnc(vm_id: int, graphics: Mapping[str, str]) -> Vnc | None:
     :returns: None when the VM has no screen, or one of a type that containers do not have
     :raises BadInput: an attribute is not what it may be
     """
+    require_few(graphics, f"GRAPHICS of VM {vm_id}")
     kind = graphics.get("TYPE", "").upper()
     if not kind or kind in OTHERS:
         return None

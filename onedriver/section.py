@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 YES, NO = frozenset({"YES", "TRUE", "1", "ON"}), frozenset({"NO", "FALSE", "0", "OFF"})
 MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 INTERFACE = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.-]{1,15}")
+MOST_NAMES = 4096  # attributes of one section that a tenant names
 INTEGER = re.compile(r"-?[0-9]{1,18}")
 DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
@@ -93,6 +94,23 @@ class Section:
     def names(self) -> tuple[str, ...]:
         return tuple(child.tag for child in self._element)
 
+    def texts(self, prefix: str = "") -> dict[str, str]:
+        """Return the text of every attribute by its name, in their order; the first one of a name counts.
+
+        :param prefix: of the names, in upper case; theirs may be in either
+
+
+        Reads at most one more than :data:`MOST_NAMES`, by which the users of the attributes see that there are too
+        many (:func:`require_few`): a VM with too many can still be ended.
+        """
+        found: dict[str, str] = {}
+        for child in self._element:
+            if len(found) > MOST_NAMES:
+                break
+            if child.tag.upper().startswith(prefix):
+                found.setdefault(child.tag, (child.text or "").strip())
+        return found
+
     def sections(self, key: str) -> Iterator[Self]:
         """Yield the elements of one name; the first is number 0."""
         for index, element in enumerate(self._element.iterfind(key)):
@@ -104,3 +122,12 @@ class Section:
 
     def _wrong(self, key: str, value: str, what: str) -> BadInput:
         return BadInput(f"{self.name}: {key} is {value[:80]!r}, but must be {what}")
+
+
+def require_few(texts: Collection[str], name: str) -> None:
+    """Refuse a section with too many attributes.
+
+    :param texts: as :meth:`Section.texts` returned it
+    """
+    if len(texts) > MOST_NAMES:
+        raise BadInput(f"{name} has more than {MOST_NAMES} attributes: remove some")

@@ -347,12 +347,12 @@ def context(template: Section) -> dict[str, str]:
     section = template.section("CONTEXT")
     if section is None:
         return {}
-    return {key: section.text(key) or "" for key in section.names}
+    return section.texts()
 
 
 def graphics(template: Section) -> dict[str, str]:
     section = template.section("GRAPHICS")
-    return {key.upper(): section.text(key) or "" for key in section.names} if section else {}
+    return {key.upper(): text for key, text in section.texts().items()} if section else {}
 
 
 def affinity(sections: tuple[Section | None, ...]) -> str | None:
@@ -367,5 +367,5 @@ def hpc(sections: tuple[Section | None, ...]) -> dict[str, str]:
 
 
 def own_attributes(sections: tuple[Section | None, ...], prefix: str) -> dict[str, str]:
-    return {key.upper(): section.text(key) or "" for section in sections if section
-            for key in section.names if key.upper().startswith(prefix)}
+    return {key.upper(): text for section in sections if section
+            for key, text in section.texts(prefix).items()}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from containerhost.linux.files import atomic_write
 from onedriver.errors import BadInput, NotSupported
+from onedriver.section import require_few
 
 FILE = "context.sh"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -103,8 +104,9 @@ def require_possible(variables: Mapping[str, str], files: bool = False) -> None:
 def require_names(variables: Mapping[str, str]) -> None:
     """Refuse names that are no variables of a shell.
 
-    :raises BadInput: a name cannot be that of a shell's variable
+    :raises BadInput: a name cannot be that of a shell's variable, or there are too many
     """
+    require_few(variables, "CONTEXT of the VM")
     wrong = [name for name in variables if not NAME.fullmatch(name)]
     if wrong:
         raise BadInput(f"CONTEXT of the VM: {wrong[0][:60]!r} cannot be the name of a variable")

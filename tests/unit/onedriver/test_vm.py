@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 import testtools
 
-from onedriver import document, vm
+from lxdone import translate
+from lxdone.conf import Options
+from onedriver import document, graphics, vm
 from onedriver.errors import BadInput
+from onedriver.node import context
+from onedriver.section import MOST_NAMES
 from onedriver.vm import MIB, NumaNode
 from tests.unit.onedriver.samples import changed, sample, template_with
 
@@ -75,6 +79,19 @@ class VmTest(testtools.TestCase):
         data = changed("deployment.xml", ("<UUID><![CDATA[3b1820fc-281a-48d2-b86b-42926ff22438]]>", "<UUID>$(x)"),
                        ("<CONTEXT>", "<CONTEXT><MY-KEY>x</MY-KEY>"))
         self.assertEqual((None, "x"), (read(data).uuid, read(data).context["MY-KEY"]))
+
+    def test_names_beyond_the_limit_are_not_read_and_refused_where_they_are_used(self) -> None:
+        many = "".join(f"<N{number}/>" for number in range(5000))
+        found = read(changed("deployment.xml", ("<CONTEXT>", f"<CONTEXT>{many}"),
+                             ("<GRAPHICS>", f"<GRAPHICS>{many}"), ("<VMID>", many.replace("<N", "<LXD_N") + "<VMID>")))
+        self.assertEqual([MOST_NAMES + 1] * 3, [len(found.context), len(found.graphics), len(found.own)])
+        self.assertIn("more than 4096", str(self.assertRaises(BadInput, context.require_names, found.context)))
+        self.assertIn("more than 4096", str(self.assertRaises(BadInput, graphics.vnc, found.id, found.graphics)))
+        self.assertRaises(BadInput, translate.security, found.own, Options())
+
+    def test_first_of_two_attributes_of_one_name_counts(self) -> None:
+        found = read(changed("deployment.xml", ("<CONTEXT>", "<CONTEXT><A>1</A><B> </B><A>2</A>")))
+        self.assertEqual(("1", ""), (found.context["A"], found.context["B"]))
 
     def test_what_makes_no_sense_is_refused_by_name(self) -> None:
         for old, new, words in (
