@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call the LXD and Incus REST API: one method per call, and one place that maps its failures to this project's errors.
+"""Call the LXD and Incus REST API through pylxd: one method per call, and one place that maps its failures to this
+project's errors. No other module imports pylxd.
 
-One session per thread, because a requests session must not be shared. Formats: LXD's rest-api document; Incus serves
-the same. Every request and every wait for an operation has a limit.
+Each thread has a client of its own, because a requests session must not be shared. Formats: LXD's rest-api document;
+Incus serves the same. Every request and every wait for an operation has a timeout.
 """
 
 import contextlib
 import dataclasses
+import functools
 import logging
+import operator
 import os
 import re
 import threading
@@ -15,15 +18,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib import parse
 
+import pylxd
 import requests
+from pylxd.client import get_session_for_url
+from pylxd.exceptions import ClientConnectionFailed, LXDAPIException
 
 from containerhost import errors
 from containerhost.engines.lxd.config import CGROUP2
-from containerhost.engines.lxd.session import session
 from containerhost.engines.timeouts import is_timeout
 
 LOG = logging.getLogger(__name__)
 
+LOCAL = "http+unix://"  # followed by the quoted path of the socket
+MESSAGE = 200  # characters that are shown of an answer that is not LXD's
 UNIFIED = "/sys/fs/cgroup/cgroup.controllers"  # is there where control groups are of version 2 alone
 
 # Where the daemons' packages put their sockets; the first that is there is taken when no endpoint is given.
@@ -55,7 +62,6 @@ STATUSES: Mapping[int, type[errors.EngineError]] = {
     504: errors.EngineTimeout,
     507: errors.StorageFull,
 }
-SUCCESSES = frozenset({200, 201, 202})
 
 
 class VersionedInstance(NamedTuple):
@@ -98,11 +104,11 @@ class Settings:
     def url(self) -> str:
         if self.endpoint and not self.endpoint.startswith("/"):
             return self.endpoint.rstrip("/")
-        return "http+unix://" + parse.quote(self.endpoint or usual_socket(), safe="")
+        return LOCAL + parse.quote(self.endpoint or usual_socket(), safe="")
 
     def shown(self) -> str:
         """Return the endpoint as a person writes it."""
-        return parse.unquote(self.url().removeprefix("http+unix://"))
+        return parse.unquote(self.url().removeprefix(LOCAL))
 
 
 def usual_socket() -> str:
@@ -122,36 +128,37 @@ def error_for(asked: str, status: int, text: str) -> errors.EngineError:
     return known(f"{asked}: LXD says: {text.strip() or f'HTTP status {status}'}")
 
 
-def words(response: requests.Response) -> str:
-    """Return the message of a failed request."""
+def refusal(asked: str, response: requests.Response) -> errors.EngineError:
+    """Return the error for an answer that is no success; Incus reports the end of an operation with HTTP status 200."""
     try:
-        return str(response.json()["error"])
+        answer = response.json()
+        status = int(answer["error_code"]) if response.status_code == 200 else response.status_code
+        return error_for(asked, status, str(answer["error"]))
     except (ValueError, KeyError, TypeError):
-        return response.text
+        return error_for(asked, response.status_code, response.text[:MESSAGE])
 
 
 def document(response: requests.Response, asked: str) -> dict[str, Any]:
-    """Return an answer of LXD: a JSON object with ``type`` and ``metadata``.
-
-    :raises EngineError: it reports a failure, as Incus does, with HTTP status 200, of the end of an operation
-    """
+    """Return an answer of LXD: a JSON object with ``type`` and ``metadata``."""
     try:
         answer = response.json()
-        found = {"type": answer["type"], "metadata": answer["metadata"]}
-        failure = (int(answer["error_code"]), str(answer["error"])) if found["type"] == "error" else None
+        return {"type": answer["type"], "metadata": answer["metadata"]}
     except (ValueError, KeyError, TypeError) as error:
-        raise errors.EngineError(f"{asked}: the answer is not LXD's ({error!r}): {response.text[:200]!r}") from error
-    if failure:
-        raise error_for(asked, *failure)
-    return found
+        raise not_lxd(asked, response.text, error) from error
+
+
+def not_lxd(asked: str, text: str, error: Exception) -> errors.EngineError:
+    return errors.EngineError(f"{asked}: the answer is not LXD's ({error!r}): {text[:MESSAGE]!r}")
 
 
 @contextlib.contextmanager
 def translated(asked: str, endpoint: str) -> Iterator[None]:
-    """Every failure of a request leaves as an EngineError that says what was asked and where."""
+    """Map every failure of a request to an EngineError that says what was asked and where."""
     try:
         yield
-    except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
+    except LXDAPIException as error:
+        raise refusal(asked, error.response) from error
+    except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError, ClientConnectionFailed) as error:
         if is_timeout(error):
             raise errors.EngineTimeout(f"{asked}: no answer from {endpoint} in time") from error
         raise errors.EngineUnavailable(
@@ -164,37 +171,64 @@ def translated(asked: str, endpoint: str) -> Iterator[None]:
         raise errors.EngineError(f"{asked}: request to {endpoint} failed: {error}") from error
 
 
+def connect(settings: Settings) -> pylxd.Client:
+    """Return a client of the daemon, which has answered.
+
+    What is set beside pylxd's own arguments is what pylxd 2.4 cannot do:
+
+    - its session would let REQUESTS_CA_BUNDLE, which clouds set for their own services, replace the pinned certificate
+    - it keeps a connection for each URL: 25 open sockets of the daemon in every thread
+    - it sends its project with each request, also with one for all projects, which LXD refuses
+    """
+    url = settings.url()
+    session = get_session_for_url(url, verify=settings.server_cert or True,
+                                  cert=(settings.cert, settings.key) if settings.cert else None)
+    session.trust_env = False
+    session.params = {"project": settings.project} if settings.project else {}
+    if url.startswith(LOCAL):
+        session.headers["Connection"] = "close"
+    try:
+        return pylxd.Client(url, session=session, timeout=settings.request_timeout)
+    except requests.RequestException:
+        raise
+    except ValueError as error:
+        raise ValueError(f"{settings.server_cert}: {error}") from error
+
+
 class LxdClient:
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
         self._local = threading.local()
-        self._extensions: frozenset[str] | None = None
 
     # The choke point.
 
-    def _session(self) -> requests.Session:
-        found = getattr(self._local, "session", None)
+    def _client(self) -> pylxd.Client:
+        """Return the calling thread's client; the first call connects."""
+        found = getattr(self._local, "client", None)
         if found is None:
-            settings = self.settings
-            found = session(settings.url(), settings.shown(), settings.server_cert,
-                            (settings.cert, settings.key) if settings.cert else None,
-                            {"project": settings.project} if settings.project else {})
-            self._local.session = found
+            found = self._local.client = connect(self.settings)
         return found
 
     def request(self, method: str, *path: str, asked: str, **arguments: Any) -> requests.Response:
-        url = "/".join((self.settings.url(), "1.0", *(parse.quote(segment, safe="") for segment in path)))
+        """Send a request.
+
+        :param path: segments below ``/1.0``, which pylxd 2.4 does not quote
+        :param asked: what it is for, as it stands in errors
+        :param arguments: of requests' methods; ``timeout`` in seconds, ``request_timeout`` without it
+        :raises EngineError: what :data:`STATUSES` and :data:`TEXTS` say of its failure
+        """
         try:
             with translated(asked, self.settings.shown()):
-                limit = arguments.pop("timeout", self.settings.request_timeout)
-                response = self._session().request(method, url, timeout=limit, **arguments)
+                segments = (parse.quote(segment, safe="") for segment in path)
+                node = functools.reduce(operator.getitem, segments, self._client().api)
+                # pylxd 2.4 raises TypeError and KeyError for what is no answer of LXD's.
+                return getattr(node, method)(**arguments)
         except errors.EngineUnavailable:
-            # The daemon that comes back may be another version: look at it anew.
-            self._extensions = None
+            # The daemon that comes back may be another version: every thread connects anew.
+            self._local = threading.local()
             raise
-        if response.status_code not in SUCCESSES:
-            raise error_for(asked, response.status_code, words(response))
-        return response
+        except (KeyError, TypeError) as error:
+            raise not_lxd(asked, "", error) from error
 
     def get(self, *path: str, asked: str, **arguments: Any) -> Any:
         return document(self.request("get", *path, asked=asked, **arguments), asked)["metadata"]
@@ -221,6 +255,8 @@ class LxdClient:
             response = self.request("get", "operations", operation["id"], "wait", asked=asked,
                                     params={"timeout": str(limit)}, timeout=limit + self.settings.request_timeout)
         except errors.EngineNotFound as error:
+            if isinstance(error.__cause__, LXDAPIException) and error.__cause__.response.status_code == 200:
+                raise  # Incus: the operation ended because of something that was not found
             raise errors.OperationForgotten(f"{asked}: how it ended is unknown, because LXD does not know the "
                                             "operation any more: it restarted, or answers very slowly") from error
         except errors.EngineTimeout as error:
@@ -248,11 +284,9 @@ class LxdClient:
     def extensions(self) -> frozenset[str]:
         """Return the names of the API extensions the daemon has, and of what the host has beside: capabilities are
         probed, never guessed from versions."""
-        found = self._extensions
-        if found is None:
-            found = frozenset(self.get(asked="read the server's API extensions")["api_extensions"])
-            self._extensions = found = found | ({CGROUP2} if os.path.exists(UNIFIED) else set())
-        return found
+        with translated("read the server's API extensions", self.settings.shown()):
+            found = frozenset(self._client().host_info["api_extensions"])
+        return found | ({CGROUP2} if os.path.exists(UNIFIED) else set())
 
     def server(self) -> Mapping[str, Any]:
         return self.get(asked="read the server's description")
@@ -345,11 +379,11 @@ class LxdClient:
 
     def console_log(self, name: str) -> bytes:
         asked = f"read the console log of container {name}"
-        return self.request("get", "instances", name, "console", asked=asked).content
+        return self.request("get", "instances", name, "console", asked=asked, is_api=False).content
 
     def log(self, name: str, file: str) -> bytes:
         asked = f"read log {file} of container {name}"
-        return self.request("get", "instances", name, "logs", file, asked=asked).content
+        return self.request("get", "instances", name, "logs", file, asked=asked, is_api=False).content
 
     # Images.
 

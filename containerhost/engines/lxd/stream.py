@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Open websockets to the daemon: what an operation or the list of events sends and takes while it goes on.
 
+pylxd 2.4 has no timeout for its websockets, keeps all that a command prints in memory, cannot end a command, and leaves
+the project out.
+
 The protocol is the websockets package's, without its own input and output: those block in a way that holds up the whole
 process where nova's threads are eventlet's (nova 33).
 """

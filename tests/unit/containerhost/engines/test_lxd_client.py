@@ -105,6 +105,12 @@ class TestBrokenDaemons(testtools.TestCase):
         threading.Thread(target=serve, daemon=True).start()
         return LxdClient(Settings(endpoint=path, request_timeout=2))
 
+    def test_an_answer_that_is_json_but_no_object(self):
+        for body in (b"[]", b"5", b"null", b'"text"', b'{"type": "sync"}'):
+            answer = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+            error = self.assertRaises(errors.EngineError, self._client(answer).server)
+            self.assertIn("read the server's description: ", str(error))
+
     def test_hangs_up(self):
         self.assertRaises(errors.EngineUnavailable, self._client(b"").server)
 
@@ -144,4 +150,4 @@ class TestSessions(testtools.TestCase):
         with open(file, "w") as stream:
             stream.write("nothing")
         error = self.assertRaises(errors.EngineError, LxdClient(settings).server)
-        self.assertIn(f"there is no certificate in {file}", str(error))
+        self.assertIn(f"{file}: Unable to load PEM file", str(error))

@@ -75,7 +75,6 @@ class ImagesTest(testtools.TestCase):
         self.addCleanup(serving.join)
         self.addCleanup(self.server.shutdown)
         self.client = LxdClient(Settings(endpoint=str(self.directory / "unix.socket")))
-        self.addCleanup(lambda: self.client._session().close())
         self.images = Images(self.client)
 
     def test_both_halves_are_sent(self) -> None:
