@@ -56,8 +56,8 @@ def security(own: Mapping[str, str], options: Options) -> Security:
     """Return the security options of the attributes that begin with LXD_; unknown ones are refused, not ignored."""
     unknown = sorted(own.keys() - {NESTING, PRIVILEGED, LIBRARIES, PROCESS_LIMIT})
     if unknown:
-        raise NotSupported(f"the template has {', '.join(unknown)}; of LXD's settings it may only choose {LIBRARIES} "
-                           f"and {PROCESS_LIMIT}, and {NESTING} and {PRIVILEGED}, if the administrator allows them")
+        raise NotSupported(f"the template has {', '.join(unknown)[:200]}; of LXD's settings it may only choose "
+                           f"{LIBRARIES} and {PROCESS_LIMIT}, and {NESTING} and {PRIVILEGED}, if the administrator allows them")
     return Security(privileged=allowed(own, PRIVILEGED, options.allow_privileged),
                     nesting=allowed(own, NESTING, options.allow_nesting))
 
