@@ -52,6 +52,12 @@ def take(pid: int, path: str, number: Number) -> None:
     """Take a character node from a container. Idempotent."""
     require_container(pid)
     permit(pid, number, False)
+    remove_from(pid, path, number)
+
+
+def remove_from(pid: int, path: str, number: Number) -> None:
+    """Remove a character node from a container's /dev. Idempotent."""
+    require_container(pid)
     childprocess.run(pid, lambda: remove(pid, path, number), f"cannot take {path} from process {pid}")
 
 

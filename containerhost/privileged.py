@@ -213,6 +213,15 @@ class Privileged:
         """See :func:`containerhost.process.daemonnodes.forget`."""
         return daemonnodes.forget(int(server), check(CONTAINER, container), int(pid), list(map(str, known)))
 
+    def fence_nodes(self, server: int, container: str, pid: int, leaving: Collection[str]) -> None:
+        """See :func:`containerhost.process.daemonnodes.fence`."""
+        daemonnodes.fence(int(server), check(CONTAINER, container), int(pid), list(map(str, leaving)))
+
+    def restore_nodes(self, server: int, container: str, pid: int, modes: Mapping[str, int]) -> None:
+        """See :func:`containerhost.process.daemonnodes.restore`."""
+        daemonnodes.restore(int(server), check(CONTAINER, container), int(pid),
+                            {str(device): int(mode) & 0o666 for device, mode in modes.items()})
+
     def bind_memory(self, pid: int, nodes: Collection[int]) -> None:
         """See :func:`containerhost.linux.cpuset.bind_memory`."""
         cpuset.bind_memory(int(pid), list(map(int, nodes)))

@@ -131,6 +131,12 @@ class Helper(Privileged):
     def forget_nodes(self, server: int, container: str, pid: int, known: Collection[str]) -> int:
         return int(act("forget_nodes", server, container, pid, list(known)))
 
+    def fence_nodes(self, server: int, container: str, pid: int, leaving: Collection[str]) -> None:
+        act("fence_nodes", server, container, pid, list(leaving))
+
+    def restore_nodes(self, server: int, container: str, pid: int, modes: Mapping[str, int]) -> None:
+        act("restore_nodes", server, container, pid, dict(modes))
+
     def end_helpers(self, pid: int) -> int:
         return int(act("end_helpers", pid))
 

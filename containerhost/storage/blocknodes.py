@@ -33,8 +33,8 @@ def fence(pid: int, path: str, number: Number) -> None:
     """
     with opened(pid, path, number) as fd:
         place = f"/proc/self/fd/{fd}"
+        os.chown(place, 0, 0)  # first: its owner may change its mode
         os.chmod(place, 0)
-        os.chown(place, 0, 0)
 
 
 def restore(pid: int, path: str, number: Number, mode: int) -> None:

@@ -15,6 +15,7 @@ from containerhost.devices.model import Device
 from containerhost.engines import ContainerState, Executed, Metrics, PoolUsage, ServerInfo, Status
 from containerhost.engines.lxd import config, cores, held, operations, rescue_mount
 from containerhost.engines.lxd.client import LxdClient, VersionedInstance
+from containerhost.engines.lxd.device_nodes import DeviceNodes
 from containerhost.engines.lxd.idmap import idmap
 from containerhost.engines.lxd.serialized_create import SerializedCreate
 from containerhost.engines.lxd.stale_devices import StaleDevices
@@ -54,7 +55,8 @@ class LxdEngine:
         self._serialized_create = SerializedCreate(client, locks)
         self._privileged = privileged or Privileged()
         self._host = host or Host()
-        self.stale_devices = StaleDevices(self, self._privileged, self._host)
+        self.nodes = DeviceNodes(self, self._privileged)
+        self.stale_devices = StaleDevices(self, self._privileged, self._host, self.nodes)
         self._restart_limit = restart_limit
         self._pool_drivers: dict[str, str] = {}
         self._inits: dict[str, tuple[int, int]] = {}  # pid, and when it began
@@ -298,10 +300,12 @@ class LxdEngine:
             missing = config.lacking(instance["config"], fixed)
             if missing and STATUSES.get(instance["status_code"]) is not Status.STOPPED:
                 self._complete(name, devices, missing)
-            self.stale_devices.retry_after_cleanup(name, instance, lambda: self.client.patch_instance(
-                name, {"config": missing, "devices": devices}, etag), grants_of([part]))
+            self.stale_devices.retry_after_cleanup(
+                name, instance, instance["devices"] | devices, lambda: self.client.patch_instance(
+                    name, {"config": missing, "devices": devices}, etag), grants_of([part]))
 
         self.change(name, change)
+        self.nodes.restore(name, devices)
         if any(grant.device.rdma for grant in grants_of([part])) and (pid := self.pid(name)):
             rdma_netns.enter(self._privileged, self._host, pid, grants_of([part]))
 
@@ -329,7 +333,7 @@ class LxdEngine:
             if isinstance(part, Grant):
                 self._require_interfaces(name, [instance["devices"][key] for key in go & instance["devices"].keys()])
             with self.fenced(name, part) if isinstance(part, BlockDevice) else contextlib.nullcontext():
-                self.stale_devices.retry_after_cleanup(name, instance, lambda: self.client.replace_instance(
+                self.stale_devices.retry_after_cleanup(name, instance, kept, lambda: self.client.replace_instance(
                     name, instance | {"devices": kept}, etag))
 
         try:

@@ -107,6 +107,7 @@ class Live:
         if kernel and pid:
             self._privileged.raise_limits(pid, kernel)
         self._write(spec.name, steps(current.instance, wanted, kept=wanted.granted), current)
+        self._engine.nodes.restore(spec.name, wanted.granted)
         if limits(current.instance, wanted) != current.instance:
             cores.wait_applied(self._client, self._engine.change, self._host, spec.name, pid,
                                wanted.config.get(cores.LIMIT))
@@ -140,7 +141,9 @@ class Live:
         """Take everything granted from the running container and give it the grants of ``spec``: for one that does not
         have what LXD says it has, or has more."""
         self._engine.stale_devices.clear(spec.name, current.instance)
-        self._write(spec.name, steps(current.instance, self._target(spec), kept={}), current)
+        wanted = self._target(spec)
+        self._write(spec.name, steps(current.instance, wanted, kept={}), current)
+        self._engine.nodes.restore(spec.name, wanted.granted)
 
     def _target(self, spec: ContainerSpec) -> Target:
         extensions = self._client.extensions
@@ -155,8 +158,8 @@ class Live:
     def _do(self, name: str, step: Step, instance: Instance, etag: str) -> None:
         changed = step(instance)
         if changed != instance:
-            self._engine.stale_devices.retry_after_cleanup(name, instance,
-                                                           lambda: self._client.replace_instance(name, changed, etag))
+            self._engine.stale_devices.retry_after_cleanup(
+                name, instance, changed["devices"], lambda: self._client.replace_instance(name, changed, etag))
 
 
 def require_running(instance: Instance) -> None:

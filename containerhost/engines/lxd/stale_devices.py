@@ -8,16 +8,16 @@ it forgets its name on the host first and the device last; killed in between, it
 ("Device didn't provide a link property to use").
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from containerhost import errors
 from containerhost.engines.lxd.client import LxdClient
+from containerhost.engines.lxd.device_nodes import DeviceNodes, Devices
 from containerhost.grants import Grant
 from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
 
-DEFAULT = "default"
 Instance = Mapping[str, Any]
 
 
@@ -30,26 +30,29 @@ class Engine(Protocol):
 
 
 class StaleDevices:
-    def __init__(self, engine: Engine, privileged: Privileged, host: Host) -> None:
+    def __init__(self, engine: Engine, privileged: Privileged, host: Host, nodes: DeviceNodes) -> None:
         self._engine = engine
         self._privileged = privileged
         self._host = host
+        self._nodes = nodes
 
-    def retry_after_cleanup(self, name: str, instance: Instance, act: Callable[[], None],
+    def retry_after_cleanup(self, name: str, instance: Instance, after: Devices, act: Callable[[], None],
                             absent: Sequence[Grant] = ()) -> None:
-        """Change a container; once more, where stale devices were in the way.
+        """Change a container's devices; once more, where stale devices were in the way.
 
         :param instance: as LXD describes it before
-        :param absent: grants that it does not have then
+        :param after: its devices then
+        :param absent: grants that it does not have before
         """
-        try:
-            act()
-        except (errors.EngineUnavailable, errors.EngineTimeout, errors.EngineConflict):
-            raise
-        except errors.EngineError:
-            if not self.clear(name, instance, absent):
+        with self._nodes.fenced(name, instance["devices"], after):
+            try:
+                act()
+            except (errors.EngineUnavailable, errors.EngineTimeout, errors.EngineConflict):
                 raise
-            act()
+            except errors.EngineError:
+                if not self.clear(name, instance, absent):
+                    raise
+                act()
 
     def clear(self, name: str, instance: Instance, absent: Sequence[Grant] = ()) -> bool:
         """Remove what a killed attachment or detachment left in a running container.
@@ -63,16 +66,9 @@ class StaleDevices:
         self._engine.await_changes(name)
         if self._engine.client.instance(name).instance["devices"] != instance["devices"]:
             raise errors.EngineConflict(f"a change of container {name} has just ended")
-        nodes = self._clear_nodes(name, pid, {*instance["devices"], *instance.get("expanded_devices", ())})
+        nodes = self._nodes.forget(name, pid, sorted({*instance["devices"], *instance.get("expanded_devices", ())}))
         fetched = self._fetch_interfaces(pid, absent)
         return self._name_interfaces(name, instance) or fetched or nodes
-
-    def _clear_nodes(self, name: str, pid: int, known: Collection[str]) -> bool:
-        client = self._engine.client
-        project = client.settings.project or DEFAULT
-        directory = name if project == DEFAULT else f"{project}_{name}"
-        server = client.server()["environment"]["server_pid"]
-        return self._privileged.forget_nodes(server, directory, pid, sorted(known)) > 0
 
     def _fetch_interfaces(self, pid: int, absent: Sequence[Grant]) -> bool:
         inside = self._privileged.inside(pid).netdevs

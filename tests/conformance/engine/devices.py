@@ -11,16 +11,19 @@ from pathlib import Path
 import fixtures
 from testtools.matchers import Contains
 
-from containerhost import errors
+from containerhost import charnodes, errors
 from containerhost.allocation.choice import Request
 from containerhost.devices.model import CharNode, Device
 from containerhost.devices.scan import scan
 from containerhost.grants import GpuGrant, Grant
+from containerhost.linux.files import Directory, closing
 from containerhost.linux.poll import wait_until
+from containerhost.process import namespaces
+from containerhost.storage import mountapi
 from containerhost.vendors import own
 from containerhost.vendors.base import GpuVendor
 from tests.conformance.engine import frame
-from tests.conformance.engine.frame import ENXIO, EPERM, TIMEOUT
+from tests.conformance.engine.frame import EACCES, ENODEV, ENXIO, EPERM, TIMEOUT
 from tests.waiting import await_that
 
 
@@ -148,6 +151,54 @@ class Devices(frame.DeviceFrame):
         self.engine.verify("c1", [])
         self.engine.restart("c1", timeout=TIMEOUT, force=True)
         self.engine.verify("c1", [])
+
+    def test_no_path_opens_what_was_detached(self):
+        """A tenant keeps a node that the engine takes away by mounting it at a second place before."""
+        gpus, (_, vf) = tuple(Request(gpu.id) for gpu in self.gpus[:2]), self.requests()
+        requests = (*gpus, vf)
+        for hot in (False, True):
+            grants = self.allocator.acquire(requests, self.consumer())
+            self.engine.create(self.spec(parts=grants))
+            self.engine.update_devices("c1", () if hot else grants)
+            self.engine.start("c1")
+            self.up()
+            for grant in grants if hot else ():
+                self.engine.attach("c1", grant)
+            self.engine.verify("c1", grants)
+            kept = {node.path: self.kept(node.path) for grant in grants for node in grant.nodes}
+            remaining = list(grants)
+            for grant in grants:
+                remaining.remove(grant)
+                self.engine.detach("c1", grant, remaining)
+                opens = {node.path for other in remaining for node in other.nodes}
+                self.assertEqual({path: path in opens for path in kept},
+                                 {path: self.opens(place) for path, place in kept.items()}, (hot, grant.device.id))
+            for grant in grants:  # what was denied is permitted again, at the node of the engine's
+                self.engine.attach("c1", grant)
+            self.engine.verify("c1", grants)
+            self.assertEqual(set(), {path for path in kept if not self.opens(path)})
+            self.engine.delete("c1")
+            self.assertEqual((), self.allocator.release(self.consumer()))
+
+    def kept(self, path: str) -> str:
+        """Mount a node of the container at a second place in it, as its tenant may."""
+        place, pid = Path("/", f"kept{path.replace('/', '-')}"), self.engine.pid("c1")
+
+        def act() -> None:
+            namespaces.make_files_as(*root)
+            place.touch()
+            with Directory("/") as directory, closing(mountapi.shown_again(path)) as mount:
+                mountapi.place(mount, place.name, directory.fd)
+
+        root = charnodes.root_of(pid)
+        namespaces.within(f"/proc/{pid}/ns/mnt", act)
+        return str(place)
+
+    def opens(self, path: str) -> bool:
+        """Return whether the kernel lets the container open a node: no driver is behind an emulated one."""
+        said = self.inside("c1", "cat", path)[1]
+        self.assertTrue(any(each in said for each in (ENODEV, EPERM, EACCES)), said)
+        return ENODEV in said
 
     def test_interface_that_the_guest_renamed_is_told_and_stays(self):
         _, grant = self.ready()

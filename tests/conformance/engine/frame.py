@@ -24,7 +24,9 @@ from tests.functional.lxd import memlock
 from tests.waiting import await_that
 
 MiB = 1 << 20
-ENXIO, EPERM = "No such device or address", "Operation not permitted"
+EACCES, EPERM = "Permission denied", "Operation not permitted"
+ENODEV = "No such device"  # of a number that no driver has; ENXIO of one that a driver has no device for
+ENXIO = f"{ENODEV} or address"
 TIMEOUT = 60  # s; for what ends at once where it works
 # The host's Python, for what a small image has no program for.
 PYTHON = tuple(Mount(name or "usr", str(Path("/usr", name)), f"/{name or 'usr'}") for name in ("lib", "lib64", "")

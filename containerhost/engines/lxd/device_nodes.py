@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fence the nodes of devices that leave a running container, before LXD removes them.
+
+LXD unlinks a node, but a bind mount in the container keeps its inode, and writes no device rules for unprivileged
+containers: the tenant could open the device for as long as the container runs, whoever has it then.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from containerhost import errors
+from containerhost.engines.lxd.client import LxdClient
+from containerhost.privileged import Privileged
+
+DEFAULT_PROJECT = "default"
+DEFAULT_MODE = "0660"  # of the nodes of a device without a mode of its own
+WITH_NODES = frozenset({"gpu", "unix-char"})
+
+Devices = Mapping[str, Mapping[str, str]]
+
+
+class Engine(Protocol):
+    client: LxdClient
+
+    def pid(self, name: str) -> int | None: ...
+
+
+class DeviceNodes:
+    def __init__(self, engine: Engine, privileged: Privileged) -> None:
+        self._engine = engine
+        self._privileged = privileged
+
+    @contextlib.contextmanager
+    def fenced(self, name: str, before: Devices, after: Devices) -> Iterator[None]:
+        """Fence the nodes of devices that leave a container while the block removes them. If LXD refuses, they are
+        restored; not where it may go on by itself: :meth:`restore` is for a caller that gives them back.
+
+        :param before, after: the container's devices
+        """
+        leaving = with_nodes({key: device for key, device in before.items() if after.get(key) != device})
+        pid = self._engine.pid(name) if leaving else None
+        if pid is None:
+            yield
+            return
+        self._privileged.fence_nodes(*self._place(name), pid, sorted(leaving))
+        try:
+            yield
+        except (errors.EngineUnavailable, errors.EngineTimeout):
+            raise
+        except errors.EngineError:
+            self.restore(name, leaving)
+            raise
+
+    def restore(self, name: str, devices: Devices) -> None:
+        """Let a container, if it runs, open the nodes of devices that it has. Idempotent."""
+        having = with_nodes(devices)
+        pid = self._engine.pid(name) if having else None
+        if pid is not None:
+            modes = {key: int(device.get("mode", DEFAULT_MODE), 8) for key, device in having.items()}
+            self._privileged.restore_nodes(*self._place(name), pid, modes)
+
+    def forget(self, name: str, pid: int, known: list[str]) -> bool:
+        """Remove the nodes of devices that LXD does not know of; whether there were any."""
+        return self._privileged.forget_nodes(*self._place(name), pid, known) > 0
+
+    def _place(self, name: str) -> tuple[int, str]:
+        """Return the daemon's process, and what it calls the directory of a container's nodes."""
+        client = self._engine.client
+        project = client.settings.project or DEFAULT_PROJECT
+        directory = name if project == DEFAULT_PROJECT else f"{project}_{name}"
+        return client.server()["environment"]["server_pid"], directory
+
+
+def with_nodes(devices: Devices) -> Devices:
+    return {key: device for key, device in devices.items() if device["type"] in WITH_NODES}
