@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose which cores each opted-in container has, for a number of cores each. Pure.
+"""Match cores with the containers that may have them. Pure.
 
-Who has cores keeps them as far as it may; further ones come from the node that it is on, and hardware threads of one
-core together. No two containers share a core, unless there are fewer than the least of all.
+Both questions about cores, how many a container can have and which ones it has, are bipartite matchings of cores with
+containers, which grow by augmenting paths: a core that is matched already passes to another container if the one that
+has it can have another core. So a division reaches whatever is possible with the permitted cores of all, and a core
+idles only if nobody who could use it may have it.
+
+Sets of cores are masks here: bit N is a core.
 """
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 Cores = frozenset[int]
@@ -23,57 +28,186 @@ class Share(NamedTuple):
     present: Cores
 
 
+class Matching:
+    """Give cores to takers, each core to one at most.
+
+    :param allowed: by taker, which cores it may have
+    :param held: by taker, which it has already
+    :ivar held: by taker, which it has
+    """
+
+    def __init__(self, allowed: Sequence[int], held: Sequence[int] | None = None) -> None:
+        self.held = list(held) if held is not None else [0] * len(allowed)
+        self._allowed = allowed
+        self._free = _union(allowed) & ~_union(self.held)
+        self._open = set(range(len(allowed)))  # takers that may be able to get one more
+
+    def free(self, taker: int) -> int:
+        """Return the cores that nobody has and the taker may have."""
+        return self._allowed[taker] & self._free
+
+    def give(self, taker: int, cores: int) -> None:
+        """Give a taker some of its free cores."""
+        self.held[taker] |= cores
+        self._free &= ~cores
+
+    def take(self, taker: int) -> bool:
+        """Give a taker one more core, by the shortest augmenting path.
+
+        :returns: False if that is impossible: it will be, whatever is taken afterwards
+        """
+        if taker not in self._open:
+            return False
+        reached: dict[int, tuple[int, int]] = {taker: (taker, 0)}  # by which other taker, and its core that would pass
+        queue = [taker]
+        for at in queue:  # which grows meanwhile
+            if free := self.free(at):
+                self._pass_on(at, free & -free, reached)
+                return True
+            for other in self._open - reached.keys():
+                if common := self.held[other] & self._allowed[at]:
+                    reached[other] = (at, common & -common)
+                    queue.append(other)
+        self._open -= reached.keys()  # no free core is in reach of any of them
+        return False
+
+    def _pass_on(self, at: int, core: int, reached: Mapping[int, tuple[int, int]]) -> None:
+        self.give(at, core)
+        while reached[at][0] != at:
+            to, passed = reached[at]
+            self.held[at] ^= passed
+            self.held[to] |= passed
+            at = to
+
+
+class Supply:
+    """Tell a policy whether a container can have one more core. Containers with the same permitted cores are counted
+    together.
+
+    :param permitted: by container
+    """
+
+    def __init__(self, permitted: Mapping[str, Cores]) -> None:
+        sets = list(set(permitted.values()))
+        number = {cores: number for number, cores in enumerate(sets)}
+        self._taker = {name: number[cores] for name, cores in permitted.items()}
+        self._matching = Matching([sum(1 << core for core in cores) for cores in sets])
+
+    def take(self, name: str, count: int) -> int:
+        """Take cores for a container.
+
+        :returns: how many it can have in addition to what was taken for it and for others
+        """
+        return next((had for had in range(count) if not self._matching.take(self._taker[name])), count)
+
+
+class Hardware:
+    """Number the host's CPUs so that those of a core, and cores of a node, follow each other.
+
+    :param hardware: the hardware cores of the host with their NUMA nodes, each as its threads
+    :param others: further CPUs, of which nothing is known
+    """
+
+    def __init__(self, hardware: Iterable[tuple[int, Cores]], others: Cores) -> None:
+        known = sorted(((node, min(core), sorted(core)) for node, core in hardware if core))
+        rest = sorted(others.difference(*(core for _, _, core in known)))
+        ordered = [(-1, cpu, [cpu]) for cpu in rest] + known
+        self._cpus = [cpu for _, _, core in ordered for cpu in core]
+        self._bit = {cpu: 1 << place for place, cpu in enumerate(self._cpus)}
+        cores = [(node, _union(self._bit[cpu] for cpu in core)) for node, _, core in ordered]
+        self._core = [core for _, core in cores for _ in range(core.bit_count())]
+        self._nodes = [_union(core for at, core in cores if at == node) for node in sorted({node for node, _ in cores})]
+        self._masks: dict[Cores, int] = {}
+
+    def mask(self, cores: Cores) -> int:
+        if cores not in self._masks:
+            self._masks[cores] = _union(self._bit[core] for core in cores)
+        return self._masks[cores]
+
+    def cores(self, mask: int) -> Cores:
+        return frozenset(self._cpus[core.bit_length() - 1] for core in _bits(mask))
+
+    def nearest(self, own: int, free: int, count: int) -> int:
+        """Return so many free CPUs, or all: threads of its own cores first, then of its node and of the one with most
+        room; there whole cores before parts."""
+        taken = self._some(free & _union(self._core[cpu.bit_length() - 1] for cpu in _bits(own)), count)
+        for node in sorted(self._nodes, key=lambda node: (not node & own, -(node & free).bit_count())):
+            for some in (self._whole, self._some):
+                if (missing := count - taken.bit_count()) > 0:
+                    taken |= some(node & free & ~taken, missing)
+        return taken
+
+    def _whole(self, free: int, count: int) -> int:
+        """Return CPUs of cores of which all threads are free, at most so many."""
+        taken = 0
+        while free and taken.bit_count() < count:
+            core = self._core[(free & -free).bit_length() - 1]
+            if core & free == core:
+                taken |= self._some(core, count - taken.bit_count())
+            free &= ~core
+        return taken
+
+    @staticmethod
+    def _some(free: int, count: int) -> int:
+        return _union(itertools.islice(_bits(free), max(0, count)))
+
+
 def choose(shares: Sequence[Share], hardware: Sequence[tuple[int, Cores]], least: Mapping[str, int]
            ) -> dict[str, Cores]:
     """Return the cores of each.
 
+    A container keeps its cores as far as its size and the others allow; when it shrinks it keeps whole cores of the
+    node where it has most. No two containers share a core, unless there are fewer than the least of all.
+
     :param hardware: the hardware cores of the host with their NUMA nodes, each as its threads
     :param least: cores below which a container shares some rather than having fewer
     """
-    place = {cpu: (node, min(core)) for node, core in hardware for cpu in core}
-    chosen: dict[str, Cores] = {}
-    taken: set[int] = set()
+    shares = sorted(shares, key=lambda share: (len(share.allowed), share.name))
+    host = Hardware(hardware, frozenset[int]().union(*(share.allowed for share in shares)))
+    allowed = [host.mask(share.allowed) for share in shares]
+    kept = Matching([host.mask(share.present & share.allowed) for share in shares])
+    for number, share in enumerate(shares):
+        _fill(kept, number, host.nearest(0, kept.free(number), share.size), share.size)
+    chosen = Matching(allowed, kept.held)
+    for number, share in enumerate(shares):
+        own = chosen.held[number]
+        _fill(chosen, number, host.nearest(own, chosen.free(number), share.size - own.bit_count()), share.size)
+    found = {share.name: host.cores(cores) for share, cores in zip(shares, chosen.held, strict=True)}
+    _share(found, shares, least)
+    return found
+
+
+def _fill(matching: Matching, taker: int, best: int, size: int) -> None:
+    matching.give(taker, best)
+    while matching.held[taker].bit_count() < size and matching.take(taker):
+        pass
+
+
+def _share(found: dict[str, Cores], shares: Sequence[Share], least: Mapping[str, int]) -> None:
+    """Let containers that have fewer cores than their least share some with those that have fewest users."""
+    users: dict[int, int] = {}
+    for cores in found.values():
+        for core in cores:
+            users[core] = users.get(core, 0) + 1
     for share in shares:
-        kept = _kept(share, place, taken)
-        taken |= kept
-        chosen[share.name] = kept
-    for share in sorted(shares, key=lambda share: (len(share.allowed), share.name)):
-        free = share.allowed - taken
-        more = _nearest(chosen[share.name], free, share.size - len(chosen[share.name]), place)
-        taken |= more
-        chosen[share.name] |= more
-    users = dict.fromkeys(taken, 1)
-    for share in shares:
-        short = least[share.name] - len(chosen[share.name])
-        others = sorted(share.allowed - chosen[share.name], key=lambda cpu: (users.get(cpu, 0), cpu))[:max(0, short)]
-        for cpu in others:
-            users[cpu] = users.get(cpu, 0) + 1
-        chosen[share.name] |= frozenset(others)
-    return chosen
+        short = least[share.name] - len(found[share.name])
+        if short > 0:
+            others = sorted(share.allowed - found[share.name],
+                            key=lambda core: (users.get(core, 0), core not in share.present, core))[:short]
+            users |= {core: users.get(core, 0) + 1 for core in others}
+            found[share.name] |= frozenset(others)
 
 
-def _kept(share: Share, place: Mapping[int, tuple[int, int]], taken: set[int]) -> Cores:
-    """Return those of its cores that it keeps: most of one node, whole hardware cores."""
-    mine = (share.present & share.allowed) - taken
-    on_node: dict[int, int] = {}
-    for cpu in mine:
-        on_node[_at(cpu, place)[0]] = on_node.get(_at(cpu, place)[0], 0) + 1
-    ordered = sorted(mine, key=lambda cpu: (-on_node[_at(cpu, place)[0]], *_at(cpu, place), cpu))
-    return frozenset(ordered[:share.size])
+def _union(masks: Iterable[int]) -> int:
+    found = 0
+    for mask in masks:
+        found |= mask
+    return found
 
 
-def _nearest(own: Cores, free: Cores, count: int, place: Mapping[int, tuple[int, int]]) -> Cores:
-    """Return free cores: threads of its own hardware cores first, then of its node, whole ones before parts."""
-    nodes, cores = {_at(cpu, place)[0] for cpu in own}, {_at(cpu, place) for cpu in own}
-    size: dict[tuple[int, int], int] = {}
-    for cpu in free:
-        size[_at(cpu, place)] = size.get(_at(cpu, place), 0) + 1
-    room = {node: sum(1 for cpu in free if _at(cpu, place)[0] == node) for node, _ in size}
-    ordered = sorted(free, key=lambda cpu: (
-        _at(cpu, place) not in cores, _at(cpu, place)[0] not in nodes, -room[_at(cpu, place)[0]],
-        -size[_at(cpu, place)], *_at(cpu, place), cpu))
-    return frozenset(ordered[:max(0, count)])
-
-
-def _at(cpu: int, place: Mapping[int, tuple[int, int]]) -> tuple[int, int]:
-    return place.get(cpu, (-1, cpu))
+def _bits(mask: int) -> Iterator[int]:
+    """Yield each bit of a mask, the lowest first."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest
+        mask ^= lowest

@@ -2,13 +2,13 @@
 """Decide which size each opted-in container is to have, and what of it can be done now. Pure."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from containerhost.elastic import corechoice, policies
 from containerhost.elastic.claim import Claim
 from containerhost.elastic.corechoice import Cores, Share
-from containerhost.elastic.policies import Demand, Policy
+from containerhost.elastic.policies import Demand, Policy, Pool
 from containerhost.engines.capabilities import Size
 from containerhost.inside import resources
 
@@ -27,7 +27,7 @@ class Member:
     :ivar document: of its resources, as the driver or this service wrote it; None where there is none yet
     :ivar used: busy cores in the last rounds
     :ivar pressure: per cent of the time in which a process waited for a core; None where it is not known
-    :ivar memory_used: bytes that its processes cannot do without
+    :ivar memory_used: bytes that its processes cannot do without; None where nobody knows
     """
 
     key: str
@@ -38,7 +38,7 @@ class Member:
     document: str | None
     used: tuple[float, ...] = ()
     pressure: float | None = None
-    memory_used: int = 0
+    memory_used: int | None = None
 
     @property
     def cores(self) -> Cores:
@@ -77,7 +77,7 @@ class Capacity:
 
     :ivar cores: online, and not dedicated
     :ivar hardware: the host's hardware cores with their NUMA nodes, each as its threads
-    :ivar memory: bytes
+    :ivar memory: bytes, those of fixed sizes included
     """
 
     cores: Cores
@@ -88,11 +88,13 @@ class Capacity:
 def sizes(members: Sequence[Member], capacity: Capacity, policy: Policy) -> dict[str, Size]:
     """Return which size each is to have in the end.
 
-    A container with none of the permitted cores left keeps what it has.
+    A container of which no permitted core is left divides with the others the cores that it has.
     """
-    permitted = {member.key: capacity.cores & (member.claim.choice or capacity.cores) for member in members}
+    online = frozenset[int]().union(*(threads for _, threads in capacity.hardware))
+    permitted = {member.key: (capacity.cores & member.claim.choice if member.claim.choice else capacity.cores)
+                 or member.cores & online for member in members}
     members = [member for member in members if permitted[member.key]]
-    counts = policy(len(frozenset[int]().union(*permitted.values())), [Demand(
+    counts = policy(corechoice.Supply({member.key: permitted[member.key] for member in members}), [Demand(
         member.key, member.claim.cores.least, member.claim.cores.most, member.count, member.claim.priority,
         policies.cores_needed(member.count, member.used, member.pressure)) for member in members])
     cores = corechoice.choose([Share(member.key, counts[member.key], permitted[member.key], member.cores)
@@ -106,7 +108,8 @@ def _memories(members: Sequence[Member], capacity: int, policy: Policy) -> dict[
     """Return the memory of each. One whose memory is fixed keeps it."""
     found = {member.key: member.memory for member in members}
     moving = [member for member in members if not member.claim.memory.is_fixed]
-    amounts = policy(capacity // UNIT, [_memory_demand(member) for member in moving])
+    fixed = sum(member.memory for member in members if member.claim.memory.is_fixed)
+    amounts = policy(Pool((capacity - fixed) // UNIT), [_memory_demand(member) for member in moving])
     for member in moving:
         wanted = max(member.claim.memory.least, min(member.claim.memory.most, amounts[member.key] * UNIT))
         band = max(UNIT, member.claim.memory.most // BAND)
@@ -116,9 +119,9 @@ def _memories(members: Sequence[Member], capacity: int, policy: Policy) -> dict[
 
 
 def _memory_demand(member: Member) -> Demand:
-    """Return the demand in units. What its processes use stays."""
-    needed = _units(needed_memory(member.memory_used))
+    """Return the demand in units. What its processes use stays, and all that it has where the use is not known."""
     most, present = _units(member.claim.memory.most), _units(member.memory)
+    needed = present if member.memory_used is None else _units(needed_memory(member.memory_used))
     least = min(most, max(_units(member.claim.memory.least), min(needed, present)))
     return Demand(member.key, least, most, present, member.claim.priority, needed)
 
@@ -131,23 +134,17 @@ def _units(size: int) -> int:
     return -(-size // UNIT)
 
 
-def is_shared(wanted: Mapping[str, Size]) -> bool:
-    """Return whether cores are so few that containers share some."""
-    return sum(len(size.cores) for size in wanted.values()) > len(frozenset[int]().union(
-        *(size.cores for size in wanted.values())))
-
-
-def possible(member: Member, wanted: Size, held: Cores, memory_free: int, *, shared: bool) -> Size | None:
+def possible(member: Member, wanted: Size, leaving: Cores, memory_free: int) -> Size | None:
     """Return the size that a container can have now, on its way to what it is to have; None if it has to wait for
     others, or has it.
 
-    :param held: cores that others have still, or were promised
+    :param leaving: cores that others still have, or were promised, and are to lose
     :param memory_free: unallocated bytes
-    :param shared: whether cores are so few that some are had by several
     """
     # Two that were frozen in turn may both have a core: each may keep it, or they would wait for each other.
-    cores = wanted.cores if shared else wanted.cores - (held - member.cores)
-    memory = min(wanted.memory, member.memory + max(0, memory_free))
+    cores = wanted.cores - (leaving - member.cores)
+    more, free = wanted.memory - member.memory, max(0, memory_free)
+    memory = member.memory + (more if more <= free else free // UNIT * UNIT)
     if len(cores) < member.claim.cores.least and len(cores) < len(wanted.cores):
         cores = member.cores
     if not cores or (cores == member.cores and memory == member.memory):

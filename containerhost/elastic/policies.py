@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decide how many units of a resource each opted-in container is to have. Pure.
 
-A unit is a core, or a piece of memory. A policy maps a capacity and the demands on it to an amount for each. Of every
-policy holds:
+A unit is a core, or a piece of memory. A policy maps a supply of units and the demands on it to an amount for each. Of
+every policy holds:
 
 - each has at least its least and at most its most;
-- the sum is at most the capacity; if not even the leasts fit, each has its least and no more;
+- beyond the leasts each has what it can have of the supply; where not even the leasts fit, nobody has more than those;
 - where nothing else changes, a second division of what the first one gave changes nothing.
 
-Fairness is max-min: the next unit goes to who has the smallest part of its most, which is what its owner claimed.
-Between equals it stays with who has it already.
+Fairness is max-min: the next unit goes to the container with the smallest part of its most, which is what its owner
+claimed, of those that can have one. What sets of containers can have of a supply is a polymatroid (that of a matching,
+or of a sum), for which this greedy choice is the best (Edmonds 1970). Between equals it stays with the one that has it.
 """
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 Amounts = dict[str, int]
 
@@ -35,57 +36,74 @@ class Demand(NamedTuple):
     need: int = 0
 
 
-def fair(capacity: int, demands: Sequence[Demand]) -> Amounts:
+class Supply(Protocol):
+    def take(self, name: str, count: int) -> int:
+        """Take units for a container.
+
+        :returns: how many it can have in addition to what was taken for it and for others; if it is fewer than
+            ``count``, it can have no more ever
+        """
+
+
+class Pool:
+    """A supply of which everybody can have everything."""
+
+    def __init__(self, capacity: int) -> None:
+        self._left = capacity
+
+    def take(self, name: str, count: int) -> int:
+        taken = max(0, min(count, self._left))
+        self._left -= taken
+        return taken
+
+
+def fair(supply: Supply, demands: Sequence[Demand]) -> Amounts:
     """Divide everything in proportion to what each may have."""
-    return _filled(capacity, demands, [lambda demand: demand.most])
+    return _filled(supply, demands, [lambda demand: demand.most])
 
 
-def priority(capacity: int, demands: Sequence[Demand]) -> Amounts:
+def priority(supply: Supply, demands: Sequence[Demand]) -> Amounts:
     """Serve the highest priority first, in full; equal ones are served as :func:`fair` does."""
-    amounts = _leasts(demands)
-    for level in sorted({demand.priority for demand in demands}, reverse=True):
-        _fill(amounts, capacity, demands, lambda demand, level=level: (  # type: ignore[misc]
-            demand.most if demand.priority == level else amounts[demand.name]))
-    return amounts
+    levels = sorted({demand.priority for demand in demands}, reverse=True)
+    return _filled(supply, demands, [lambda demand, level=level: (  # type: ignore[misc]
+        demand.most if demand.priority == level else 0) for level in levels])
 
 
-def load(capacity: int, demands: Sequence[Demand]) -> Amounts:
+def load(supply: Supply, demands: Sequence[Demand]) -> Amounts:
     """Give each what it needs; what nobody needs stays where it is, so that nothing moves for nothing."""
-    return _filled(capacity, demands, [lambda demand: min(demand.need, demand.most),
-                                       lambda demand: min(demand.present, demand.most)])
+    return _filled(supply, demands, [lambda demand: min(demand.need, demand.most),
+                                     lambda demand: min(demand.present, demand.most)])
 
 
-Policy = Callable[[int, Sequence[Demand]], Amounts]
+Policy = Callable[[Supply, Sequence[Demand]], Amounts]
 POLICIES: Mapping[str, Policy] = {"fair": fair, "priority": priority, "load": load}
 
 
-def _filled(capacity: int, demands: Sequence[Demand], ceilings: Sequence[Callable[[Demand], int]]) -> Amounts:
-    amounts = _leasts(demands)
+def _filled(supply: Supply, demands: Sequence[Demand], ceilings: Sequence[Callable[[Demand], int]]) -> Amounts:
+    amounts = {demand.name: demand.least for demand in demands}
+    for demand in demands:
+        supply.take(demand.name, demand.least)
     for ceiling in ceilings:
-        _fill(amounts, capacity, demands, ceiling)
+        _fill(amounts, supply, demands, ceiling)
     return amounts
 
 
-def _leasts(demands: Sequence[Demand]) -> Amounts:
-    return {demand.name: demand.least for demand in demands}
-
-
-def _fill(amounts: Amounts, capacity: int, demands: Sequence[Demand], ceiling: Callable[[Demand], int]) -> None:
-    """Give what is left of the capacity, unit by unit, to those that are below their ceiling."""
-    def entry(demand: Demand) -> tuple[Fraction, bool, str]:
+def _fill(amounts: Amounts, supply: Supply, demands: Sequence[Demand], ceiling: Callable[[Demand], int]) -> None:
+    """Give unit by unit to those that are below their ceiling."""
+    def entry(demand: Demand) -> tuple[float, bool, str]:
         amount = amounts[demand.name]
-        return Fraction(amount, demand.most), demand.present <= amount, demand.name
+        # Below 2^26 units the nearest floats of two fractions differ if the fractions do.
+        return amount / demand.most, demand.present <= amount, demand.name
 
     by_name = {demand.name: demand for demand in demands}
-    left = capacity - sum(amounts.values())
     waiting = [entry(demand) for demand in demands if amounts[demand.name] < ceiling(demand)]
     heapq.heapify(waiting)
-    while left > 0 and waiting:
+    while waiting:
         demand = by_name[heapq.heappop(waiting)[2]]
-        amounts[demand.name] += 1
-        left -= 1
-        if amounts[demand.name] < ceiling(demand):
-            heapq.heappush(waiting, entry(demand))
+        if supply.take(demand.name, 1):
+            amounts[demand.name] += 1
+            if amounts[demand.name] < ceiling(demand):
+                heapq.heappush(waiting, entry(demand))
 
 
 BUSY = Fraction(9, 10)  # of its cores: who uses more could use another one

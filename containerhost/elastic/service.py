@@ -37,6 +37,7 @@ from containerhost.sysfs import Host
 
 LOG = logging.getLogger(__name__)
 
+NONE = frozenset[int]()
 POLL_INTERVAL = 0.2  # s between two looks at guests that are waited for
 LEAST_PAUSE = 1.0  # s between two rounds
 
@@ -152,20 +153,30 @@ class Service:
         for key, step in list(self.steps.items()):
             if not step.devices:
                 by_key[key] = self._go_on(by_key[key], step, wanted.get(key))
-        held = {key: member.cores | self._promised(key) for key, member in by_key.items()}
+        def leaving(key: str) -> frozenset[int]:
+            return (by_key[key].cores | self._promised(key)) - (wanted[key].cores if key in wanted else NONE)
+
+        going = {key: leaving(key) for key in by_key}
         memory = {key: max(member.memory, self._promised_memory(key)) for key, member in by_key.items()}
-        shared = plan.is_shared(wanted)
+        waiting, is_quiet = [], True
         # Who loses comes first: what is lost at once can be had by others in the same round.
         for member in sorted(by_key.values(), key=lambda member: not self._loses(member, wanted)):
             key = member.key
-            if key not in wanted or key in self.steps or self._changes.is_resting(key):
-                continue
-            others = frozenset[int]().union(*(cores for other, cores in held.items() if other != key))
-            size = plan.possible(member, wanted[key], others, capacity.memory - sum(memory.values()), shared=shared)
-            if size is not None:
-                by_key[key] = self._begin(member, size)
-            held[key] = by_key[key].cores | self._promised(key)
-            memory[key] = max(by_key[key].memory, self._promised_memory(key))
+            if key in self.steps or self._changes.is_resting(key):
+                is_quiet = False
+            elif key in wanted:
+                others = NONE.union(*(cores for other, cores in going.items() if other != key))
+                size = plan.possible(member, wanted[key], others, capacity.memory - sum(memory.values()))
+                if size is not None:
+                    is_quiet = False
+                    by_key[key] = self._begin(member, size)
+                elif member.cores != wanted[key].cores:
+                    waiting.append(member)
+                going[key] = leaving(key)
+                memory[key] = max(by_key[key].memory, self._promised_memory(key))
+        if waiting and is_quiet:  # they wait for each other, because no core is idle: one begins, and shares some
+            member = waiting[0]
+            by_key[member.key] = self._begin(member, Size(wanted[member.key].cores, member.memory))
 
     # Looking
 
@@ -180,7 +191,7 @@ class Service:
         there = topology.read(self._host)
         isolated = id_list(self._host.text("/sys/devices/system/cpu/isolated"))
         memory = topology.memory(self._host)
-        used = sum(member.memory_used for member in members if not member.claim.memory.is_fixed)
+        used = sum(member.memory_used or 0 for member in members)
         return members, Capacity(
             there.cpus - own - isolated - self._options.reserved,
             tuple((node.id, core) for node in there.nodes for core in node.siblings),
@@ -202,11 +213,11 @@ class Service:
                         state.labels.get(resources.LABEL))
         used = self._load.observe(key, metrics.pid, member.count, metrics.cpu_time, self._monotonic())
         return dataclasses.replace(member, used=used, pressure=cpu_pressure(self._host, metrics.pid),
-                                   memory_used=self._memory_used(metrics.pid, metrics.memory))
+                                   memory_used=self._memory_used(metrics.pid, metrics.memory or None))
 
-    def _memory_used(self, pid: int, told: int) -> int:
+    def _memory_used(self, pid: int, otherwise: int | None) -> int | None:
         found = memoryuse.needed(self._host, pid)
-        return told if found is None else found
+        return otherwise if found is None else found
 
     # Acting
 
@@ -235,7 +246,7 @@ class Service:
             self._changes.forget(member.key)
             return member
         if step.applying or member.document == step.document:
-            return self._apply(member, step, "recovered")
+            return member if self._changes.is_resting(member.key) else self._apply(member, step, "recovered")
         if wanted is None or not member.loses(wanted):
             self._changes.withdraw(member, "withdrawn")
             return member
@@ -253,9 +264,10 @@ class Service:
         """
         managed, coming = self._managed(member.key), resources.parse(step.document) or {}
         size = Size(frozenset(coming["cpus"]["cores"]), coming["memory"])
-        if size.memory < member.memory and (needed := self._memory_used(member.pid, 0)) > size.memory:
-            LOG.warning("Container %s uses %d MiB, more than the %d MiB it was to have: it keeps its size", member.key,
-                        needed >> 20, size.memory >> 20)
+        needed = self._memory_used(member.pid, member.memory_used)
+        if size.memory < member.memory and (needed is None or needed > size.memory):
+            LOG.warning("Container %s keeps its size: it was to have %d MiB of memory, and uses %s", member.key,
+                        size.memory >> 20, "an unknown amount" if needed is None else f"{needed >> 20} MiB")
             self._changes.fail(member, "in use")
             return member
         try:
@@ -268,6 +280,10 @@ class Service:
                 managed.sizes.resize(current, size, {resources.LABEL: step.document})
         except errors.EngineUnavailable:
             raise  # whether it was changed is not known: the step stays
+        except errors.EngineTimeout as error:  # nor is it here, but the engine answers about others
+            LOG.warning("Container %s is changed again: %s", member.key, error)
+            self._changes.rest(member.key)
+            return member
         except (errors.EngineConflict, errors.EngineNotFound) as error:
             if not isinstance(error, errors.EngineBusy):
                 self._changes.forget(member.key)

@@ -43,6 +43,7 @@ class Container:
     size: Size | None = None
     version: int = 1
     cpu_time: int = 0
+    memory: int = MiB
     own_cores: frozenset[int] = frozenset()
 
 
@@ -72,7 +73,8 @@ class FakeEngine:
     def measured(self) -> tuple[tuple[ContainerState, Metrics], ...]:
         self.asked.append(("measured",))
         return tuple((ContainerState(name, each.status, dict(each.labels), cores=each.own_cores),
-                      dataclasses.replace(usage.NOTHING, status=each.status, pid=each.pid, cpu_time=each.cpu_time))
+                      dataclasses.replace(usage.NOTHING, status=each.status, pid=each.pid, cpu_time=each.cpu_time,
+                                          memory=each.memory))
                      for name, each in self.containers_.items())
 
     def look(self, name: str) -> Seen:

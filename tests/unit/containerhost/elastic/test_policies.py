@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from containerhost.elastic import corechoice, policies
 from containerhost.elastic.corechoice import Share
-from containerhost.elastic.policies import Demand
+from containerhost.elastic.policies import Demand, Pool
 
 
 @st.composite
@@ -35,7 +35,7 @@ class InvariantsTest(testtools.TestCase):
     @settings(max_examples=200, deadline=None)
     def test_nobody_is_outside_its_bounds_and_nothing_is_given_twice(self, capacity: int, asked: list[Demand],
                                                                      policy: str) -> None:
-        given_ = policies.POLICIES[policy](capacity, asked)
+        given_ = policies.POLICIES[policy](Pool(capacity), asked)
         self.assertEqual({demand.name for demand in asked}, given_.keys())
         for demand in asked:
             self.assertTrue(demand.least <= given_[demand.name] <= demand.most, (demand, given_))
@@ -44,47 +44,47 @@ class InvariantsTest(testtools.TestCase):
     @given(st.integers(0, 40), demands(), EVERY)
     @settings(max_examples=200, deadline=None)
     def test_a_second_division_moves_nothing(self, capacity: int, asked: list[Demand], policy: str) -> None:
-        first = policies.POLICIES[policy](capacity, asked)
+        first = policies.POLICIES[policy](Pool(capacity), asked)
         again = [demand._replace(present=first[demand.name]) for demand in asked]
-        self.assertEqual(first, policies.POLICIES[policy](capacity, again))
+        self.assertEqual(first, policies.POLICIES[policy](Pool(capacity), again))
 
     @given(st.integers(0, 40), demands())
     @settings(max_examples=100, deadline=None)
     def test_nothing_is_left_while_somebody_may_have_more(self, capacity: int, asked: list[Demand]) -> None:
         for policy in (policies.fair, policies.priority):
-            given_ = policy(capacity, asked)
+            given_ = policy(Pool(capacity), asked)
             left = capacity - sum(given_.values())
             self.assertTrue(left <= 0 or all(given_[demand.name] == demand.most for demand in asked), given_)
 
 
 class PolicyTest(testtools.TestCase):
     def test_fair_is_in_proportion_to_what_each_may_have(self) -> None:
-        self.assertEqual({"a": 2, "b": 1}, policies.fair(3, [Demand("a", 1, 4, 4), Demand("b", 1, 2, 2)]))
+        self.assertEqual({"a": 2, "b": 1}, policies.fair(Pool(3), [Demand("a", 1, 4, 4), Demand("b", 1, 2, 2)]))
         self.assertEqual({"a": 2, "b": 2, "c": 2}, policies.fair(
-            6, [Demand(name, 1, 6, 6) for name in "abc"]))
+            Pool(6), [Demand(name, 1, 6, 6) for name in "abc"]))
 
     def test_fair_is_max_min(self) -> None:
         """2/3 and 2/2, not 3/3 and 1/2."""
-        self.assertEqual({"a": 2, "b": 2}, policies.fair(4, [Demand("a", 2, 3, 3), Demand("b", 1, 2, 2)]))
+        self.assertEqual({"a": 2, "b": 2}, policies.fair(Pool(4), [Demand("a", 2, 3, 3), Demand("b", 1, 2, 2)]))
 
     def test_what_cannot_be_divided_stays_where_it_is(self) -> None:
         for holder in "ab":
             asked = [Demand(name, 1, 4, 2 if name == holder else 1) for name in "ab"]
-            self.assertEqual(2, policies.fair(3, asked)[holder])
+            self.assertEqual(2, policies.fair(Pool(3), asked)[holder])
 
     def test_priority_is_served_first_but_nobody_falls_below_its_least(self) -> None:
         asked = [Demand("low", 1, 4, 4, 1), Demand("high", 1, 4, 1, 9), Demand("also", 1, 4, 1, 9)]
         self.assertEqual({"low": 1, "high": 3, "also": 2}, policies.priority(
-            6, [each._replace(present=3) if each.name == "high" else each for each in asked]))
-        self.assertEqual({"low": 2, "high": 4, "also": 4}, policies.priority(10, asked))
+            Pool(6), [each._replace(present=3) if each.name == "high" else each for each in asked]))
+        self.assertEqual({"low": 2, "high": 4, "also": 4}, policies.priority(Pool(10), asked))
 
     def test_load_moves_what_one_does_not_need_to_who_does(self) -> None:
         asked = [Demand("idle", 1, 4, 3, need=1), Demand("busy", 1, 4, 1, need=4)]
-        self.assertEqual({"idle": 1, "busy": 3}, policies.load(4, asked))
+        self.assertEqual({"idle": 1, "busy": 3}, policies.load(Pool(4), asked))
 
     def test_load_takes_nothing_that_nobody_needs(self) -> None:
         asked = [Demand("idle", 1, 4, 3, need=1), Demand("calm", 1, 4, 1, need=1)]
-        self.assertEqual({"idle": 3, "calm": 1}, policies.load(4, asked))
+        self.assertEqual({"idle": 3, "calm": 1}, policies.load(Pool(4), asked))
 
 
 class NeedTest(testtools.TestCase):
@@ -109,7 +109,7 @@ class NeedTest(testtools.TestCase):
             for (name, has), (work, least, most) in zip(present.items(), loads, strict=True):
                 used[name] = [*used[name], min(work, has)][-3:]
                 asked.append(Demand(name, least, most, has, need=policies.cores_needed(has, used[name], None)))
-            after = policies.load(capacity, asked)
+            after = policies.load(Pool(capacity), asked)
             used = {name: used[name] if after[name] == present[name] else [] for name in present}
             present = after
             history.append(tuple(after.values()))

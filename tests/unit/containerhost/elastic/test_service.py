@@ -10,6 +10,7 @@ import testtools
 from containerhost import errors
 from containerhost.elastic import claim
 from containerhost.engines import Status
+from containerhost.engines.capabilities import Size
 from containerhost.inside import resources
 from containerhost.resizelock import resizing
 from tests.unit.containerhost.elastic.fakes import GiB, Killed, MiB, World
@@ -82,6 +83,38 @@ class RoundTest(ServiceCase):
             each.status = Status.RUNNING
         self.world.rounds(service, 3)
         self.assert_settled(a=2, b=2)
+
+    def test_containers_whose_permitted_cores_are_exchanged_do_not_wait_for_each_other(self) -> None:
+        service = self.world.service()
+        self.world.set_cores(2)
+        for name, core in (("a", 0), ("b", 1)):
+            self.engine.add(name, (1, 1), choice=frozenset({core}))
+        self.world.rounds(service, 2)
+        self.assertEqual({"a": {0}, "b": {1}}, self.world.cores())
+        a, b = (self.engine.containers_[name] for name in "ab")
+        a.labels[claim.LABEL], b.labels[claim.LABEL] = b.labels[claim.LABEL], a.labels[claim.LABEL]
+        self.world.rounds(service, 3)
+        self.assertEqual({"a": {1}, "b": {0}}, self.world.cores())
+
+    def test_where_minima_do_not_fit_on_a_node_the_other_one_waits_for_what_is_given_up(self) -> None:
+        """Cores 0 and 1 are too few for three containers; on 2 and 3 a guest that listens shrinks for another."""
+        self.world.engine.check = self.require_free
+        self.engine.add("old", (1, 2), choice=frozenset({2, 3}))
+        service = self.world.service()
+        self.world.rounds(service, 2)
+        self.files.listening.add("old")
+        self.files.acknowledge("old", 1)
+        for name in "abc":
+            self.engine.add(name, (1, 1), choice=frozenset({0, 1}))
+        self.engine.add("new", (1, 2), choice=frozenset({2, 3}))
+        self.world.rounds(service)
+        self.assertEqual({2, 3}, self.world.cores()["old"])
+        self.world.rounds(service, 8)
+        self.assertEqual([1, 1], [len(self.world.cores()[name]) for name in ("old", "new")])
+
+    def require_free(self, name: str, size: Size) -> None:
+        taken = self.world.cores().get("old", set())
+        self.assertFalse(name == "new" and size.cores & taken, taken)
 
     def test_container_that_ends_leaves_its_cores(self) -> None:
         self.share_cores()
@@ -166,6 +199,51 @@ class MemoryTest(ServiceCase):
         self.world.write("proc/meminfo", f"MemTotal: {5 << 20} kB\nMemAvailable: {2 << 20} kB\n")
         self.world.rounds(self.world.service(), 4)
         self.assertTrue(self.sizes()["a"] > 3 * 1024 > self.sizes()["b"], self.sizes())
+
+    def test_memory_shrinks_only_if_its_use_is_known(self) -> None:
+        """The engine tells 0 where it does not know."""
+        self.engine.containers_["a"].memory = 0
+        self.world.rounds(self.world.service(), 4)
+        self.assertEqual({"a": 4096, "b": 1024}, self.sizes())
+        self.engine.containers_["a"].memory = MiB
+        self.world.rounds(self.world.service(), 4)
+        self.assertEqual({"a": 2048, "b": 2048}, self.sizes())
+
+    def test_memory_shrinks_only_if_its_use_is_known_at_the_end(self) -> None:
+        """While the guest is waited for the control group cannot be read any more."""
+        service = self.world.service(notice=1000.0)
+        self.files.listening |= {"a", "b"}
+        self.engine.add("c", (1, 2), (GiB, 4 * GiB))
+        self.world.rounds(service, 2)
+        before = self.sizes()
+        self.engine.add("d", (1, 2), (GiB, 4 * GiB))
+        self.world.rounds(service)
+        self.engine.containers_["a"].memory = 0
+        self.files.acknowledge("a", self.files.document("a")["announced"]["generation"])
+        self.world.rounds(service)
+        self.assertEqual(before["a"], self.sizes()["a"])
+
+    def test_fixed_memory_is_subtracted_once(self) -> None:
+        self.world.write("proc/meminfo", f"MemTotal: {16 << 20} kB\nMemAvailable: {8 << 20} kB\n")
+        self.engine.add("fixed", (1, 2), (8 * GiB, 8 * GiB))
+        for name, used in (("a", GiB), ("b", GiB), ("fixed", 6 * GiB)):
+            self.world.memory_used(name, used)
+        self.engine.containers_["b"].status = Status.STOPPED
+        self.world.rounds(self.world.service(), 4)
+        self.engine.containers_["b"].status = Status.RUNNING
+        self.world.rounds(self.world.service(), 4)
+        self.assertEqual({"a": 3584, "b": 3584, "fixed": 8192}, self.sizes())
+
+    def test_memory_that_comes_and_goes_by_less_than_a_unit_moves_nothing(self) -> None:
+        service = self.world.service()
+        self.world.rounds(service, 4)
+        self.engine.add("c", (1, 2), (GiB, 4 * GiB))
+        resized = []
+        for place in range(20):
+            self.world.write("proc/meminfo", f"MemTotal: {5 << 20} kB\nMemAvailable: {(5 << 20) - place % 3} kB\n")
+            self.world.rounds(service)
+            resized.append(sum(each[0] == "resize" for each in self.engine.asked))
+        self.assertEqual(resized[4], resized[-1])
 
     def test_use_that_grows_after_the_announcement_keeps_the_memory(self) -> None:
         service = self.world.service(notice=1000.0)
@@ -329,6 +407,26 @@ class OthersTest(ServiceCase):
         version = self.a.version
         self.world.rounds(self.service)
         self.assertEqual((2, version), (self.world.counts()["a"], self.a.version))
+
+    def test_change_of_which_the_engine_does_not_tell_the_end_is_repeated(self) -> None:
+        """It has the size but not the label: until it has both, nobody else gets its cores."""
+        self.engine.containers_["b"].status = Status.STOPPED
+        del self.engine.containers_["c"]
+
+        def times_out(what: str) -> None:
+            if what == "resized":
+                raise errors.EngineTimeout("no answer")
+
+        self.engine.hook = times_out
+        self.world.rounds(self.service, 3)
+        self.assertEqual({0, 1, 2, 3}, self.world.cores()["a"])
+        self.engine.hook = lambda what: None
+        self.engine.containers_["b"].status = Status.RUNNING
+        self.engine.add("c", (1, 4))
+        self.world.rounds(self.service)
+        self.assertNotIn("c", self.world.cores())
+        self.world.rounds(self.service, 30)
+        self.assert_settled(a=2, b=1, c=1)
 
     def test_change_that_the_engine_refuses_is_not_tried_at_once_again(self) -> None:
         self.files.acknowledge("a", 2)
