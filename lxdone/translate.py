@@ -57,7 +57,8 @@ def security(own: Mapping[str, str], options: Options) -> Security:
     unknown = sorted(own.keys() - {NESTING, PRIVILEGED, LIBRARIES, PROCESS_LIMIT})
     if unknown:
         raise NotSupported(f"the template has {', '.join(unknown)[:200]}; of LXD's settings it may only choose "
-                           f"{LIBRARIES} and {PROCESS_LIMIT}, and {NESTING} and {PRIVILEGED}, if the administrator allows them")
+                           f"{LIBRARIES} and {PROCESS_LIMIT}, and {NESTING} and {PRIVILEGED}, if the administrator "
+                           "allows them")
     return Security(privileged=allowed(own, PRIVILEGED, options.allow_privileged),
                     nesting=allowed(own, NESTING, options.allow_nesting))
 

@@ -74,13 +74,14 @@ class Reconciler:
 
     def reconcile(self) -> None:
         """Do with each of the first what an action does that stops, suspends or ends a VM; give the others their
-        consoles back."""
+        consoles back. Few processes at once write disks, however many VMs stopped."""
         containers = self._engine.containers()
         self.clean(containers)
         for name in self.without_console(containers):
             self._revive(name)
-        for vm_id in self.pending(containers):
-            self._alone(vm_id, "the node is not done with its disks", self._save)
+        with vmlock.worker(self._state) as is_worker:
+            for vm_id in self.pending(containers) if is_worker else ():
+                self._alone(vm_id, "the node is not done with its disks", self._save)
 
     def _revive(self, name: str) -> None:
         try:
@@ -107,13 +108,14 @@ class Reconciler:
             self._alone(vm_id, "something of it is left here", self._forget_over)
         self._devices.recover(seen)
 
-    def has_work(self, containers: Collection[ContainerState], waiting: Iterable[int]) -> bool:
-        """Return whether :meth:`reconcile` is to run now.
+    def has_work(self, containers: Collection[ContainerState], over: Iterable[int], unsaved: Iterable[int]) -> bool:
+        """Return whether a further process of :meth:`reconcile` is to run now.
 
-        :param waiting: ids of VMs that are over, abandoned or not saved yet
+        :param over: ids of VMs that are over or abandoned
+        :param unsaved: ids of VMs that are not saved yet
         """
-        return (any(map(self.is_due, waiting)) or bool(self.without_console(containers))
-                or bool(self._devices.pending(containers)))
+        return (any(map(self.is_due, over)) or (any(map(self.is_due, unsaved)) and vmlock.may_work(self._state))
+                or bool(self.without_console(containers)) or bool(self._devices.pending(containers)))
 
     def _forget_over(self, vm_id: int, state: ContainerState) -> None:
         if self._writeback.is_over(self._home(vm_id)):
@@ -153,9 +155,11 @@ class Reconciler:
                 (self._home(vm_id) / FAILED).touch()
 
     def is_due(self, vm_id: int) -> bool:
-        """Return whether to try again now: retries are spaced out, because they may be much work."""
+        """Return whether to try now: no process works on the VM, and it is some time since the last failure, because a
+        try may be much work."""
         file = self._home(vm_id) / FAILED
-        return not file.exists() or not 0 <= time.time() - file.stat().st_mtime < POLL_INTERVAL
+        return not vmlock.is_held(self._state, vm_id) and (
+            not file.exists() or not 0 <= time.time() - file.stat().st_mtime < POLL_INTERVAL)
 
     def _home(self, vm_id: int) -> Path:
         return self._contexts.home(names.name(vm_id))
@@ -187,10 +191,10 @@ class MonitoredEngine(monitored.MonitoredEngine):
 
     def containers(self) -> tuple[ContainerState, ...]:
         found = self._engine.containers()
-        over = set(map(str, self._reconciler.over(found)))
-        busy = set(map(str, self._reconciler.pending(found))) - over
-        waiting = busy | over | set(map(str, self._reconciler.abandoned(found)))
-        if self._reconciler.has_work(found, map(int, waiting)):
+        over = set(self._reconciler.over(found))
+        unsaved = set(self._reconciler.pending(found)) - over
+        if self._reconciler.has_work(found, over.union(self._reconciler.abandoned(found)), unsaved):
             self.start_reconciling()
+        busy, gone = set(map(str, unsaved)), set(map(str, over))
         return tuple(dataclasses.replace(state, status=Status.RUNNING) if state.labels.get(LABEL) in busy else state
-                     for state in found if state.labels.get(LABEL) not in over)
+                     for state in found if state.labels.get(LABEL) not in gone)

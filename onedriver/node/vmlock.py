@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lock a VM: an action of oned, or what the node does by itself for a VM that stopped, one at a time."""
+"""Lock a VM: an action of oned, or what the node does by itself for a VM that stopped, one at a time. Limit how many
+processes do the latter at once."""
 
+import contextlib
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from containerhost.linux.lock import byte_held
+from containerhost.linux.lock import byte_held, byte_is_held
 from onedriver.errors import DriverError
 
 FILE = ".vms"  # the VM with id N has byte N of it
+WORKERS = ".workers"  # each process that does long work for stopped VMs has a byte of it
+MOST_WORKERS = 4
 
 
 class Busy(DriverError):
@@ -26,8 +31,27 @@ def held(state: Path, vm_id: int, timeout: float) -> AbstractContextManager[None
 
 def is_held(state: Path, vm_id: int) -> bool:
     """Return whether another process works on the VM."""
+    return byte_is_held(state / FILE, vm_id)
+
+
+@contextlib.contextmanager
+def worker(state: Path) -> Iterator[bool]:
+    """Be one of at most :data:`MOST_WORKERS` processes while the block runs.
+
+    Yields whether this is one: it is not while there are as many others.
+    """
+    with contextlib.ExitStack() as stack:
+        yield any(_entered(stack, state, number) for number in range(MOST_WORKERS))
+
+
+def may_work(state: Path) -> bool:
+    """Return whether one more process may be a :func:`worker`."""
+    return not all(byte_is_held(state / WORKERS, number) for number in range(MOST_WORKERS))
+
+
+def _entered(stack: contextlib.ExitStack, state: Path, number: int) -> bool:
     try:
-        with held(state, vm_id, 0):
-            return False
+        stack.enter_context(byte_held(state / WORKERS, number, 0, Busy))
     except Busy:
-        return True
+        return False
+    return True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A VM that an action has locked, or whose container is gone, delays no other VM."""
+"""A VM that an action has locked, or whose container is gone, delays no other VM; few processes save VMs at once."""
 
 import contextlib
 import subprocess
@@ -13,8 +13,8 @@ import testtools
 
 from containerhost.engines import ContainerState, Status
 from containerhost.errors import EngineNotFound
-from lxdone.root.reconciler import Reconciler
-from onedriver.node import names
+from lxdone.root.reconciler import MonitoredEngine, Reconciler
+from onedriver.node import names, vmlock
 from onedriver.node.names import LABEL
 from tests.unit.onedriver.node.test_vmlock import HOLD
 
@@ -62,3 +62,28 @@ class ReconcilerTest(testtools.TestCase):
         with self.worked_on(1):
             self.reconciler.clean()
         self.assertEqual([mock.call(2)], self.calls.forget.call_args_list)
+
+    def test_few_processes_save_vms_at_once(self) -> None:
+        with contextlib.ExitStack() as others:
+            for _ in range(vmlock.MOST_WORKERS):
+                self.assertTrue(others.enter_context(vmlock.worker(self.state)))
+            self.assertEqual([], self.saved())
+        self.assertEqual(["one-1", "one-2"], self.saved())
+
+    def test_no_further_process_is_started_for_vms_that_one_works_on(self) -> None:
+        def started(over: tuple[int, ...] = ()) -> int:
+            self.calls.writeback.is_over.side_effect = lambda home: int(home.name.removeprefix(names.PREFIX)) in over
+            engine = MonitoredEngine(self.calls.engine, self.reconciler)
+            with mock.patch.object(engine, "start_reconciling") as start:
+                engine.containers()
+            return start.call_count
+
+        self.calls.devices.pending.return_value = ()
+        self.calls.writeback.is_ended.return_value = False
+        self.assertEqual(1, started())
+        with vmlock.held(self.state, 1, 0), vmlock.held(self.state, 2, 0):
+            self.assertEqual(0, started())
+        with contextlib.ExitStack() as others:
+            for _ in range(vmlock.MOST_WORKERS):
+                others.enter_context(vmlock.worker(self.state))
+            self.assertEqual((0, 1), (started(), started(over=(2,))))

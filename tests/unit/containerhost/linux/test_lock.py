@@ -12,7 +12,7 @@ import testtools
 
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.linux.files import closing
-from containerhost.linux.lock import FileLock, acquire, byte_held
+from containerhost.linux.lock import FileLock, acquire, byte_held, byte_is_held
 
 NOBODY = 65534
 
@@ -73,6 +73,15 @@ class ByteTest(testtools.TestCase):
                 pass
         with self.held(7, shared=True), self.held(7, shared=True):
             self.assertRaises(KeyError, self.held(7, failure=KeyError).__enter__)
+
+    def test_question_finds_the_holder_and_keeps_nobody_from_the_lock(self):
+        self.assertFalse(byte_is_held(self.path, 3))
+        with byte_held(self.path, 3, 0):
+            self.assertEqual((True, False), (byte_is_held(self.path, 3), byte_is_held(self.path, 4)))
+        with closing(os.open(self.path, os.O_RDWR)):
+            self.assertFalse(byte_is_held(self.path, 3))
+            with byte_held(self.path, 3, 0, shared=True):
+                self.assertTrue(byte_is_held(self.path, 3))
 
     def test_file_is_for_its_user_alone_and_no_link(self):
         with self.held(0):
