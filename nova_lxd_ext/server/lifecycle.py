@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from nova import exception, objects
-from nova.compute import task_states, vm_states
+from nova.compute import vm_states
 from oslo_config import cfg
 from oslo_log import log as logging
 
@@ -33,7 +33,6 @@ from nova_lxd_ext.storage import configdrive, directories
 
 LOG = logging.getLogger(__name__)
 
-BEING_BUILT = frozenset({task_states.BLOCK_DEVICE_MAPPING, task_states.NETWORKING, task_states.SPAWNING})
 ESTABLISHED = frozenset({vm_states.ACTIVE, vm_states.STOPPED, vm_states.PAUSED, vm_states.SUSPENDED, vm_states.RESCUED,
                          vm_states.RESIZED, vm_states.SHELVED})
 WHOLE = 100  # %
@@ -211,10 +210,11 @@ class Lifecycle:
     def end_interrupted_boots(self, context: Any, instances: Iterable[objects.Instance]) -> None:
         """Remove, at the driver's start, containers whose boot a killed nova-compute left unfinished.
 
-        Nova sets such servers to ERROR and does not finish them; a server that was built once is never among them.
+        Nova sets such servers to ERROR and does not finish them. A server that was built once is never among them: the
+        container of one that is being unshelved, which has the task state of a boot, may be its only copy.
         """
         for instance in instances:
-            if instance.vm_state == vm_states.BUILDING or instance.task_state in BEING_BUILT:
+            if instance.vm_state == vm_states.BUILDING:
                 LOG.warning("The boot was interrupted: what there is of the server is removed", instance=instance)
                 try:
                     self.remove(context, instance)

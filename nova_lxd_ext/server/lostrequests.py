@@ -12,8 +12,16 @@ from typing import Any
 
 from nova import context as nova_context
 from nova import objects
+from nova.compute import instance_actions
 
-LATEST = 1  # of a server's actions: nova begins none before the one before has ended, or was lost
+PAGE = 20  # of a server's actions, for each request to nova's database
+# Actions that set no task state: nova permits them during those that do, or before the confirmation of a resize ends.
+WITHOUT_TASK = frozenset({
+    instance_actions.LOCK, instance_actions.UNLOCK, instance_actions.ATTACH_INTERFACE,
+    instance_actions.DETACH_INTERFACE, instance_actions.ATTACH_VOLUME, instance_actions.DETACH_VOLUME,
+    instance_actions.SWAP_VOLUME, instance_actions.EXTEND_VOLUME, instance_actions.ATTACH_SHARE,
+    instance_actions.DETACH_SHARE, instance_actions.TRIGGER_CRASH_DUMP,
+    instance_actions.NOVA_MANAGE_REFRESH_VOLUME_ATTACHMENT})
 PREFIX = "compute_"
 
 
@@ -39,17 +47,29 @@ class Lost:
 
 
 def of(context: Any, uuid: str, host: str) -> Lost:
-    """Return the requests of a server's latest action that were lost on ``host``.
+    """Return the requests of a server's latest task that were lost on ``host``.
 
     :param uuid: the server's
     """
-    actions = objects.InstanceActionList.get_by_instance_uuid(context, uuid, limit=LATEST)
-    if not actions:
+    action = latest_task(context, uuid)
+    if action is None:
         return Lost(None, frozenset(), frozenset(), frozenset())
-    events = [event for event in objects.InstanceActionEventList.get_by_action(context, actions[0].id)
+    events = [event for event in objects.InstanceActionEventList.get_by_action(context, action.id)
               if event.event.startswith(PREFIX)]
     lost = methods(event for event in events if event.host == host and event.finish_time is None)
-    return Lost(actions[0], lost, methods(events) - lost, methods(event for event in events if event.finish_time))
+    return Lost(action, lost, methods(events) - lost, methods(event for event in events if event.finish_time))
+
+
+def latest_task(context: Any, uuid: str) -> objects.InstanceAction | None:
+    """Return the latest action that sets a task state: nova begins none before the previous one has ended, or was lost.
+    """
+    marker = None
+    while page := objects.InstanceActionList.get_by_instance_uuid(context, uuid, limit=PAGE, marker=marker):
+        for action in page:
+            if action.action not in WITHOUT_TASK:
+                return action
+        marker = page[-1].request_id
+    return None
 
 
 def methods(events: Iterable[objects.InstanceActionEvent]) -> frozenset[str]:

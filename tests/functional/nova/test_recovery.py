@@ -309,7 +309,7 @@ class RecoveryTest(RecoveryServers):
         self.each("shelve", "unshelve")
 
     def test_unshelving_whose_image_is_gone_is_finished(self) -> None:
-        """Nova deletes the image of a shelving before it records that the server runs."""
+        """Nova deletes the image of a shelving before it records that the server runs, and a lock is an action too."""
         server = self.admin_api.get_server(self.server(self.small)["id"])
         self.act(server, shelve=None)
         self._wait_for_state_change(server, "SHELVED_OFFLOADED")
@@ -317,6 +317,7 @@ class RecoveryTest(RecoveryServers):
 
         def deleted(context: Any, image_id: str) -> None:
             delete(context, image_id)
+            self.act(server, lock=None)
             self.killer.arm(0, base.HOST)
         self.glance.delete = deleted
         self.act(server, unshelve=None)
@@ -324,6 +325,7 @@ class RecoveryTest(RecoveryServers):
         self.killer.arm(None, base.HOST)
         self.restart()
         self.assertEqual("ACTIVE", self.settled(server))
+        self.act(server, unlock=None)
         self.assertEqual([], self.leftovers(server))
         self.act(server, reboot={"type": "HARD"})
         self._wait_for_server_parameter(server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None})

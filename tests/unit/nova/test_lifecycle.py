@@ -215,6 +215,13 @@ class KilledTest(LifecycleTest):
         self.restart()
         self.assertEqual({}, self.leftovers())
 
+    def test_in_an_unshelving_keeps_what_may_be_the_only_copy(self) -> None:
+        """Nova deletes the shelved image before it records that the server runs."""
+        server = records.instance(vm_state=vm_states.SHELVED_OFFLOADED, task_state=task_states.SPAWNING)
+        self.spawn(server)
+        self.restart(server)
+        self.assertEqual(Status.RUNNING, self.world.engine.statuses[server.name])
+
     def test_in_an_end(self) -> None:
         server = records.instance(("gpu", GPU_0), config_drive="True")
         self.spawn(server)
