@@ -3,9 +3,11 @@
 
 The core writes a function's ADDRESS with a colon before the function (``0000:17:00:0``) and takes any string for one:
 so a slice of a GPU is a device too, ``0000:17:00:0:mig3`` for GPU instance 3, and ``…:mig3c1`` for its compute instance
-1. A slice needs a product number of its own, so that who asks for a whole GPU does not get a part of one: it is made
+1. A slice needs a product number of its own, so that a request for a whole GPU does not get a part of one: it is made
 from the slice's profile, ``f`` + compute slices + GB of memory in hexadecimal (``2g.10gb`` is ``f20a``), and begins
-with ``e`` for profiles with media engines (``1g.10gb+me``).
+with ``e`` for profiles with media engines (``1g.10gb+me``). Other profiles have eight digits (the core reads 32 bits,
+HostSharePCI.cc): ``f``, the place of the suffix in SUFFIXES, compute slices of the compute instance (0 for all), those
+of the GPU instance, and GB in four digits: ``1g.24gb-me`` is ``f3010018``.
 
 A share of a GPU is ``0000:17:00:0:share0``, and its product number that of the GPU with a ``d`` in front, which
 no GPU's own begins with (``20b0`` becomes ``d0b0``).
@@ -14,13 +16,15 @@ no GPU's own begins with (``20b0`` becomes ``d0b0``).
 import re
 from typing import NamedTuple
 
+from containerhost.devices import migprofile
 from onedriver.errors import BadInput
 
 ADDRESS = re.compile(r"(?P<domain>[0-9a-f]{4,8}):(?P<bus>[0-9a-f]{2}):(?P<slot>[01][0-9a-f])[:.](?P<function>[0-7])"
                      r"(:mig(?P<gi>[0-9]{1,3})(c(?P<ci>[0-9]{1,3}))?|:share(?P<share>[0-9]{1,3}))?")
 DEVICE_ID = re.compile(r"(?P<function>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"
                        r"(/gi(?P<gi>[0-9]+)/ci(?P<ci>[0-9]+)|/share(?P<share>[0-9]+))?")
-PROFILE = re.compile(r"(?P<slices>[1-7])g\.(?P<memory>[0-9]{1,3})gb(?P<media>\+me(\.all)?)?")
+UNKNOWN_SLICE = "f000"
+_SHORT = {"": "f", "+me": "e"}  # suffix -> first digit of a number with four
 
 
 class PciAddress(NamedTuple):
@@ -96,11 +100,13 @@ def number(text: str | None) -> int | None:
 
 
 def slice_product(profile: str | None) -> str:
-    """Return the product number of a slice of this profile; ``f000`` where the profile is not known."""
-    match = PROFILE.fullmatch((profile or "").lower())
-    if match is None or int(match["memory"]) > 0xFF:
-        return "f000"
-    return f"{'e' if match['media'] else 'f'}{match['slices']}{int(match['memory']):02x}"
+    """Return the product number of a slice of this profile; UNKNOWN_SLICE where the profile is not known."""
+    found = migprofile.parse(profile)
+    if found is None:
+        return UNKNOWN_SLICE
+    if found.part is None and found.suffix in _SHORT and found.memory <= 0xFF:
+        return f"{_SHORT[found.suffix]}{found.slices}{found.memory:02x}"
+    return f"f{migprofile.SUFFIXES.index(found.suffix)}{found.part or 0}{found.slices}{found.memory:04x}"
 
 
 def share_product(gpu: str) -> str:

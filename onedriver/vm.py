@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 HEX4 = re.compile(r"[0-9A-Fa-f]{4}")
+PRODUCT = re.compile(r"[0-9A-Fa-f]{4}(?:[0-9A-Fa-f]{4})?")
 GUID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){3}|[0-9a-f]{2}(:[0-9a-f]{2}){7}")
 UUID = re.compile(r"[A-Za-z0-9-]{1,64}")
 VLANS = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*")
@@ -277,7 +278,7 @@ def pci(section: Section) -> Pci:
     return Pci(
         id=section.integer("PCI_ID"),
         address=pciaddress.from_opennebula(address) if address else None,
-        vendor=hex4(section, "VENDOR"), device=hex4(section, "DEVICE"), class_code=hex4(section, "CLASS"),
+        vendor=hex4(section, "VENDOR"), device=product(section, "DEVICE"), class_code=hex4(section, "CLASS"),
         uuid=section.matching("UUID", UUID, "letters, digits and dashes"),
         nic_id=section.integer("NIC_ID"), mac=section.mac("MAC"), vlan_id=section.integer("VLAN_ID"),
         spoof_check=section.flag("SPOOFCHK"), trust=section.flag("TRUST"),
@@ -288,6 +289,12 @@ def pci(section: Section) -> Pci:
 
 def hex4(section: Section, key: str) -> str | None:
     value = section.matching(key, HEX4, "four hexadecimal digits")
+    return value and value.lower()
+
+
+def product(section: Section, key: str) -> str | None:
+    """Parse a product number; slices of GPUs may have eight digits (:mod:`onedriver.pciaddress`)."""
+    value = section.matching(key, PRODUCT, "four hexadecimal digits, or eight for a slice of a GPU")
     return value and value.lower()
 
 

@@ -18,6 +18,7 @@ import os_resource_classes as orc
 import os_traits
 from nova.compute.provider_tree import ProviderTree
 
+from containerhost.devices import migprofile
 from containerhost.devices.model import PARTS, Device, Kind
 from containerhost.devices.scan import Inventory
 from nova_lxd_ext import providertree
@@ -45,13 +46,14 @@ class Need:
 
 
 def resource_class(device: Device) -> str | None:
-    """Return the resource class: CUSTOM_MIG_1G_5GB for a slice of profile 1g.5gb; None when the host cannot tell the
-    profile. For a share it is the GPU's model, or its PCI ids where the host cannot tell that."""
+    """Return the resource class: CUSTOM_MIG_1G_5GB for a slice of profile 1g.5gb, CUSTOM_MIG_1G_24GB_NO_ME for
+    1g.24gb-me; None where the profile is not known. For a share it is the GPU's model, or its PCI ids where the host
+    does not report that."""
     if device.kind is Kind.GPU_SHARE:
         return SHARED + _normal(device.model or f"{device.vendor_id}_{device.product_id}")
-    if device.kind is not Kind.GPU_SLICE or device.slice is None or not device.slice.profile:
+    if device.kind is not Kind.GPU_SLICE or device.slice is None or not migprofile.parse(device.slice.profile):
         return None
-    return MIG + _normal(device.slice.profile)
+    return MIG + _normal(str(device.slice.profile).replace("-", "_no_"))  # normalized, "-" would be "+"
 
 
 def gpu_trait(device: Device) -> str | None:

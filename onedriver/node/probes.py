@@ -19,7 +19,7 @@ from containerhost.vendors.base import Use
 from onedriver import template
 from onedriver.node.devices import product
 from onedriver.node.names import LABEL, PREFIX
-from onedriver.pciaddress import from_device_id
+from onedriver.pciaddress import UNKNOWN_SLICE, from_device_id
 
 if TYPE_CHECKING:
     from containerhost.topology import MemoryUse, NumaNode, Topology
@@ -134,12 +134,14 @@ def pci(inventory: Inventory, own: Collection[str], elsewhere: Collection[str], 
         ) -> Iterator[str]:
     """Yield the PCI devices of the host. A whole GPU and its slices exclude each other, a physical function and its
     virtual ones too: the parts are reported, not the whole. What cannot be given away is left out, and the core forgets
-    it; what a VM has stays, healthy or not."""
+    it; what a VM has stays, healthy or not. A slice whose profile is not known could pass for any other: it is left
+    out, too."""
     whole = {device.parent for device in inventory.devices if device.parent}
     for device in inventory.devices:
         taken = {device.id, *(other.id for other in inventory.related(device))} & set(elsewhere)
         usable = device.id in own or (device.healthy and not device.host_use)
-        if device.id not in whole and not taken and usable and passes(device, filters):
+        named = device.id in own or product(device) != UNKNOWN_SLICE
+        if device.id not in whole and not taken and usable and named and passes(device, filters):
             yield template.vector("PCI", pci_attributes(device))
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from containerhost.devices import health
+from containerhost.devices import health, migprofile
 from containerhost.devices.health.kernellog import DriverLog
 from containerhost.devices.model import CharNode, Device, Kind, NodeUse, PciFunction, Slice
 from containerhost.findings import Finding
@@ -203,7 +203,10 @@ class Nvidia(base.GpuVendor):
         more = facts.slices.get((part.slice.gi, part.slice.ci)) if part.slice else None
         if more is None or part.slice is None:
             return part
-        return dataclasses.replace(part, uuid=more.uuid, memory=more.memory,
+        unnamed = () if more.profile is None or migprofile.parse(more.profile) else (
+            f"its profile {more.profile} has no name in the clouds, of which this release knows those with "
+            f"{', '.join(filter(None, migprofile.SUFFIXES))}: cut the GPU into other slices",)
+        return dataclasses.replace(part, uuid=more.uuid, memory=more.memory, health=part.health + unnamed,
                                    slice=dataclasses.replace(part.slice, profile=more.profile))
 
     @functools.cached_property

@@ -24,7 +24,7 @@ ELEMENTS = frozenset({"CONTEXT"})
 BY_THE_CORE = frozenset({"SHORT_ADDRESS"})
 READS = frozenset({"text", "required", "matching", "integer", "number", "fraction", "flag", "choice", "mac",
                    "interface", "section", "sections"})
-BY_FUNCTION = frozenset({"hex4", "guid", "vlans"})
+BY_FUNCTION = frozenset({"hex4", "product", "guid", "vlans"})
 
 
 def table(heading: str) -> dict[str, str]:

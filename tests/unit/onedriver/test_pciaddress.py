@@ -30,7 +30,9 @@ class PciAddressTest(testtools.TestCase):
 
     def test_a_slices_product_number_tells_its_profile(self) -> None:
         for profile, number in (("1g.5gb", "f105"), ("2g.10gb", "f20a"), ("7g.80gb", "f750"), ("1g.10gb+me", "e10a"),
-                                (None, "f000"), ("odd", "f000"), ("1g.999gb", "f000")):
+                                ("7g.269gb", "f007010d"), ("1g.24gb+gfx", "f2010018"), ("1g.24gb-me", "f3010018"),
+                                ("2g.48gb+me.all", "f4020030"), ("1c.3g.20gb", "f0130014"), (None, "f000"),
+                                ("odd", "f000")):
             self.assertEqual(number, slice_product(profile))
 
     def test_a_places_product_number_tells_its_gpu(self) -> None:

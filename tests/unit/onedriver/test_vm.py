@@ -57,6 +57,12 @@ class VmTest(testtools.TestCase):
         (pci,) = read(data).pcis
         self.assertEqual(("0000:17:00.0/gi3/ci0", "MIG-1-2"), (pci.chosen().device_id, pci.uuid))
 
+    def test_products_of_slices_may_have_eight_digits(self) -> None:
+        for text, expected in (("20B0", "20b0"), ("f3010018", "f3010018")):
+            self.assertEqual(expected, read(template_with(f"<PCI><DEVICE>{text}</DEVICE></PCI>")).pcis[-1].device)
+        for text in ("20b", "f30100", "f30100180"):
+            self.assertRaises(BadInput, read, template_with(f"<PCI><DEVICE>{text}</DEVICE></PCI>"))
+
     def test_guids_in_either_form(self) -> None:
         more = "<PCI><NODE_GUID>0002:C903:0000:0001</NODE_GUID><PORT_GUID>00:02:c9:03:00:00:00:02</PORT_GUID></PCI>"
         pci = read(template_with(more)).pcis[-1]

@@ -7,13 +7,8 @@ instances*, each of which is what a container gets: a slice.
 """
 
 import dataclasses
-import re
 
 from containerhost.errors import SpecError
-
-# ``1g.5gb``, ``1g.10gb+me``, ``1c.3g.20gb``: compute slices of the slice where they are not all of its GPU instance's,
-# compute slices and memory of the GPU instance, and what of media engines it has.
-PROFILE = re.compile(r"(?:(?P<part>[1-7])c\.)?(?P<whole>(?P<slices>[1-8])g\.[0-9]{1,3}gb(?:[+-][a-z.]{1,12})?)")
 
 
 @dataclasses.dataclass(frozen=True, order=True)

@@ -11,8 +11,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from containerhost.devices import migprofile
 from containerhost.errors import SpecError
-from containerhost.vendors.nvidia.mig.geometry import PROFILE, Geometry, Piece
+from containerhost.vendors.nvidia.mig.geometry import Geometry, Piece
 
 MOST = 64  # slices in a list; a GPU has 7
 
@@ -31,7 +32,7 @@ def _profiles(address: str, value: Any) -> tuple[str, ...]:
         raise SpecError(f"GPU {address}: {value!r} is no list of profiles such as [1g.5gb, 2g.10gb]; an empty list "
                         "leaves the GPU whole")
     for name in value:
-        if not isinstance(name, str) or not PROFILE.fullmatch(name):
+        if not isinstance(name, str) or not migprofile.PATTERN.fullmatch(name):
             raise SpecError(f"GPU {address}: {name!r} is no profile of a slice, such as 1g.5gb or 1c.3g.20gb")
     return tuple(value)
 
@@ -44,7 +45,7 @@ def pieces(geometry: Geometry, names: Sequence[str]) -> tuple[Piece, ...]:
     """
     found: list[tuple[str, list[int]]] = []
     for name in names:
-        match = PROFILE.fullmatch(name)
+        match = migprofile.PATTERN.fullmatch(name)
         if match is None:
             raise SpecError(f"{name!r} is no profile of a slice")
         whole = geometry.profile(match["whole"])

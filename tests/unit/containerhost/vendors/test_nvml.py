@@ -9,9 +9,11 @@ import fixtures
 import testtools
 
 from containerhost.devices.health import rules
+from containerhost.devices.model import Device, Kind, Slice
 from containerhost.devices.scan import scan
 from containerhost.sysfs import Host
 from containerhost.vendors.nvidia import nvml, nvmlhealth
+from containerhost.vendors.nvidia.vendor import Nvidia
 from tests.fakehost.nvml import Nvml
 from tests.unit.containerhost.hosts import shared
 
@@ -123,6 +125,13 @@ class Facts(testtools.TestCase):
         self.assertEqual((40 << 30, scan(host).get(gpu.id).uuid), (gpu.memory, gpu.uuid))
         self.assertEqual(("MIG-(0, 0)", "1g.5gb", 5 << 30), (part.uuid, part.slice.profile, part.memory))
         self.assertIsNone(inventory.get("0000:3c:00.0/gi5/ci0").uuid)
+
+    def test_slice_whose_profile_no_cloud_has_a_name_for_is_refused(self):
+        part = Device("0000:3c:00.0/gi1/ci0", "0000:3c:00.0", Kind.GPU_SLICE, "10de", "20b0", "030200", "nvidia",
+                      slice=Slice(1, 0))
+        facts = mock.Mock(slices={(1, 0): nvml.MigSlice("MIG-1", "1g.24gb+new", 24 << 30, 0)})
+        (complaint,) = Nvidia(shared("mixed"))._enriched_slice(part, facts).health
+        self.assertIn("its profile 1g.24gb+new has no name in the clouds", complaint)
 
     def test_a_captured_tree_is_not_mixed_with_this_host(self):
         with mock.patch.object(nvml, "query", side_effect=AssertionError("asked")):

@@ -5,7 +5,7 @@ import dataclasses
 import testtools
 
 from containerhost import topology
-from containerhost.devices.scan import scan
+from containerhost.devices.scan import Inventory, scan
 from containerhost.engines import ContainerState, InterfaceMetrics, Metrics, ServerInfo, Status
 from containerhost.topology import MemoryUse, NumaNode
 from containerhost.vendors.base import Use
@@ -81,10 +81,17 @@ class PciTest(testtools.TestCase):
                              probes.pci_attributes(device)["VENDOR_NAME"])
 
     def test_slices_instead_of_their_gpu(self) -> None:
-        found = self.reported("mixed")
+        inventory = scan(hosts.shared("mixed"))
+        cut = Inventory(tuple(dataclasses.replace(device, slice=dataclasses.replace(device.slice, profile="1g.5gb"))
+                              if device.slice else device for device in inventory.devices))
+        found = addresses(list(probes.pci(cut, (), (), ("*:*:*",))))
         slices = [address for address in found if ":mig" in address]
         self.assertGreater(len(slices), 1)
         self.assertFalse({address.rpartition(":mig")[0] for address in slices} & set(found))
+
+    def test_slice_of_unknown_profile_is_left_out_unless_a_vm_has_it(self) -> None:
+        self.assertFalse([address for address in self.reported("mixed") if ":mig" in address])
+        self.assertIn("0000:3c:00:0:mig1", self.reported("mixed", own={"0000:3c:00.0/gi1/ci0"}))
 
     def test_what_cannot_be_given_away_is_left_out(self) -> None:
         self.assertNotIn("0000:3b:00:0", self.reported("small", elsewhere={"0000:3b:00.0"}))

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parse the names that NVIDIA's driver gives MIG profiles.
+
+Source: NVIDIA MIG User Guide, "MIG Device Names" and "Supported MIG Profiles"; the kinds of profiles are those of
+``NVML_GPU_INSTANCE_PROFILE_*`` in nvml.h.
+"""
+
+import re
+from typing import NamedTuple
+
+#: What a profile has of media and graphics engines, beside the plain ones: its share of them, graphics, none, all.
+#: Clouds have names with the place of each in this tuple: add others at its end.
+SUFFIXES = ("", "+me", "+gfx", "-me", "+me.all")
+PATTERN = re.compile(r"(?:(?P<part>[1-7])c\.)?(?P<whole>(?P<slices>[1-8])g\.(?P<memory>[1-9][0-9]{0,3})gb"
+                     r"(?P<suffix>\+me\.all|\+me|\+gfx|-me)?)")
+
+
+class MigProfile(NamedTuple):
+    """:ivar part: compute slices of a compute instance that has not all of its GPU instance's; None for one that has
+    :ivar slices: compute slices of the GPU instance
+    :ivar memory: GB of the GPU instance, as its name says
+    :ivar suffix: one of SUFFIXES
+    """
+
+    part: int | None
+    slices: int
+    memory: int
+    suffix: str
+
+
+def parse(name: str | None) -> MigProfile | None:
+    """Parse a name such as ``1g.5gb``, ``2g.48gb+me.all`` or ``1c.3g.20gb``; None for one of another form."""
+    match = PATTERN.fullmatch((name or "").lower())
+    if match is None:
+        return None
+    return MigProfile(int(match["part"]) if match["part"] else None, int(match["slices"]), int(match["memory"]),
+                      match["suffix"] or "")
