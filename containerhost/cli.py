@@ -4,7 +4,6 @@ something."""
 
 import dataclasses
 import enum
-import importlib.metadata
 import json
 import logging
 import re
@@ -13,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+from stevedore import DriverManager, ExtensionManager, NamedExtensionManager
+from stevedore.exception import NoMatches
 
-from containerhost import clioptions, freedevices, pci_topology, taintcli, topology, vendors
+from containerhost import clioptions, freedevices, pci_topology, taintcli, topology
 from containerhost import doctor as diagnosis
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import Allocation, AllocationStore
@@ -39,6 +40,7 @@ from containerhost.vfs.cli import vfs
 
 EXPORTER_ADDRESS = "127.0.0.1:9869"
 CONFIG_GROUP = "containerhost.config"
+COMMAND_GROUP = "containerhost.commands"
 
 
 def _one_of(kind: type[enum.StrEnum]) -> click.Choice:
@@ -66,7 +68,8 @@ class Commands(click.Group):
 
 
 def vendor_commands() -> dict[str, click.Command]:
-    return {command.name or "": command for vendor in vendors.load() for command in vendor.commands()}
+    """Return the commands that vendors register as entry points of the group ``containerhost.commands``, by name."""
+    return {extension.name: extension.plugin for extension in ExtensionManager(COMMAND_GROUP)}
 
 
 @click.group(cls=Commands)
@@ -82,19 +85,25 @@ class Clouds(click.Group):
     """The commands that drivers register as entry points of the group ``containerhost.config``, by the cloud's name."""
 
     def list_commands(self, context: click.Context) -> list[str]:
-        return sorted(point.name for point in importlib.metadata.entry_points(group=CONFIG_GROUP))
+        return sorted(points())
 
     def get_command(self, context: click.Context, cmd_name: str) -> click.Command | None:
-        found = next(iter(importlib.metadata.entry_points(group=CONFIG_GROUP, name=cmd_name)), None)
-        if found is None:
-            return None
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # those of a cloud's libraries are for their developers
-                command: click.Command = found.load()
+                command: click.Command = DriverManager(CONFIG_GROUP, cmd_name).driver
             return command
+        except NoMatches:
+            return None
         except ModuleNotFoundError as error:
-            return _not_installed(cmd_name, f"{error.name} is missing: install nova-lxd-ext[{','.join(found.extras)}]")
+            extras = ",".join(points()[cmd_name].extras)
+            return _not_installed(cmd_name, f"{error.name} is missing: install nova-lxd-ext[{extras}]")
+
+
+def points() -> dict[str, Any]:
+    """Return the entry points of the clouds' commands by name, none of them loaded."""
+    manager = NamedExtensionManager(CONFIG_GROUP, names=[])
+    return {point.name: point for point in manager.list_entry_points()}
 
 
 def _not_installed(name: str, reason: str) -> click.Command:

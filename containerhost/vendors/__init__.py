@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the vendor plug-ins: those of this package, then those that installed packages register.
+"""Find the vendor plug-ins that installed packages, this one among them, register as entry points of the group
+``containerhost.vendors``.
 
-Packages register theirs as entry points of the group ``containerhost.vendors``. The plug-ins of this package are
-registered there too, for other tools, but imported from here: they work in a checkout that has no package metadata.
-
-Plug-ins are imported when they are first asked for: most actions of OpenNebula look for no device.
+Plug-ins are imported at their first use: most actions of OpenNebula look for no device.
 """
 
 import functools
 import logging
 import re
+from typing import TYPE_CHECKING
 
 from containerhost.devices.model import Device
 from containerhost.errors import DeviceError
 from containerhost.grants import Grant, GrantOptions
 from containerhost.vendors.base import Use, Vendor
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    from stevedore.extension import Extension
 
 LOG = logging.getLogger(__name__)
 GROUP = "containerhost.vendors"
@@ -22,35 +26,35 @@ NODES = re.compile(r"(?:(?!\.{1,2}/)[A-Za-z0-9_.-]{1,64}/){0,4}(?!\.{1,2}$)[A-Za
 
 
 @functools.cache
-def own() -> tuple[type[Vendor], ...]:
-    """Return the plug-ins of this package, in the order in which they are asked."""
-    from containerhost.vendors.amd.vendor import Amd
-    from containerhost.vendors.intel.vendor import Intel
-    from containerhost.vendors.net.vendor import Net
-    from containerhost.vendors.nvidia.vendor import Nvidia
-
-    return (Nvidia, Amd, Intel, Net)
-
-
-@functools.cache
 def load() -> tuple[type[Vendor], ...]:
-    """Return all plug-ins in the order in which they are asked: the own ones, then others by name.
+    """Return all plug-ins in the order in which they are asked: those of this package, then others, each by name.
 
     Searched for once in each process. A plug-in that fails to load is left out and logged: the devices of the others
-    must still be found.
-    """
-    import importlib.metadata
+    must still be found. A second one of the same name is ignored.
 
-    names = {vendor.name for vendor in own()}
-    others = sorted((point for point in importlib.metadata.entry_points(group=GROUP) if point.name not in names),
-                    key=lambda point: point.name)
-    loaded = []
-    for point in others:
+    :raises DeviceError: this package's own plug-ins are not registered, so no device of theirs would be found
+    """
+    from stevedore import ExtensionManager
+
+    found: dict[str, type[Vendor]] = {}
+    extensions = ExtensionManager(GROUP, on_load_failure_callback=_log_failure)
+    for extension in sorted(extensions, key=lambda one: (not _is_own(one), one.name)):
         try:
-            loaded.append(checked(point.load()))
-        except Exception:
-            LOG.exception("vendor plug-in %s (%s) cannot be loaded", point.name, point.value)
-    return (*own(), *loaded)
+            found.setdefault(extension.name, checked(extension.plugin))
+        except ValueError as error:
+            _log_failure(extensions, extension.entry_point, error)
+    if not any(map(_is_own, extensions)):
+        raise DeviceError(f"no vendor plug-in of nova-lxd-ext is registered (entry points of {GROUP}): its package "
+                          "metadata is missing; install it with pip, also from a checkout (pip install -e .)")
+    return tuple(found.values())
+
+
+def _is_own(extension: "Extension") -> bool:
+    return bool(extension.module_name.startswith(f"{__name__}."))
+
+
+def _log_failure(_: object, point: "EntryPoint", error: Exception) -> None:
+    LOG.error("vendor plug-in %s (%s) cannot be loaded: %s", point.name, point.value, error, exc_info=error)
 
 
 def checked(vendor: type[Vendor]) -> type[Vendor]:
@@ -69,9 +73,7 @@ def of(device: Device) -> type[Vendor]:
 
     :raises DeviceError: it is not installed
     """
-    # The own ones first: most calls then need no search for others.
-    vendor = next((vendor for vendor in own() if vendor.name == device.plugin), None)
-    vendor = vendor or next((vendor for vendor in load() if vendor.name == device.plugin), None)
+    vendor = next((vendor for vendor in load() if vendor.name == device.plugin), None)
     if vendor is None:
         raise DeviceError(f"device {device.id} was described by vendor plug-in {device.plugin!r}, which is not "
                           f"installed here; install it or one of: {', '.join(vendor.name for vendor in load())}")

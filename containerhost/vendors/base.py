@@ -9,7 +9,7 @@ few functions, so it may keep what it reads. Outside packages register theirs as
 import abc
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from containerhost.devices import drm, health
 from containerhost.devices.health.kernellog import DriverLog
@@ -18,9 +18,6 @@ from containerhost.errors import DeviceHeld, DeviceUnhealthy
 from containerhost.findings import Finding
 from containerhost.grants import GpuGrant, Grant, GrantOptions
 from containerhost.sysfs import Host
-
-if TYPE_CHECKING:
-    import click
 
 DISPLAY = "03"
 ACCELERATOR = "12"
@@ -172,11 +169,6 @@ class Vendor(abc.ABC):
         :param devices: all that the container has, those of other vendors too
         """
         return {}
-
-    @classmethod
-    def commands(cls) -> "tuple[click.Command, ...]":
-        """Return commands of the vendor's own for ``containerhost``, such as partitioning."""
-        return ()
 
 
 def device(function: PciFunction, kind: Kind, plugin: str, *, health: tuple[str, ...], notes: tuple[str, ...] = (),

@@ -21,8 +21,6 @@ from containerhost.vendors.nvidia import cdi, libraries, nvmlhealth
 from containerhost.vendors.nvidia.xidlog import XidLog
 
 if TYPE_CHECKING:
-    import click
-
     from containerhost.vendors.nvidia import nvml
 
 # The major is registered for NVIDIA (Documentation/admin-guide/devices.txt), so it holds even where /proc/devices
@@ -89,12 +87,6 @@ class Nvidia(base.GpuVendor):
         from containerhost.vendors.nvidia import nvml  # noqa: PLC0415  (most calls of a driver look for no device)
 
         return nvml.links_between(nvml.query())
-
-    @classmethod
-    def commands(cls) -> "tuple[click.Command, ...]":
-        from containerhost.vendors.nvidia.mig.cli import mig  # noqa: PLC0415  (of the command alone)
-
-        return (mig,)
 
     def check(self) -> Iterable[Finding]:
         from containerhost.vendors.nvidia import installation  # noqa: PLC0415  (of the doctor alone)

@@ -336,7 +336,7 @@ class Faults(testtools.TestCase):
             def grant(cls, device, options):
                 raise NotImplementedError
 
-        with mock.patch.object(vendors, "load", return_value=(Wrong, *vendors.own())):
+        with mock.patch.object(vendors, "load", return_value=(Wrong, *vendors.load())):
             inventory = scan(self.tree.host)
         self.assertEqual(22, len(inventory.devices))
         self.assertIn("oops", inventory.get("0000:83:00.0").health[0])

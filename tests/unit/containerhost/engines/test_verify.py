@@ -49,7 +49,7 @@ class TestComplaints(testtools.TestCase):
 
     def test_nodes_of_other_packages_vendors_are_guarded(self):
         other = type("Other", (Intel,), {"name": "other", "nodes": ("habanalabs/hl*", "qaic")})
-        with mock.patch.object(vendors, "load", return_value=(*vendors.own(), other)):
+        with mock.patch.object(vendors, "load", return_value=(*vendors.load(), other)):
             for path, expected in (("/dev/habanalabs/hl0", 1), ("/dev/qaic", 1), ("/dev/habanalabs/x", 0),
                                    ("/dev/qaic0", 0), ("/dev/nvidia1", 1)):
                 self.assertEqual(expected, len(complaints(inside(NODES | {path: (1, 200)}), (GRANT,))), path)
@@ -61,7 +61,7 @@ class TestComplaints(testtools.TestCase):
         for pattern in ("../etc/*", "/etc/passwd", "a/../b", "", "a/*/b", "..", "a//b", "x/.."):
             bad = type("Bad", (Intel,), {"nodes": (pattern,)})
             self.assertRaises(ValueError, vendors.checked, bad)
-        for vendor in vendors.own():
+        for vendor in vendors.load():
             self.assertIs(vendor, vendors.checked(vendor))
 
     def test_too_much(self):
