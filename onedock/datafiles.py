@@ -155,6 +155,24 @@ def snapshots(disk: Path) -> Path:
     return disk.with_name(f"{disk.name}.snap")
 
 
+def put_in_place(new: Path, target: Path) -> None:
+    """Replace a disk and its snapshots by others of the same file system.
+
+    The data comes first: a process that is killed leaves the new data with the old snapshots. What was replaced is kept
+    beside ``new`` for the caller to remove.
+    """
+    exchange(new, target)
+    exchange(snapshots(new), snapshots(target))
+
+
+def exchange(new: Path, target: Path) -> None:
+    """Replace a file, or a directory, by another one; if there is none, by nothing."""
+    if target.is_dir():
+        os.replace(target, new.with_name(f"{new.name}.replaced"))
+    if new.exists():
+        os.replace(new, target)
+
+
 def snapshot(disk: Path, number: int) -> Path:
     """Return the file of a snapshot.
 

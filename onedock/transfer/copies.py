@@ -2,7 +2,6 @@
 """Copy disks from a datastore to nodes and back. Loaded only for actions that do: it needs the client of registries."""
 
 import dataclasses
-import os
 from pathlib import Path
 from typing import BinaryIO
 
@@ -104,8 +103,4 @@ def keep(stream: BinaryIO, wanted: Path, disk: DiskPath, place: Path, store: Sto
         found = scratch / wanted
         if not found.is_file():
             raise BadInput(f"{disk.path} has no snapshot {wanted.name}")
-        snapshots = datafiles.snapshots(found)
-        datafiles.remove(datafiles.snapshots(place))
-        if snapshots.is_dir():
-            os.replace(snapshots, datafiles.snapshots(place))
-        os.replace(found, place)
+        datafiles.put_in_place(found, place)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
 from containerhost.linux.run import start
+from onedock.transfer import pipes
 from onedock.transfer.node_agent import Request
 from onedriver.errors import DriverError
 from onedriver.ssh import SSH, problem
@@ -46,25 +47,27 @@ class Node:
 
     @contextlib.contextmanager
     def _asked(self, do: str, path: Path, content: Content | None, more: dict[str, Any]) -> Iterator[BinaryIO]:
+        what = f"{self.host}: {do} of {path}"
         with tempfile.TemporaryFile() as complaints, self._ssh(complaints) as ssh:
-            stdin, stdout = cast(BinaryIO, ssh.stdin), cast(BinaryIO, ssh.stdout)
+            stdin = pipes.writer(cast(BinaryIO, ssh.stdin), what)
+            stdout = pipes.reader(cast(BinaryIO, ssh.stdout), what)
             try:
                 # A node that fails at once closes its end; what it said tells more than that.
                 with contextlib.suppress(BrokenPipeError):
                     tell(stdin, {"do": do, "path": str(path), **more}, content)
                 yield stdout
                 rest = stdout.read(1)
+                status = ssh.wait(pipes.STALL_TIMEOUT)
             except BaseException:
                 ssh.kill()
                 raise
-            status = ssh.wait()
             if status or rest:
                 complaints.seek(0)
                 raise DriverError(problem(self.host, f"{do} of {path}", status, complaints.read()))
 
     def _ssh(self, complaints: IO[bytes]) -> subprocess.Popen[bytes]:
         return start([*SSH, self.host, COMMAND], f"{self.host} cannot be reached over ssh", DriverError,
-                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints)
+                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints, bufsize=0)
 
 
 def tell(stdin: BinaryIO, request: Request, content: Content | None) -> None:

@@ -2,19 +2,19 @@
 """Stream files and directories between hosts: what `tar` writes, so that zeros need not travel."""
 
 import contextlib
-import errno
-import os
 import shutil
-import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from containerhost.linux.run import not_run, words
+from containerhost.linux.run import start, words
 from onedock import datafiles
+from onedock.transfer import pipes
 from onedriver.errors import BadInput, DriverError
+
+CHUNK = 1 << 16  # bytes
 
 
 def send(path: Path, out: BinaryIO, lock: Sequence[int] = ()) -> None:
@@ -41,12 +41,7 @@ def receive(source: BinaryIO, name: str, target: Path) -> None:
             raise DriverError(f"{target} cannot be received: the other side sent something else")
         # What was sent is deleted there when this has ended.
         datafiles.tool(["sync", "--file-system", str(directory)], f"{target} cannot be written to disk")
-        for new, place in ((directory / name, target),
-                           (datafiles.snapshots(directory / name), datafiles.snapshots(target))):
-            if place.is_dir():
-                shutil.rmtree(place)
-            if new.exists():
-                os.replace(new, place)
+        datafiles.put_in_place(directory / name, target)
 
 
 @contextlib.contextmanager
@@ -59,19 +54,28 @@ def incoming(parent: Path) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def tar(arguments: list[str], problem: str, source: BinaryIO | int = subprocess.DEVNULL,
-        out: BinaryIO | int = subprocess.DEVNULL, inherited: Sequence[int] = ()) -> None:
-    """Run tar between two streams.
+def tar(arguments: list[str], problem: str, source: BinaryIO | None = None, out: BinaryIO | None = None,
+        inherited: Sequence[int] = ()) -> None:
+    """Run tar between two streams. One of them that does not move ends it.
 
     :raises DriverError: it failed, for instance because a disk is full; what it said is in the message
     """
     with tempfile.TemporaryFile() as complaints:
+        # No `with`: a program that waits in the kernel for its storage is not waited for.
+        process = start(["tar", "--file", "-", *arguments], problem, DriverError, bufsize=0, stderr=complaints,
+                        stdin=subprocess.PIPE if source else subprocess.DEVNULL,
+                        stdout=subprocess.PIPE if out else subprocess.DEVNULL, pass_fds=inherited)
         try:
-            status = subprocess.run(["tar", "--file", "-", *arguments], stdin=source, stdout=out, stderr=complaints,
-                                    check=False, pass_fds=inherited).returncode
-        except OSError as error:
-            raise DriverError(f"{problem}: {not_run('tar', error)}") from error
-        if status == -signal.SIGPIPE:
-            raise BrokenPipeError(errno.EPIPE, "the other side wants no more")  # and says why
+            if source and process.stdin:
+                with contextlib.suppress(BrokenPipeError), pipes.writer(process.stdin, problem) as sink:
+                    shutil.copyfileobj(source, sink, CHUNK)
+            if out and process.stdout:
+                with pipes.reader(process.stdout, problem) as content:
+                    shutil.copyfileobj(content, out, CHUNK)
+            status = process.wait(pipes.STALL_TIMEOUT)
+        except subprocess.TimeoutExpired as error:
+            raise DriverError(f"{problem}: tar does not end; does the storage hang?") from error
+        finally:
+            process.kill()
         if status:
             raise DriverError(f"{problem}: {words(complaints) or f'tar ended with status {status}'}")

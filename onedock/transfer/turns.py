@@ -24,7 +24,7 @@ from onedriver.node.single_instance import HOME, RUN
 
 FILE = "transfers"
 TIME = struct.Struct("<d")  # s since the epoch
-TIMEOUT = 24 * 3600.0  # s; the action before may copy a large disk
+TIMEOUT = 3600.0  # s; the action before may copy a large disk, but each that waits holds a thread of oned's
 STARTTIME = 19  # field of /proc/PID/stat after the program's name, from 0; see proc_pid_stat(5)
 
 
@@ -37,7 +37,7 @@ def turn(vm: int, *, deletes: bool) -> Iterator[None]:
     """
     file, offset, now = directory() / FILE, vm * TIME.size, began()
     with byte_held(file, offset, TIMEOUT, lambda _: DriverError(
-            f"another transfer of VM {vm} has not ended within {TIMEOUT / 3600:g} h")), closing(
+            f"repeat it later: another transfer of VM {vm} has not ended within {TIMEOUT / 3600:g} h")), closing(
             os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)) as fd:
         deleted = os.pread(fd, TIME.size, offset)
         if len(deleted) == TIME.size and now < TIME.unpack(deleted)[0]:

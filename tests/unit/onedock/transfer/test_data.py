@@ -14,7 +14,7 @@ import testtools
 
 from onedock.cli import main
 from onedock.datastore import actions as datastore
-from onedock.transfer import actions, turns
+from onedock.transfer import actions, pipes, turns
 from onedriver import template
 from onedriver.errors import BadInput, DriverError, NotSupported
 from tests.unit.onedock.messages import message
@@ -140,6 +140,28 @@ class DataTest(TransferTestCase):
         self.refused("is not there", "snap_create_live", self.place("disk.7"), 4)
         self.assertEqual(["disk.1", "disk.1.snap/4"], self.left(self.directory()))
 
+    def test_killed_replacement_of_an_image_loses_no_snapshots(self) -> None:
+        source, disk = self.block(), self.directory() / "disk.1"
+        snapshots = Path(f"{source}.snap")
+        snapshots.mkdir()
+        (snapshots / "7").write_text("kept")
+        self.tm("ln", f"front-end:{source}", self.place("disk.1"))
+        disk.write_text("now")
+        (Path(f"{disk}.snap") / "7").write_text("newer")
+        real, done = os.replace, []
+
+        def killed(old: Path, new: Path) -> None:
+            real(old, new)
+            done.append(new)
+            if new == source:
+                raise KeyboardInterrupt
+
+        with mock.patch.object(os, "replace", killed):
+            self.assertRaises(KeyboardInterrupt, self.tm, "mvds", self.place("disk.1"), source)
+        self.assertEqual(("now", "kept"), (source.read_text(), (snapshots / "7").read_text()))
+        self.tm("mvds", self.place("disk.1"), source)
+        self.assertEqual(("now", "newer"), (source.read_text(), (snapshots / "7").read_text()))
+
     def test_one_snapshot_is_saved_as_an_image(self) -> None:
         source, target, disk = self.block(), self.block(), self.directory() / "disk.1"
         self.tm("clone", f"front-end:{source}", self.place("disk.1"))
@@ -255,6 +277,18 @@ class RefusalsTest(TransferTestCase):
         (self.base / "bin/onedock").write_text("#!/bin/sh\necho hello\n")
         (self.base / "bin/onedock").chmod(0o755)
         self.refused("instead of what make asked for", "mkimage", 1, "raw", self.place("disk.1"))
+
+    def test_a_node_that_hangs_holds_no_action(self) -> None:
+        self.useFixture(fixtures.MockPatchObject(pipes, "STALL_TIMEOUT", 0.3))
+        source = self.block(16)
+        with source.open("rb+") as file:
+            file.write(os.urandom(8 << 20))
+        command = self.base / "bin/onedock"
+        command.write_text("#!/bin/sh\nexec sleep 20\n")
+        disk = self.place("disk.1")
+        for action, arguments in (("mkimage", (1, "raw", disk)), ("mvds", (disk, source)),
+                                  ("clone", (f"front-end:{source}", disk))):
+            self.refused("no data moved", action, *arguments)
 
     def test_a_node_that_takes_no_more_says_why(self) -> None:
         source = self.block(16)

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read and write pipes whose other end must move: what hangs there ends with an error instead of holding a thread of
+oned's transfer manager, which has few."""
+
+import io
+import os
+import select
+from typing import IO, TYPE_CHECKING, BinaryIO
+
+from onedriver.errors import DriverError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
+
+STALL_TIMEOUT = 1800.0  # s; an engine may take long to commit a large container before it sends the first byte
+
+
+class Pipe(io.RawIOBase):
+    """:param file: one end of a pipe, which no other process uses; it is closed with this
+    :param what: what is done, which begins the error
+    """
+
+    def __init__(self, file: IO[bytes], what: str) -> None:
+        self._file = file
+        self._what = what
+        os.set_blocking(file.fileno(), False)
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def readable(self) -> bool:
+        return self._file.readable()
+
+    def writable(self) -> bool:
+        return self._file.writable()
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        self._await(select.POLLIN)
+        return os.readv(self.fileno(), [buffer])
+
+    def write(self, data: "ReadableBuffer") -> int:
+        self._await(select.POLLOUT)
+        return os.write(self.fileno(), data)
+
+    def _await(self, event: int) -> None:
+        """Wait until the other end moves or has closed.
+
+        :raises DriverError: it does not for :data:`STALL_TIMEOUT` seconds
+        """
+        poll = select.poll()
+        poll.register(self.fileno(), event)
+        if not poll.poll(STALL_TIMEOUT * 1000):
+            raise DriverError(f"{self._what}: no data moved for {STALL_TIMEOUT / 60:g} min; does the storage or Docker "
+                              "of one side hang?")
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+def reader(file: IO[bytes], what: str) -> BinaryIO:
+    return io.BufferedReader(Pipe(file, what), 1 << 16)
+
+
+def writer(file: IO[bytes], what: str) -> BinaryIO:
+    return io.BufferedWriter(Pipe(file, what), 1 << 16)
