@@ -22,6 +22,7 @@ from nova_lxd_ext.hardware.pcitracker import HELD
 
 MOVING = (task_states.RESIZE_PREP, task_states.RESIZE_MIGRATING, task_states.RESIZE_MIGRATED, task_states.RESIZE_FINISH,
           task_states.RESIZE_REVERTING)
+UNCLAIMED = ("accepted", "pre-migrating")  # nova's states of a move before its first request has ended
 
 
 class Unit(NamedTuple):
@@ -77,7 +78,9 @@ def moving(tracker: Any) -> list[str]:
     """Return the uuids of the servers with PCI devices on this host whose allocations nova is about to change.
 
     A move's allocations belong to the server before nova's PCI tracker knows of the move, and after it has forgotten it
-    in a revert: in between nova would add the device of the other size for good. The task state tells it all the time.
+    in a revert: in between nova would add the device of the other size for good, or not start because the move holds
+    it. The task state tells it all the time, but for a move that nova-compute's start interrupts before its claim: nova
+    then clears the task state, and the move keeps its allocations.
 
     :param tracker: nova's PciDevTracker
     """
@@ -87,7 +90,8 @@ def moving(tracker: Any) -> list[str]:
     context = nova_context.get_admin_context()
     found = objects.InstanceList.get_by_filters(context, {"uuid": list(holders), "task_state": list(MOVING)},
                                                 expected_attrs=[])
-    return [instance.uuid for instance in found]
+    unclaimed = objects.MigrationList.get_by_filters(context, {"status": list(UNCLAIMED)})
+    return sorted({instance.uuid for instance in found} | (holders & {move.instance_uuid for move in unclaimed}))
 
 
 def assign(units: Sequence[Unit], allocated: Sequence[Allocated]) -> tuple[str, ...] | None:

@@ -18,19 +18,19 @@ from nova.compute import rpcapi, vm_states
 from nova.scheduler.client import report
 from oslo_log import log as logging
 
+from nova_lxd_ext.hardware.placedclaims import UNCLAIMED
 from nova_lxd_ext.server import lostrequests, recoverysteps
-from nova_lxd_ext.server.incoming import OVER, is_at_home
+from nova_lxd_ext.server.incoming import OVER
 from nova_lxd_ext.server.lifecycle import Lifecycle
 from nova_lxd_ext.server.moverecovery import ATTRIBUTES, MoveRecovery
 from nova_lxd_ext.server.power import Power
-from nova_lxd_ext.server.recoveryrecords import is_in_flight, leave_host, log_errors
+from nova_lxd_ext.server.recoveryrecords import is_deleted, is_in_flight, leave_host, log_errors
 from nova_lxd_ext.server.recoverysteps import SECOND_REQUESTS, Step
 from nova_lxd_ext.server.states import States
 from nova_lxd_ext.server.taskrecovery import TaskRecovery
 
 LOG = logging.getLogger(__name__)
 
-UNCLAIMED = ["accepted", "pre-migrating"]
 RECENT = 1000  # moves that are looked at
 QUEUE_TIMEOUT = 600.0  # s that a request may wait in the queue, also while nova-compute is not done with its start
 
@@ -124,9 +124,8 @@ class Recovery:
         if lost.methods and instance.task_state is not None:
             LOG.warning("nova-compute ended during %s (task state %s): it is finished or undone",
                         ", ".join(sorted(lost.methods)), instance.task_state, instance=instance)
-        unbegun = move is not None and move.status == "pre-migrating" and is_at_home(move)
         step = recoverysteps.here(instance.task_state, instance.vm_state, lost.methods, moves=move is not None,
-                                  unbegun_at_home=unbegun)
+                                  unbegun=move is not None and is_unbegun(move))
         if step is Step.RECOVER_TASK:
             self._tasks.recover(context, instance, lost)
         elif step is Step.LEAVE_HOST:
@@ -153,7 +152,8 @@ class Recovery:
             self._moves.recover(context, step, instance, move, lost)
 
     def _free_allocations(self, context: Any, host: str, mine: Mapping[str, objects.Instance]) -> None:
-        """Delete what moves hold in Placement that nova has ended, and what servers hold here that are shelved."""
+        """Delete what moves hold in Placement that nova has ended or whose server is deleted, and what shelved servers
+        hold here. Nova itself deletes what deleted servers hold."""
         try:
             nodes = objects.ComputeNodeList.get_all_by_host(context, host)
         except exception.ComputeHostNotFound:
@@ -168,9 +168,10 @@ class Recovery:
                     self._tasks.recover_unplaced(context, host, uuid)
             for move in objects.MigrationList.get_by_filters(context, {"uuid": list(foreign)}):
                 # Nova calls a move reverted before the server is back on its old host.
-                if move.status in OVER and not is_in_flight(context, move.instance_uuid):
-                    LOG.warning("Move %s is over (%s), and held resources in Placement: they are freed", move.uuid,
-                                move.status, instance_uuid=move.instance_uuid)
+                over = move.status in OVER and not is_in_flight(context, move.instance_uuid)
+                if over or is_deleted(context, move.instance_uuid):
+                    LOG.warning("Move %s (%s) is over or its server is deleted, and it held resources in Placement: "
+                                "they are freed", move.uuid, move.status, instance_uuid=move.instance_uuid)
                     self._placement().delete_allocation_for_instance(context, move.uuid, consumer_type="migration",
                                                                      force=True)
 
@@ -178,8 +179,15 @@ class Recovery:
 def latest_moves(context: Any, host: str) -> Iterable[objects.Migration]:
     """Return the latest migration of each server, of those from or to this host and of those whose new host has not
     claimed yet: until then nova does not record which one that is."""
-    found = [move for filters in ({"host": host}, {"status": UNCLAIMED})
+    found = [move for filters in ({"host": host}, {"status": list(UNCLAIMED)})
              for move in objects.MigrationList.get_by_filters(context, filters, sort_keys=["id"],
                                                               sort_dirs=["desc"], limit=RECENT)]
     latest = {move.instance_uuid: move for move in sorted(found, key=lambda move: move.id)}
     return [move for move in latest.values() if move.migration_type in ("resize", "migration", "evacuation")]
+
+
+def is_unbegun(move: objects.Migration) -> bool:
+    """Return whether the second request of this resize or cold migration of a server of this host has not begun: no
+    other host has claimed it."""
+    return (move.status == "pre-migrating" and move.migration_type != "evacuation"
+            and move.dest_compute in (None, move.source_compute))

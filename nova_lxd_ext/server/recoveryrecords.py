@@ -93,6 +93,14 @@ def is_in_flight(context: Any, uuid: str) -> bool:
         return False
 
 
+def is_deleted(context: Any, uuid: str) -> bool:
+    """Return whether nova records that the server is deleted; not if there is no record."""
+    try:
+        return bool(objects.Instance.get_by_uuid(context.elevated(read_deleted="yes"), uuid, expected_attrs=[]).deleted)
+    except exception.InstanceNotFound:
+        return False
+
+
 def request_spec(context: Any, instance: objects.Instance) -> objects.RequestSpec | None:
     """Return the server's request spec, where nova's API database is reachable: only ports with a guaranteed bandwidth
     need it."""

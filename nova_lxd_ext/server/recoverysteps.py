@@ -50,17 +50,17 @@ MOVES = {task_states.RESIZE_PREP: Step.UNDO_MOVE, task_states.RESIZE_MIGRATING: 
          task_states.RESIZE_REVERTING: Step.REVERT_MOVE}
 
 
-def here(task_state: str | None, vm_state: str, methods: Collection[str], *, moves: bool, unbegun_at_home: bool
+def here(task_state: str | None, vm_state: str, methods: Collection[str], *, moves: bool, unbegun: bool
          ) -> Step:
     """Return what to do about a server that nova places on this host.
 
     :param methods: requests that this host did not finish
     :param moves: nova has a migration of it
-    :param unbegun_at_home: that migration stays on this host, and its second request has not begun
+    :param unbegun: the second request of that migration has not begun, and no other host has claimed it
     """
     if not methods:
-        # The second request of a resize was taken and not begun. Nova would clear the task state alone.
-        return Step.FORGET_MOVE if unbegun_at_home and task_state in (None, task_states.RESIZE_PREP) else Step.NOTHING
+        # A request of a resize was taken and not begun. Nova would clear the task state alone.
+        return Step.FORGET_MOVE if unbegun and task_state in (None, task_states.RESIZE_PREP) else Step.NOTHING
     if moves and task_state in MOVES:
         return MOVES[task_state]
     if moves and "confirm_resize" in methods:

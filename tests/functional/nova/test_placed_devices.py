@@ -11,7 +11,7 @@ from unittest import mock
 
 from nova import context as nova_context
 from nova import objects
-from nova.compute import manager, vm_states
+from nova.compute import manager, rpcapi, vm_states
 
 from containerhost.devices.model import Device, Kind
 from containerhost.devices.scan import scan
@@ -19,6 +19,7 @@ from tests.functional.nova import base
 from tests.functional.nova.base import VF_ALIAS
 from tests.functional.nova.glance import Uploads
 from tests.functional.nova.twohosts import FIRST, SECOND
+from tests.waiting import await_that
 
 FIRST_GPU, LAST_GPU = "gpu-first", "gpu-last"
 CHOSEN_VF = "vf-chosen"
@@ -160,6 +161,21 @@ class PlacedResizeTest(PlacedServers):
                 self._confirm_resize(server)
                 self.assert_agreed(server, GPU=1)
                 self.end(server)
+
+    def test_start_ends_a_resize_that_was_lost_before_its_claim(self) -> None:
+        """Nova would allocate the GPU that the server has a second time, and not start."""
+        for ended in (False, True):
+            server = self.server(self.sized(FIRST_GPU))
+            with mock.patch.object(rpcapi.ComputeAPI, "prep_resize") as lost:
+                self.api.post_server_action(server["id"], {"resize": {"flavorRef": self.sized(LAST_GPU)}})
+                await_that(lambda lost=lost: lost.called, "the scheduler has allocated")
+            if ended:
+                self._delete_server(server)
+            self.restart_compute_service(self.computes[base.HOST])
+            if not ended:
+                self.assertEqual([self.gpus[FIRST_GPU]], self.assert_agreed(server, GPU=1))
+                self._delete_server(server)
+            self.assert_nothing_left()
 
     @contextlib.contextmanager
     def updated_before(self, method: str) -> Iterator[None]:

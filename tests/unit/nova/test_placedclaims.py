@@ -2,6 +2,7 @@
 import contextlib
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import fixtures
 import nova.conf
@@ -9,6 +10,7 @@ import testtools
 from nova import exception, objects
 from nova.compute import claims, vm_states
 from nova.compute.provider_tree import ProviderTree
+from oslo_config import fixture as config_fixture
 
 from nova_lxd_ext import compat
 from nova_lxd_ext.hardware import placedclaims
@@ -107,6 +109,20 @@ class FollowTest(testtools.TestCase):
         error = self.assertRaises(exception.ComputeResourcesUnavailable, self.follow, self.requests(1))
         for words in (f"1 {VF}", f"1 {GPU}", records.UUID):
             self.assertIn(words, error.format_message())
+
+
+class MovingTest(testtools.TestCase):
+    def test_servers_between_sizes_and_of_unclaimed_moves(self) -> None:
+        """At its start nova clears the task state of a move that no host has claimed."""
+        self.useFixture(config_fixture.Config(nova.conf.CONF)).config(report_in_placement=True, group="pci")
+        by_state, by_move, elsewhere = (f"00000000-0000-4000-8000-00000000000{place}" for place in range(3))
+        tracker = SimpleNamespace(pci_devs=[
+            objects.PciDevice(instance_uuid=uuid, status="allocated") for uuid in (by_state, by_move)])
+        moves = [objects.Migration(instance_uuid=uuid) for uuid in (by_move, elsewhere)]
+        with mock.patch.object(objects.InstanceList, "get_by_filters",
+                               return_value=[records.instance(uuid=by_state)]), \
+                mock.patch.object(objects.MigrationList, "get_by_filters", return_value=moves):
+            self.assertEqual([by_state, by_move], placedclaims.moving(tracker))
 
 
 class BeforeClaimsTest(testtools.TestCase):

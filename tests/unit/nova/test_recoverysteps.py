@@ -21,7 +21,7 @@ class MovesTest(testtools.TestCase):
 class HereTest(testtools.TestCase):
     def step(self, state: str | None, *methods: str, vm_state: str = vm_states.ACTIVE, moves: bool = True,
              unbegun: bool = False) -> Step:
-        return here(state, vm_state, methods, moves=moves, unbegun_at_home=unbegun)
+        return here(state, vm_state, methods, moves=moves, unbegun=unbegun)
 
     def test_server_without_lost_request_is_left_alone(self) -> None:
         for state in (None, task_states.RESIZE_PREP, task_states.RESCUING):

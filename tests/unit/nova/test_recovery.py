@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import fixtures
+import testtools
+from nova import exception, objects
+from nova.compute import task_states, vm_states
+
+from nova_lxd_ext.server.recovery import Recovery
+from tests.unit.nova import records
+
+HOST, NODE = "one", "node-uuid"
+MOVE, OTHER = "8f2b6a0c-5c56-4b0e-9b5e-0a6f1f6d9a02", "8f2b6a0c-5c56-4b0e-9b5e-0a6f1f6d9a03"
+
+
+class RecoveryTest(testtools.TestCase):
+    """Nova's database and Placement are fakes; the server is on this host, or deleted."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.server = records.instance(host=HOST, vm_state=vm_states.ACTIVE, task_state=task_states.RESIZE_PREP,
+                                       deleted=False, migration_context=None, new_flavor=None)
+        self.move = objects.Migration(id=7, uuid=MOVE, instance_uuid=records.UUID, source_compute=HOST,
+                                      dest_compute=None, status="pre-migrating", migration_type="resize")
+        self.move.save = mock.Mock()
+        self.placement = mock.Mock()
+        self.placement.get_allocations_for_resource_provider.return_value = SimpleNamespace(
+            allocations={records.UUID: {}, MOVE: {}, OTHER: {}})
+        for kind, method, answer in (
+                (objects.InstanceActionList, "get_by_instance_uuid", []),
+                (objects.MigrationList, "get_by_filters", [self.move]),
+                (objects.ComputeNodeList, "get_all_by_host", [SimpleNamespace(uuid=NODE)]),
+                (objects.RequestSpec, "get_by_instance_uuid", SimpleNamespace(flavor=self.server.flavor))):
+            self.useFixture(fixtures.MockPatchObject(kind, method, return_value=answer))
+        self.useFixture(fixtures.MockPatchObject(objects.Instance, "get_by_uuid", side_effect=self.read))
+        self.useFixture(fixtures.MockPatch("nova_lxd_ext.server.moverecovery.record_outcome"))
+
+    def read(self, context: Any, uuid: str, expected_attrs: Any) -> objects.Instance:
+        if uuid != records.UUID or (self.server.deleted and context.read_deleted != "yes"):
+            raise exception.InstanceNotFound(instance_id=uuid)
+        return self.server
+
+    def recover(self, *servers: objects.Instance) -> None:
+        Recovery(mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), lambda: self.placement).recover(
+            HOST, servers)
+
+    def test_resize_that_no_host_has_claimed_returns_its_allocations(self) -> None:
+        """Nova clears the task state alone, and does not start with the allocations of both sizes."""
+        self.recover(self.server)
+        self.placement.move_allocations.assert_called_once_with(mock.ANY, MOVE, records.UUID)
+        self.assertEqual(("failed", None), (self.move.status, self.server.task_state))
+
+    def test_move_that_another_host_has_claimed_goes_on(self) -> None:
+        for kind, host in (("evacuation", None), ("resize", "two")):
+            self.move.migration_type, self.move.dest_compute = kind, host
+            with self.subTest(kind):
+                self.recover(self.server)
+                self.placement.move_allocations.assert_not_called()
+
+    def freed(self) -> list[str]:
+        self.placement.delete_allocation_for_instance.reset_mock()
+        self.recover()
+        return [call.args[1] for call in self.placement.delete_allocation_for_instance.call_args_list]
+
+    def test_allocations_of_move_of_deleted_server_are_freed(self) -> None:
+        self.assertEqual([], self.freed())
+        self.server.deleted = True
+        self.assertEqual([MOVE], self.freed())
+
+    def test_allocations_without_evidence_stay(self) -> None:
+        """Nova may have moved the records of a server to another table, or not have made them yet."""
+        with mock.patch.object(objects.Instance, "get_by_uuid",
+                               side_effect=exception.InstanceNotFound(instance_id=records.UUID)):
+            self.assertEqual([], self.freed())
