@@ -20,7 +20,7 @@ USERS_TIMEOUT = 10.0  # s for the last processes of a killed container to let go
 
 
 def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, privileged: Privileged, host: Host,
-          holders: Collection[int] | None) -> tuple[str, ...]:
+          holders: Collection[int]) -> tuple[str, ...]:
     """Clean a returned device, and return complaints.
 
     :param restore: what was remembered before the device was given away: ``netdev``, ``driver``, ``node_guid``,
@@ -43,7 +43,7 @@ def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, pri
     return ("no process has it", *done, "it was reset" if was_reset else "it offers no reset")
 
 
-def require_unused(device: Device, privileged: Privileged, holders: Collection[int] | None) -> None:
+def require_unused(device: Device, privileged: Privileged, holders: Collection[int]) -> None:
     """Refuse a device that is in use.
 
     :raises HostActionFailed: a process of a container has it open or mapped

@@ -104,7 +104,7 @@ class DeviceAllocator:
         left = choice.left_out(view.inventory, requests, mine, least)
         if left:
             with self._store.working(left):
-                self._store.detach(left, consumer)
+                self._store.detach(left, consumer, None)
         return tuple(request for request in requests if view.inventory.get(request.address).id not in left)
 
     def require_gpus(self, requests: Sequence[Request], consumer: Consumer, least: int, view: HostView) -> None:

@@ -17,6 +17,7 @@ from containerhost.errors import (
     ScrubFailed,
 )
 from containerhost.privileged import Privileged
+from containerhost.process.processes import NoAnswer, Process
 from containerhost.scrub import await_unused, scrub
 from containerhost.sysfs import Host
 
@@ -55,33 +56,64 @@ class Cleaner:
         """
         if record.state is not State.CLAIMED:
             try:
-                record = self._store.begin_cleaning(record.device_id)
-                holders = self.holders(record.consumer, container)
-                self.clean(record, holders, view, container)
+                record = self._begin(record, container)
+                self.clean(record, view)
             except (ScrubFailed, DeviceNotFound, DeviceUnhealthy) as error:
                 return str(error)
         self._store.release(record.device_id, record.consumer)
         return None
 
-    def clean(self, record: Allocation, holders: Collection[int] | None, view: HostView, container: int | None = None
-              ) -> tuple[str, ...]:
+    def _begin(self, record: Allocation, container: int | None) -> Allocation:
+        """Record that a device is being cleaned, and which containers may have it.
+
+        :raises ScrubFailed: that cannot be told
+        """
+        try:
+            holders = map(Process.of, self.holders(record.consumer, container))
+            own = record.container if container is None else Process.of(container)
+            return self._store.begin_cleaning(record.device_id, own, holders)
+        except (ScrubFailed, NoAnswer) as error:
+            self._store.begin_cleaning(record.device_id)
+            raise ScrubFailed(str(error)) from error
+
+    def clean(self, record: Allocation, view: HostView) -> tuple[str, ...]:
         """Clean a device whose record says that it is being cleaned.
 
-        :param holders: of :meth:`Privileged.users`
-        :param container: first process of the container that had it and runs on
         :returns: what was done, in words
         :raises ScrubFailed, DeviceNotFound, DeviceUnhealthy: it is blocked for that reason
         """
         try:
-            device = view.inventory.get(record.device_id)
-            if container is not None and device.kind is not Kind.NET:
-                self._require_unreached(device, record.consumer, container, view)
-            done = self.scrub(device, record.restore, holders)
-            require_well(record.device_id, view)
+            done = self.scrub_detached(record, view)
         except (ScrubFailed, DeviceNotFound, DeviceUnhealthy) as error:
             self._store.block(record.device_id, str(error))
             raise
         return done
+
+    def scrub_detached(self, record: Allocation, view: HostView) -> tuple[str, ...]:
+        """Clean a device that its container was detached from.
+
+        :returns: what was done, in words
+        :raises ScrubFailed, DeviceNotFound, DeviceUnhealthy: it is not clean
+        """
+        device, running = view.inventory.get(record.device_id), self.running(record)
+        if record.container and record.container.pid in running and device.kind is not Kind.NET:
+            self._require_unreached(device, record.consumer, record.container.pid, view)
+        done = self.scrub(device, record.restore, running)
+        require_well(record.device_id, view)
+        return done
+
+    def running(self, record: Allocation) -> frozenset[int]:
+        """Return the first processes of the containers that may have the device, of those that run on.
+
+        :raises ScrubFailed: the record does not say which they are
+        """
+        if not self._store.in_this_boot(record):
+            return frozenset()
+        if record.holders is None:
+            raise ScrubFailed(f"device {record.device_id} may still be in use by {record.consumer}: end that container, "
+                              "and its driver cleans the device. Its record does not name the containers that may have "
+                              "it: an earlier release wrote it, or its engine did not answer")
+        return frozenset(process.pid for process in record.holders if process.lives)
 
     def _require_unreached(self, device: Device, consumer: Consumer, container: int, view: HostView) -> None:
         """Refuse a GPU that a process in its container may reach by a node which GPUs have in common: what a process
@@ -100,7 +132,7 @@ class Cleaner:
         except HostActionFailed as error:
             raise ScrubFailed(f"device {device.id} could not be cleaned: {error}") from error
 
-    def scrub(self, device: Device, restore: Mapping[str, str], holders: Collection[int] | None) -> tuple[str, ...]:
+    def scrub(self, device: Device, restore: Mapping[str, str], holders: Collection[int]) -> tuple[str, ...]:
         return scrub(device, restore, self._functions.of(device), self._privileged, self._host, holders)
 
 

@@ -4,7 +4,7 @@
 from collections.abc import Collection
 
 from containerhost.allocation.choice import Foreign, View, concerned, refuse_configured
-from containerhost.allocation.cleaning import Cleaner, require_well
+from containerhost.allocation.cleaning import Cleaner
 from containerhost.allocation.functions import Functions, unbound
 from containerhost.allocation.states import State
 from containerhost.allocation.store import Allocation, AllocationStore, Consumer
@@ -79,7 +79,8 @@ class DeviceRepair:
 
     def clean(self, device_id: str) -> tuple[str, ...]:
         """Clean a device for the operator, and free it: one that is blocked or free, or whose cleaning was interrupted.
-        One that the container of its consumer goes on without stays allocated.
+        One that the container of its consumer goes on without stays allocated. What the containers that may have had it
+        still use is refused; only those are frozen meanwhile.
 
         :returns: what was done, one text each
         :raises DeviceNotFound, DeviceHeld, AllocationsUnreadable: nothing was changed
@@ -95,14 +96,15 @@ class DeviceRepair:
             if record is None:
                 self._take_for_cleaning(device, inventory)
             elif record.state is State.DETACHED:
-                done = self._cleaner.scrub(device, record.restore, None)
-                require_well(device.id, view)
-                return done
+                return self._cleaner.scrub_detached(record, view)
             elif not is_cleanable(record):
                 raise DeviceHeld(f"device {device.id} is not cleaned: {record.consumer} holds it; detach it or end its "
                                  "container first, and it is cleaned then")
-            record = self._store.begin_cleaning(device.id)
-            done = self._cleaner.clean(record, None, view)
+            elif record.consumer != OPERATOR:
+                self._cleaner.running(record)  # where they are unknown, it stays with its driver
+            had = None if record and record.consumer != OPERATOR else ()  # no container has had what was free
+            record = self._store.begin_cleaning(device.id, holders=had)
+            done = self._cleaner.clean(record, view)
             self._store.release(device.id, record.consumer)
             return done
 

@@ -23,6 +23,7 @@ from containerhost.errors import AllocationsUnreadable, DeviceBusy, DeviceHeld, 
 from containerhost.linux import records
 from containerhost.linux.files import UNFINISHED, Directory, sync
 from containerhost.linux.lock import FileLock
+from containerhost.process.processes import Process
 from containerhost.rollback import Rollback
 from containerhost.sysfs import Host
 
@@ -60,6 +61,9 @@ class Allocation:
         while the device is cleaned once more
     :ivar boot_id: the host's boot in which the state was written; None if unknown
     :ivar since: when the device came into its state, in UTC as ISO 8601; None if unknown
+    :ivar container: first process of the consumer's container, if that ran on without the device
+    :ivar holders: first processes of all containers that may have had the device and ran when it was taken away; None
+        if unknown
     :ivar rest: what other releases wrote of it
     """
 
@@ -70,6 +74,8 @@ class Allocation:
     state: State = State.CLAIMED
     boot_id: str | None = dataclasses.field(default=None, compare=False)
     since: str | None = dataclasses.field(default=None, compare=False)
+    container: Process | None = dataclasses.field(default=None, compare=False)
+    holders: tuple[Process, ...] | None = dataclasses.field(default=None, compare=False)
     rest: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
 
     @property
@@ -161,28 +167,35 @@ class AllocationStore:
         with self._locked():
             records = self._read()
             for device_id in device_ids:
-                self._write(self._moved(self._owned(records, device_id, consumer), State.ATTACHED))
+                self._write(self._moved(self._owned(records, device_id, consumer), State.ATTACHED, container=None,
+                                        holders=None))
 
-    def detach(self, device_ids: Iterable[str], consumer: Consumer) -> None:
+    def detach(self, device_ids: Iterable[str], consumer: Consumer, container: int | None) -> None:
         """Record that the consumer's container does not have the devices, which stay allocated to it; call it after the
         container has lost them.
 
+        :param container: its first process; None if it does not run
         :raises DeviceNotFound: nobody holds one of them
         :raises DeviceHeld: another consumer does, or its container was never given it
         """
+        process = None if container is None else Process.of(container)
         with self._locked():
             records = self._read()
             for device_id in device_ids:
-                self._write(self._moved(self._owned(records, device_id, consumer), State.DETACHED))
+                self._write(self._moved(self._owned(records, device_id, consumer), State.DETACHED, container=process,
+                                        holders=() if process is None else (process,)))
 
-    def begin_cleaning(self, device_id: str) -> Allocation:
+    def begin_cleaning(self, device_id: str, container: Process | None = None,
+                       holders: Iterable[Process] | None = None) -> Allocation:
         """Record that the device is being cleaned; its container is detached from it.
 
+        :param container, holders: of :class:`Allocation`; without holders, those that were recorded stay
         :returns: the record as it is now
         :raises DeviceNotFound: nobody holds the device
         """
         with self._locked():
-            record = self._moved(self._record(self._read(), device_id), State.CLEANING)
+            known = {} if holders is None else {"container": container, "holders": tuple(holders)}
+            record = self._moved(self._record(self._read(), device_id), State.CLEANING, **known)
             self._write(record)
             return record
 
@@ -403,7 +416,8 @@ def _content(record: Allocation) -> dict[str, Any]:
     return records.content({
         "device_id": record.device_id, "owner": {**record.rest.get("owner", {}), **dataclasses.asdict(record.consumer)},
         "restore": dict(record.restore), "blocked": record.blocked, "state": record.state, "boot_id": record.boot_id,
-        "since": record.since,
+        "since": record.since, "container": record.container and dataclasses.astuple(record.container),
+        "holders": None if record.holders is None else list(map(dataclasses.astuple, record.holders)),
     }, VERSION, record.rest)
 
 
@@ -414,12 +428,14 @@ def _parse(path: Path) -> Allocation:
     """
     data = _load(path)
     try:
-        rest = records.unknown(data, ("device_id", "owner", "restore", "blocked", "state", "boot_id", "since"))
+        rest = records.unknown(data, ("device_id", "owner", "restore", "blocked", "state", "boot_id", "since",
+                                      "container", "holders"))
         consumer = Consumer(**{field.name: data["owner"][field.name] for field in dataclasses.fields(Consumer)})
         more = {name: value for name, value in data["owner"].items() if name not in dataclasses.asdict(consumer)}
         record = Allocation(
             device_id=data["device_id"], consumer=consumer, restore=data["restore"], blocked=data["blocked"],
             state=_state(data), boot_id=data.get("boot_id"), since=data.get("since"),
+            container=_process(data.get("container")), holders=_processes(data.get("holders")),
             rest=rest | ({"owner": more} if more else {}))
         texts = [record.device_id, *dataclasses.astuple(consumer), *record.restore, *record.restore.values()]
         sound = all(isinstance(text, str) for text in texts)
@@ -431,6 +447,17 @@ def _parse(path: Path) -> Allocation:
     if not sound:
         raise _unreadable(path, "its content is not that of an allocation record of this name")
     return record
+
+
+def _process(data: Any) -> Process | None:
+    if data is None:
+        return None
+    pid, start = data
+    return Process(int(pid), None if start is None else int(start))
+
+
+def _processes(data: Any) -> tuple[Process, ...] | None:
+    return None if data is None else tuple(process for each in data if (process := _process(each)))
 
 
 def _state(data: Mapping[str, Any]) -> State:

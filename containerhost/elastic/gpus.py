@@ -85,7 +85,7 @@ class EngineGpus:
             going = [grant for grant in coming if grant.device.id in more]
             self._detach(member, going, [grant for grant in self._allocator.held(consumer, view)
                                          if grant.device.id not in more])
-            self.store.detach(more, consumer)
+            self.store.detach(more, consumer, member.pid)
             raise
 
     def take(self, member: GpuMember, gpus: Gpus, devices: Collection[str], begin: Callable[[], None], view: HostView
@@ -108,7 +108,7 @@ class EngineGpus:
                 self._allocator.require_unused(going, member.pid)
                 begin()
                 self._detach_all(member, going, remaining)
-                self.store.detach([grant.device.id for grant in going], consumer)
+                self.store.detach([grant.device.id for grant in going], consumer, member.pid)
             return self._relabel(member, devices, (), view.inventory)
 
     def _detach(self, member: GpuMember, going: Sequence[Grant], remaining: Sequence[Grant]) -> None:

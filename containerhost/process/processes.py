@@ -8,6 +8,7 @@ when answers to all that was asked took too long.
 """
 
 import contextlib
+import dataclasses
 import fcntl
 import os
 import threading
@@ -146,6 +147,25 @@ def is_still(pid: int, start: int) -> bool:
         return began(pid) == start
     except NoAnswer:
         return True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Process:
+    """Identify a process for as long as the host runs.
+
+    :ivar began: its start, in clock ticks since boot: another process may get the same number later
+    """
+
+    pid: int
+    began: int | None
+
+    @classmethod
+    def of(cls, pid: int) -> "Process":
+        return cls(pid, began(pid))
+
+    @property
+    def lives(self) -> bool:
+        return self.began is not None and is_still(self.pid, self.began)
 
 
 def runs(pid: int) -> bool:

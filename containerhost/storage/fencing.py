@@ -16,30 +16,13 @@ from pathlib import Path
 from containerhost.errors import DeviceInUse, HostActionFailed
 from containerhost.linux import files, records
 from containerhost.privileged import Privileged
-from containerhost.process.processes import began
+from containerhost.process.processes import Process
 from containerhost.spec import BlockDevice
 
 LOG = logging.getLogger(__name__)
 
 RECORD = ".fenced"
 VERSION = 2  # of the records
-
-
-@dataclasses.dataclass(frozen=True)
-class Process:
-    """:ivar began: its start, in clock ticks since boot: another process may get the same number later
-    """
-
-    pid: int
-    began: int | None
-
-    @classmethod
-    def of(cls, pid: int) -> "Process":
-        return cls(pid, began(pid))
-
-    @property
-    def lives(self) -> bool:
-        return self.began is not None and began(self.pid) == self.began
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,7 @@
 import atexit
 import dataclasses
 import functools
+import os
 import pathlib
 import shutil
 import tempfile
@@ -409,7 +410,7 @@ class TestSickDevices(testtools.TestCase):
         self.allocator.acquire([Request(vf.id)], consumer("c1"))
         require_well(vf.id, self.allocator.view())
 
-    def test_the_container_that_had_it_is_looked_at_whole_and_where_nobody_knows_it_all_are(self):
+    def test_container_that_had_the_device_is_searched_completely(self):
         for release, looked_at in ((lambda: self.allocator.release_device(self.gpu, consumer("c1"), 7), {7}),
                                    (lambda: self.allocator.release_device(self.gpu, consumer("c1"), None), set()),
                                    (lambda: self.allocator.release(consumer("c1")), set())):
@@ -419,7 +420,39 @@ class TestSickDevices(testtools.TestCase):
             self.assertEqual((), release())
             self.assertEqual(looked_at, self.root.holders)
         self.allocator.repair.clean(self.gpu)
-        self.assertIsNone(self.root.holders)
+        self.assertEqual((), tuple(self.root.holders))
+
+    def test_scrub_searches_the_containers_that_had_the_device_and_freezes_no_other(self):
+        running, ended = os.getpid(), 1 << 30
+        allocator = DeviceAllocator(self.store, lambda: HostView(self.tree.host), self.root, host=self.tree.host,
+                                    holders=lambda who: (running, ended))
+        allocator.acquire([Request(self.gpu)], consumer("c1"))
+        self.root.using = ("process 7 (python3), a descriptor in a socket",)
+        allocator.release_device(self.gpu, consumer("c1"), running)
+        for way, found in (("using", "a descriptor in a socket"), ("sharing", "by a node that GPUs share")):
+            self.root.using = self.root.sharing = ()
+            setattr(self.root, way, ("process 7 (python3), a descriptor in a socket",))
+            error = self.assertRaises(errors.ScrubFailed, self.allocator.repair.clean, self.gpu)
+            self.assertIn(found, str(error))
+            self.assertEqual({running}, set(self.root.holders))
+        self.root.sharing = ()
+        self.assertIn("no process has it", self.allocator.repair.clean(self.gpu))
+        self.assertEqual({}, self.store.records())
+
+    def test_scrub_of_a_detached_device_searches_its_container(self):
+        self.allocator.acquire([Request(self.gpu)], consumer("c1"))
+        self.store.detach([self.gpu], consumer("c1"), os.getpid())
+        self.root.using = ("process 7 (python3)",)
+        self.assertRaises(errors.ScrubFailed, self.allocator.repair.clean, self.gpu)
+        self.assertEqual({os.getpid()}, set(self.root.holders))
+
+    def test_scrub_refuses_where_nobody_knows_which_containers_had_the_device(self):
+        self.allocator.acquire([Request(self.gpu)], consumer("c1"))
+        self.store.begin_cleaning(self.gpu)
+        error = self.assertRaises(errors.ScrubFailed, self.allocator.repair.clean, self.gpu)
+        self.assertIn("may still be in use by lxd container c1", str(error))
+        self.assertEqual((), self.allocator.reconciler.reconcile("test", "lxd", ("c1",)))
+        self.assertEqual({}, self.store.records())
 
     def test_last_gpu_of_a_container_is_not_free_while_a_node_that_gpus_share_is_open(self):
         for gpu in (self.gpu, self.other):
@@ -507,6 +540,9 @@ class TestSickDevices(testtools.TestCase):
         self.assertRaises(ZeroDivisionError, self.allocator.repair.clean, self.gpu)
         self.assertIn("has begun to clean it", self.blocked()[self.gpu])
         self.assertRaises(errors.DeviceHeld, self.allocator.acquire, [Request(self.gpu)], consumer("c1"))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.allocation.cleaning.scrub", lambda *arguments: ()))
+        self.allocator.repair.clean(self.gpu)
+        self.assertEqual({}, self.store.records())
 
 
 class TestBrokenHost(AllocatorTestCase):

@@ -101,9 +101,9 @@ class TestEveryState(RecoveryTestCase):
         if state in (State.ATTACHED, State.DETACHED, State.CLEANING, State.BLOCKED):
             store.attach([self.gpu.id], consumer("c1"))
         if state is State.DETACHED:
-            store.detach([self.gpu.id], consumer("c1"))
+            store.detach([self.gpu.id], consumer("c1"), None)
         if state in (State.CLEANING, State.BLOCKED):
-            store.begin_cleaning(self.gpu.id)
+            store.begin_cleaning(self.gpu.id, holders=())
         if state is State.BLOCKED:
             store.block(self.gpu.id, "its memory could not be cleared")
         self.assertEqual(state, store.records()[self.gpu.id].state)
@@ -174,7 +174,7 @@ class TestOperator(RecoveryTestCase):
         store = self.store("r")
         store.claim([self.gpu], consumer("c1"), lambda device: ())
         store.attach([self.gpu.id], consumer("c1"))
-        store.begin_cleaning(self.gpu.id)
+        store.begin_cleaning(self.gpu.id, holders=())
         self.allocator(store).repair.clean(self.gpu.id)
         self.assertEqual(({}, [f"reset {self.gpu.id}"]), (store.records(), self.root.steps()))
 
