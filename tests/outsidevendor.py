@@ -48,5 +48,7 @@ class OutsideVendor(fixtures.Fixture):
         self.useFixture(fixtures.MockPatchObject(sys, "path", [site, *sys.path]))
         self.addCleanup(sys.modules.pop, self._module, None)
         importlib.invalidate_caches()
+        # stevedore keeps the entry points of a group for the life of the process.
+        self.useFixture(fixtures.MockPatch("stevedore.ExtensionManager.ENTRY_POINT_CACHE", {}))
         vendors.load.cache_clear()
         self.addCleanup(vendors.load.cache_clear)

@@ -47,6 +47,8 @@ class Loading(testtools.TestCase):
         self.useFixture(fixtures.MockPatchObject(sys, "path", [str(directory), *sys.path]))
         self.addCleanup(sys.modules.pop, "othervendors", None)
         importlib.invalidate_caches()
+        # stevedore keeps the entry points of a group for the life of the process.
+        self.useFixture(fixtures.MockPatch("stevedore.ExtensionManager.ENTRY_POINT_CACHE", {}))
         vendors.load.cache_clear()
         self.addCleanup(vendors.load.cache_clear)
 
