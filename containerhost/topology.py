@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from containerhost import memorynodes
 from containerhost.idlist import id_list
 from containerhost.sysfs import Host
 
-_NODES = "/sys/devices/system/node"
+_NODES = memorynodes.NODES
 _CPUS = "/sys/devices/system/cpu"
-_NODE = re.compile(r"node([0-9]{1,5})")
 _HUGEPAGES = re.compile(r"hugepages-([0-9]{1,9})kB")
 _FAR = 255  # the largest distance of ACPI's SLIT
 _NANOSECONDS = 1_000_000_000
@@ -30,7 +30,7 @@ class NumaNode:
     :ivar memory: bytes
     :ivar free: bytes
     :ivar hugepages: by page size in bytes: how many pages there are, and how many are free
-    :ivar distances: to every node in their order, 10 being this node itself
+    :ivar distances: to each node of the host in their order, 10 being this node itself
     """
 
     id: int
@@ -60,13 +60,16 @@ class CpuInfo:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Topology:
-    """:ivar nodes: by id; a host without NUMA has one node, 0
+    """:ivar nodes: by id; a host without NUMA has one node, 0. Without nodes that have neither processors nor memory
     :ivar allocatable: nodes that the kernel lets this process have memory of; empty where it does not say
+    :ivar of_devices: nodes with memory that belongs to an accelerator (:mod:`containerhost.memorynodes`). It is
+        not the host's to give: none of them is among ``nodes``
     """
 
     nodes: tuple[NumaNode, ...]
     cpu: CpuInfo
     allocatable: frozenset[int] = frozenset()
+    of_devices: tuple[NumaNode, ...] = ()
 
     @property
     def cpus(self) -> frozenset[int]:
@@ -107,24 +110,34 @@ def read(host: Host | None = None) -> Topology:
     host = host or Host()
     online = id_list(host.text(f"{_CPUS}/online"))
     cores = _cores(host, online)
-    ids = sorted(int(match[1]) for name in host.names(_NODES) if (match := _NODE.fullmatch(name)))
-    nodes = tuple(_node(host, number, online, cores) for number in ids) or (_only_node(host, online, cores),)
+    ids, foreign = memorynodes.ids(host), memorynodes.of_devices(host)
+    every = [_node(host, number, online, cores) for number in ids]
+    own = [node for node in every if node.id not in foreign and (node.cpus or node.memory)]
+    kept = frozenset(node.id for node in own)
+    nodes = tuple(dataclasses.replace(node, distances=tuple(
+        distance for other, distance in zip(ids, node.distances, strict=False) if other in kept)) for node in own)
     allocatable = id_list(host.fields("/proc/self/status").get("Mems_allowed_list"))
-    return Topology(nodes, _cpu_info(host, online, cores), allocatable)
+    return Topology(nodes or (_only_node(host, online, cores),), _cpu_info(host, online, cores), allocatable,
+                    tuple(node for node in every if node.id in foreign and node.memory))
 
 
 def _node(host: Host, number: int, online: frozenset[int], cores: Mapping[int, frozenset[int]]) -> NumaNode:
     directory = f"{_NODES}/node{number}"
     cpus = id_list(host.text(f"{directory}/cpulist"))
     cpus = cpus & online if online else cpus
-    # Its lines read "Node 0 MemTotal:  32779340 kB".
-    memory = {key.rpartition(" ")[2]: value for key, value in host.fields(f"{directory}/meminfo").items()}
+    memory = _meminfo(host, number)
     distances = (host.text(f"{directory}/distance") or "").split()
     return NumaNode(
         id=number, cpus=cpus, siblings=_siblings(cpus, cores), socket=_socket(host, cpus),
-        memory=_kilobytes(memory.get("MemTotal")), free=_kilobytes(memory.get("MemFree")),
+        memory=memory["MemTotal"], free=memory["MemFree"],
         hugepages=_hugepages(host, f"{directory}/hugepages"),
         distances=tuple(int(distance[:6]) for distance in distances if distance.isascii() and distance.isdigit()))
+
+
+def _meminfo(host: Host, number: int) -> dict[str, int]:
+    """Return the total and free memory of a node. Its lines read ``Node 0 MemTotal:  32779340 kB``."""
+    found = {key.rpartition(" ")[2]: value for key, value in host.fields(f"{_NODES}/node{number}/meminfo").items()}
+    return {key: _kilobytes(found.get(key)) for key in ("MemTotal", "MemFree")}
 
 
 def _only_node(host: Host, online: frozenset[int], cores: Mapping[int, frozenset[int]]) -> NumaNode:
@@ -179,7 +192,7 @@ def _cpu_info(host: Host, online: frozenset[int], cores: Mapping[int, frozenset[
         vendor=first.get("vendor_id") or first.get("CPU implementer"),
         model=first.get("model name") or first.get("cpu"),
         sockets=sockets,
-        cores_per_socket=max(1, count // sockets),
+        cores_per_socket=max(1, -(-count // sockets)),  # one that is offline does not make all sockets smaller
         threads_per_core=max((len(core) for core in cores.values()), default=1),
         features=frozenset((first.get("flags") or first.get("Features") or "").split()),
     )
@@ -227,10 +240,12 @@ def loadavg(host: Host | None = None) -> tuple[float, float, float]:
 
 
 def memory(host: Host | None = None) -> MemoryUse:
-    table = (host or Host()).fields("/proc/meminfo")
-    total = _kilobytes(table.get("MemTotal"))
-    available = _kilobytes(table.get("MemAvailable") or table.get("MemFree"))
-    return MemoryUse(total=total, used=max(0, total - available))
+    """Return the use of the host's memory, without that of accelerators, which the kernel counts too."""
+    host = host or Host()
+    table, foreign = host.fields("/proc/meminfo"), [_meminfo(host, node) for node in memorynodes.of_devices(host)]
+    total = _kilobytes(table.get("MemTotal")) - sum(node["MemTotal"] for node in foreign)
+    available = _kilobytes(table.get("MemAvailable") or table.get("MemFree")) - sum(node["MemFree"] for node in foreign)
+    return MemoryUse(total=max(0, total), used=max(0, total - max(0, available)))
 
 
 def _numbers(host: Host, path: str) -> list[float]:

@@ -16,15 +16,12 @@ no GPU's own begins with (``20b0`` becomes ``d0b0``).
 import re
 from typing import NamedTuple
 
-from containerhost.devices import migprofile
 from onedriver.errors import BadInput
 
 ADDRESS = re.compile(r"(?P<domain>[0-9a-f]{4,8}):(?P<bus>[0-9a-f]{2}):(?P<slot>[01][0-9a-f])[:.](?P<function>[0-7])"
                      r"(:mig(?P<gi>[0-9]{1,3})(c(?P<ci>[0-9]{1,3}))?|:share(?P<share>[0-9]{1,3}))?")
 DEVICE_ID = re.compile(r"(?P<function>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"
                        r"(/gi(?P<gi>[0-9]+)/ci(?P<ci>[0-9]+)|/share(?P<share>[0-9]+))?")
-UNKNOWN_SLICE = "f000"
-_SHORT = {"": "f", "+me": "e"}  # suffix -> first digit of a number with four
 
 
 class PciAddress(NamedTuple):
@@ -97,16 +94,6 @@ def from_device_id(text: str) -> PciAddress:
 
 def number(text: str | None) -> int | None:
     return None if text is None else int(text)
-
-
-def slice_product(profile: str | None) -> str:
-    """Return the product number of a slice of this profile; UNKNOWN_SLICE where the profile is not known."""
-    found = migprofile.parse(profile)
-    if found is None:
-        return UNKNOWN_SLICE
-    if found.part is None and found.suffix in _SHORT and found.memory <= 0xFF:
-        return f"{_SHORT[found.suffix]}{found.slices}{found.memory:02x}"
-    return f"f{migprofile.SUFFIXES.index(found.suffix)}{found.part or 0}{found.slices}{found.memory:04x}"
 
 
 def share_product(gpu: str) -> str:

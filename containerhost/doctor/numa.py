@@ -21,6 +21,10 @@ def check(seen: Seen) -> Iterator[Finding]:
         if node.cpus and not node.memory:
             yield note(NAME, f"NUMA node {node.id}", "it has processors but no memory: what runs there works on the "
                        "memory of another node", "put memory modules into the sockets of this processor")
+    for node in seen.topology.of_devices:
+        yield note(NAME, f"NUMA node {node.id}", f"its {node.memory >> 30} GiB are memory of a GPU, which its driver "
+                   "has brought online as system memory: they are reported to no cloud", "keep the host's programs off "
+                   "the node (numactl --membind, AllowedMemoryNodes= of systemd)")
     sockets = seen.topology.cpu.sockets
     if sockets > 1 and len(nodes) == 1:
         yield note(NAME, "NUMA nodes", f"{sockets} sockets are shown as one node, so nothing can be placed near "

@@ -120,8 +120,9 @@ class Seen:
 
 def hostmap(seen: Seen) -> HostMap:
     cpu = seen.topology.cpu
-    title = (f"{cpu.model or 'unknown processor'}: {_count(cpu.sockets, 'socket')}, "
-             f"{_count(cpu.sockets * cpu.cores_per_socket, 'core')}, {_count(len(seen.topology.cpus), 'thread')}")
+    cores = sum(len(node.siblings) for node in seen.topology.nodes)
+    title = (f"{cpu.model or 'unknown processor'}: {_count(cpu.sockets, 'socket')}, {_count(cores, 'core')}, "
+             f"{_count(len(seen.topology.cpus), 'thread')}")
     nodes = [_node(seen, node) for node in seen.topology.nodes]
     known = {node.id for node in seen.topology.nodes}
     lost = _groups(seen, [device for device in seen.inventory.devices if device.numa_node not in known])

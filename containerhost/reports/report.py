@@ -117,8 +117,10 @@ def topology(found: Topology, inventory: Inventory) -> str:
         near = " ".join(device.id for device in inventory.devices if device.numa_node == node.id)
         rows.append((str(node.id), ranges(node.cpus), f"{node.memory / _GIBIBYTE:.1f}", f"{node.free / _GIBIBYTE:.1f}",
                      pages, " ".join(map(str, node.distances)), near))
-    return printable(head) + "\n" + table(
-        ("node", "cpus", "GiB", "free GiB", "huge pages free/all", "distances", "devices"), rows)
+    foreign = [f"node {node.id}: {node.memory / _GIBIBYTE:.1f} GiB of an accelerator, which is not the host's to give"
+               for node in found.of_devices]
+    return "\n".join([printable(head), table(
+        ("node", "cpus", "GiB", "free GiB", "huge pages free/all", "distances", "devices"), rows), *foreign])
 
 
 def ranges(numbers: Iterable[int]) -> str:

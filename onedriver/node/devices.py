@@ -8,15 +8,18 @@ not have, or names another device than was asked for, is refused.
 from collections.abc import Iterable
 
 from containerhost.allocation.choice import Request
+from containerhost.devices import migprofile
 from containerhost.devices.model import Device, Kind, LinkLayer, Role
 from containerhost.devices.scan import Inventory
 from containerhost.grants import GrantOptions
 from onedriver.errors import BadInput, NotSupported
 from onedriver.node.options import NodeOptions
-from onedriver.pciaddress import share_product, slice_product
+from onedriver.pciaddress import share_product
 from onedriver.vm import Pci
 
 KILOBYTES_PER_MEGABIT = 125
+UNKNOWN_SLICE = "f000"
+_SHORT = {"": "f", "+me": "e"}  # suffix -> first digit of a number with four
 
 
 def requests(pcis: Iterable[Pci], inventory: Inventory, options: NodeOptions) -> tuple[Request, ...]:
@@ -83,6 +86,19 @@ def product(device: Device) -> str:
     if device.kind is Kind.GPU_SHARE:
         return share_product(device.product_id)
     return slice_product(device.slice.profile) if device.slice else device.product_id
+
+
+def slice_product(profile: str | None) -> str:
+    """Return the product number of a slice of this profile; UNKNOWN_SLICE where the profile is not known.
+
+    The numbers are described in :mod:`onedriver.pciaddress`.
+    """
+    found = migprofile.parse(profile)
+    if found is None:
+        return UNKNOWN_SLICE
+    if found.part is None and found.suffix in _SHORT and found.memory <= 0xFF:
+        return f"{_SHORT[found.suffix]}{found.slices}{found.memory:02x}"
+    return f"f{migprofile.SUFFIXES.index(found.suffix)}{found.part or 0}{found.slices}{found.memory:04x}"
 
 
 def interface(pci: Pci, device: Device) -> str:

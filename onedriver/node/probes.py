@@ -17,9 +17,9 @@ from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
 from containerhost.storage.diskio import DiskIo
 from containerhost.vendors.base import Use
 from onedriver import template
-from onedriver.node.devices import product
+from onedriver.node.devices import UNKNOWN_SLICE, product
 from onedriver.node.names import LABEL, PREFIX
-from onedriver.pciaddress import UNKNOWN_SLICE, from_device_id
+from onedriver.pciaddress import from_device_id
 
 if TYPE_CHECKING:
     from containerhost.topology import MemoryUse, NumaNode, Topology
@@ -77,6 +77,7 @@ def host_system(driver: str, engine: str, server: ServerInfo, host: "Topology", 
 
 
 def numa_system(nodes: "Iterable[NumaNode]") -> Iterator[str]:
+    nodes = tuple(nodes)
     for node in nodes:
         for size, (pages, _) in node.hugepages.items():
             yield template.vector("HUGEPAGE", {"NODE_ID": node.id, "SIZE": size // KIB, "PAGES": pages})
@@ -84,13 +85,15 @@ def numa_system(nodes: "Iterable[NumaNode]") -> Iterator[str]:
             cpus = ",".join(map(str, sorted(core)))
             yield template.vector("CORE", {"NODE_ID": node.id, "ID": min(core), "CPUS": cpus})
         yield template.vector("MEMORY_NODE", {"NODE_ID": node.id, "TOTAL": node.memory // KIB,
-                                              "DISTANCE": nearest_first(node)})
+                                              "DISTANCE": nearest_first(node, [each.id for each in nodes])})
 
 
-def nearest_first(node: "NumaNode") -> str:
-    """Order the nodes by distance, the node itself first, as OpenNebula wants them."""
-    order = sorted(range(len(node.distances)), key=lambda other: (node.distances[other], other))
-    return " ".join(map(str, order or [node.id]))
+def nearest_first(node: "NumaNode", ids: Sequence[int]) -> str:
+    """Order the nodes by distance, the node itself first, as OpenNebula wants them.
+
+    :param ids: of all nodes, in the order of the node's distances
+    """
+    return " ".join(str(other) for _, other in sorted(zip(node.distances, ids, strict=False))) or str(node.id)
 
 
 def host_monitor(memory: "MemoryUse", cpus: int, busy: float, network: tuple[int, int],

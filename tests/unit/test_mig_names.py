@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from containerhost.devices.migprofile import SUFFIXES, parse
 from containerhost.devices.model import Device, Kind, Slice
 from nova_lxd_ext.hardware.sliceproviders import resource_class
-from onedriver.pciaddress import UNKNOWN_SLICE, slice_product
+from onedriver.node.devices import UNKNOWN_SLICE, slice_product
 
 # Compute slices and GB of the GPU instances of each model (NVIDIA MIG User Guide, "Supported MIG Profiles").
 MODELS = {

@@ -5,6 +5,8 @@ import shutil
 import testtools
 
 from containerhost import topology
+from containerhost.drawing.look import look
+from containerhost.reports.report import ranges as id_text
 from containerhost.sysfs import Host
 from tests.unit.containerhost.hosts import Broken, shared
 
@@ -52,6 +54,13 @@ class OddHosts(testtools.TestCase):
         after = self.read()
         self.assertEqual(before.cpus - {lost}, after.cpus)
         self.assertNotIn(lost, frozenset().union(*(core for node in after.nodes for core in node.siblings)))
+
+    def test_one_core_that_is_offline_is_one_core_less(self):
+        cores = len({core for node in self.read().nodes for core in node.siblings})
+        lost = self.read().nodes[1].siblings[-1]
+        self.tree.write("/sys/devices/system/cpu/online", id_text(self.read().cpus - lost) + "\n")
+        self.assertIn(f"2 sockets, {cores - 1} cores, ", look(self.tree.host, {}).title)
+        self.assertEqual(cores // 2, self.read().cpu.cores_per_socket)
 
     def test_a_kernel_without_numa_has_one_node(self):
         everything = self.read().cpus

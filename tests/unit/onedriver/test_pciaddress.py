@@ -2,7 +2,8 @@
 import testtools
 
 from onedriver.errors import BadInput
-from onedriver.pciaddress import from_device_id, from_opennebula, share_product, slice_product
+from onedriver.node.devices import slice_product
+from onedriver.pciaddress import from_device_id, from_opennebula, share_product
 
 FORMS = (("0000:17:00:0", "17:00.0", "0000:17:00.0"),
          ("0001:ca:1f:7", "0001:ca:1f.7", "0001:ca:1f.7"),

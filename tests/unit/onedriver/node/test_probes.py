@@ -41,8 +41,11 @@ class HostTest(testtools.TestCase):
     def test_a_node(self) -> None:
         self.assertEqual(['HUGEPAGE=[ NODE_ID="1", SIZE="2048", PAGES="1024" ]',
                           'CORE=[ NODE_ID="1", ID="2", CPUS="2,6" ]', 'CORE=[ NODE_ID="1", ID="3", CPUS="3,7" ]',
-                          'MEMORY_NODE=[ NODE_ID="1", TOTAL="67108864", DISTANCE="1 0" ]'],
-                         list(probes.numa_system([NODE])))
+                          'MEMORY_NODE=[ NODE_ID="1", TOTAL="67108864", DISTANCE="1" ]'],
+                         list(probes.numa_system([dataclasses.replace(NODE, distances=(10,))])))
+
+    def test_nodes_in_the_order_of_their_distance_whatever_their_numbers(self) -> None:
+        self.assertEqual("8 0", probes.nearest_first(dataclasses.replace(NODE, id=8, distances=(21, 10)), (0, 8)))
 
     def test_what_changes_all_the_time(self) -> None:
         text = probes.host_monitor(MemoryUse(4 * GIB, GIB), 8, 0.25, (5, 6), [NODE])

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory of a GPU that is a NUMA node is not the host's; other nodes without processors are."""
+
+import testtools
+
+from containerhost import memorynodes, topology
+from containerhost.doctor import numa
+from containerhost.placement import affinity
+from onedriver.node import probes
+from tests.unit.containerhost.doctor.cases import DoctorCase
+from tests.unit.containerhost.hosts import Broken
+
+GIB = 1 << 30
+NODES, GPU = "/sys/devices/system/node", "0000:3b:00.0"
+
+
+def add_node(tree: Broken, number: int, gibibytes: int, distances: str = "10 21 80") -> None:
+    """Add a node without processors."""
+    kilobytes = gibibytes << 20
+    tree.write(f"{NODES}/node{number}/cpulist", "\n")
+    tree.write(f"{NODES}/node{number}/distance", f"{distances}\n")
+    tree.write(f"{NODES}/node{number}/meminfo",
+               f"Node {number} MemTotal: {kilobytes} kB\nNode {number} MemFree: {kilobytes} kB\n")
+
+
+def is_coherent(tree: Broken) -> None:
+    """Make the GPU one that shares its memory with the processors."""
+    uevent = tree.function(GPU) / "uevent"
+    uevent.write_text(uevent.read_text().replace("20B0", "2342").replace("20b0", "2342"))
+
+
+class NodesTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.tree = self.useFixture(Broken("small"))
+        add_node(self.tree, 2, 96)
+
+    def read(self) -> topology.Topology:
+        return topology.read(self.tree.host)
+
+    def numbers(self) -> tuple[list[int], list[int]]:
+        found = self.read()
+        return [node.id for node in found.nodes], [node.id for node in found.of_devices]
+
+    def test_memory_without_processors_and_gpu_is_the_hosts(self) -> None:
+        self.assertEqual(([0, 1, 2], []), self.numbers())
+
+    def test_node_of_a_generic_initiator_is_not_the_hosts(self) -> None:
+        self.tree.write(f"{NODES}/has_generic_initiator", "2-9\n")
+        self.assertEqual(([0, 1], [2]), self.numbers())
+
+    def test_processors_beside_a_generic_initiator_are_the_hosts(self) -> None:
+        self.tree.write(f"{NODES}/has_generic_initiator", "0,2\n")
+        self.assertEqual(([0, 1], [2]), self.numbers())
+
+    def test_node_that_the_driver_names_is_not_the_hosts(self) -> None:
+        self.tree.write(f"/proc/driver/nvidia/gpus/{GPU}/numa_status", "Node:                      2\nStatus: online\n")
+        self.assertEqual(([0, 1], [2]), self.numbers())
+        self.assertEqual(frozenset({2}), memorynodes.of_gpu(self.tree.host, GPU))
+
+    def test_without_either_a_gpu_of_coherent_memory_decides(self) -> None:
+        is_coherent(self.tree)
+        add_node(self.tree, 3, 0)
+        self.assertEqual(([0, 1], [2]), self.numbers())
+
+    def test_memory_on_cxl_beside_such_a_gpu_is_the_hosts(self) -> None:
+        is_coherent(self.tree)
+        add_node(self.tree, 3, 64)
+        self.tree.write("/sys/bus/dax/devices/dax0.0/target_node", "3\n")
+        self.assertEqual(([0, 1, 3], [2]), self.numbers())
+
+    def test_empty_node_is_nothing(self) -> None:
+        add_node(self.tree, 3, 0)
+        self.assertEqual(([0, 1, 2], []), self.numbers())
+
+
+class SumsTest(testtools.TestCase):
+    """Node 1 is a GPU's, and nodes 0 and 2 have processors."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.tree = self.useFixture(Broken("small"))
+        nodes = self.tree.path(NODES)
+        (nodes / "node1").rename(nodes / "node2")
+        meminfo = nodes / "node2/meminfo"
+        meminfo.write_text(meminfo.read_text().replace("Node 1", "Node 2"))
+        for number, distances in ((0, "10 80 21"), (2, "21 80 10")):
+            (nodes / f"node{number}/distance").write_text(f"{distances}\n")
+        self.before, self.memory = topology.read(self.tree.host), topology.memory(self.tree.host)
+        add_node(self.tree, 1, 96, "80 10 80")
+        self.tree.write(f"{NODES}/has_generic_initiator", "1\n")
+        table = self.tree.path("/proc/meminfo")
+        lines = [line.split() for line in table.read_text().splitlines()]
+        table.write_text("".join(f"{key} {int(value) + (96 << 20) if key in ('MemTotal:', 'MemAvailable:') else value} "
+                                 f"{' '.join(rest)}\n" for key, value, *rest in lines))
+        self.found = topology.read(self.tree.host)
+
+    def test_sums_are_those_of_the_hosts_memory(self) -> None:
+        self.assertEqual(self.memory, topology.memory(self.tree.host))
+
+    def test_opennebula_is_told_of_the_hosts_nodes(self) -> None:
+        rows = [row for row in probes.numa_system(self.found.nodes) if row.startswith("MEMORY_NODE")]
+        self.assertEqual(['DISTANCE="0 2"', 'DISTANCE="2 0"'], [row.split(", ")[-1].split(" ]")[0] for row in rows])
+
+    def test_distances_are_those_of_the_hosts_nodes(self) -> None:
+        self.assertEqual([(10, 21), (21, 10)], [node.distances for node in self.found.nodes])
+
+    def test_containers_are_bound_to_the_hosts_memory(self) -> None:
+        cores = frozenset().union(*(node.cpus for node in self.found.nodes))
+        self.assertEqual(frozenset({0, 2}), self.found.memory_of([0, 2]))
+        self.assertEqual(frozenset({0, 2}), affinity.memory_nodes(self.found, cores))
+
+
+class DoctorTest(DoctorCase):
+    host_name = "small"
+
+    def test_memory_of_a_gpu_is_noted(self) -> None:
+        add_node(self.tree, 2, 96)
+        self.tree.write(f"{NODES}/has_generic_initiator", "2\n")
+        self.assertIn("its 96 GiB are memory of a GPU", self.problems(numa.check)["NUMA node 2"])
