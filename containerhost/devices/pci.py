@@ -23,6 +23,15 @@ _CLASSES = (*NETWORK, "03", "12")
 INFINIBAND = ("0207", "0208", "0c06")
 
 
+NOVA_DOMAINS = "nova offers no device of a PCI domain above ffff"
+
+
+def is_beyond_nova(address: str) -> bool:
+    """Return whether nova cannot be given the function: it knows PCI domains of four digits (nova/pci/devspec.py,
+    MAX_DOMAIN). Volume Management Device and Hyper-V make longer ones."""
+    return len(address.partition(":")[0]) > 4
+
+
 def functions(host: Host, log: Log) -> Iterator[PciFunction]:
     """Every function that could be a network card or an accelerator, by address.
 

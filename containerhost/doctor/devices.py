@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from containerhost.allocation import sharing
 from containerhost.allocation.store import AllocationStore
-from containerhost.devices import taints
-from containerhost.devices.model import Role
+from containerhost.devices import pci, taints
+from containerhost.devices.model import PARTS, Role
 from containerhost.doctor.seen import Seen
 from containerhost.errors import AllocationsUnreadable
 from containerhost.findings import Finding, note, wrong
@@ -25,6 +25,9 @@ def check(seen: Seen) -> Iterator[Finding]:
     for device in seen.inventory.devices:
         for complaint in (text for text in device.health if text != unreadable):
             yield wrong(NAME, device.id, complaint, _repair(complaint, device.id))
+        if device.kind not in PARTS and pci.is_beyond_nova(device.address):
+            yield note(NAME, device.id, pci.NOVA_DOMAINS, "put the card into a slot that is not behind such a "
+                       "controller (Intel VMD: turn it off for the slot in the firmware)")
         if device.role is Role.VF and device.host_use:
             yield note(NAME, device.id, f"the host itself uses this virtual function: {'; '.join(device.host_use)}",
                        "no container is given it; take the host's interfaces and addresses off it, or keep it for the "

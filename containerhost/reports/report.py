@@ -6,7 +6,7 @@ from typing import Any
 
 from containerhost.allocation.store import Allocation
 from containerhost.devices.model import CharNode, Device, NodeUse
-from containerhost.devices.pci import ADDRESS
+from containerhost.devices.pci import ADDRESS, NOVA_DOMAINS, is_beyond_nova
 from containerhost.devices.rdmaports import NamespaceMode
 from containerhost.devices.scan import Inventory
 from containerhost.idlist import id_runs
@@ -39,7 +39,9 @@ def devices(inventory: Inventory, records: Mapping[str, Allocation] | None, *, s
 
 def _summary(inventory: Inventory) -> str:
     unwell = sum(not device.healthy for device in inventory.devices)
-    return f"{len(inventory.devices)} devices, {unwell} of them not healthy"
+    beyond = [device.id for device in inventory.devices if is_beyond_nova(device.address)]
+    return "\n".join([f"{len(inventory.devices)} devices, {unwell} of them not healthy",
+                      *([f"{NOVA_DOMAINS}: {' '.join(beyond)}"] if beyond else [])])
 
 
 def _row(device: Device, records: Mapping[str, Allocation] | None) -> tuple[str, ...]:

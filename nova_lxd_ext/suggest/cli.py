@@ -9,8 +9,9 @@ from pathlib import Path
 import click
 
 from containerhost import clioptions, topology
-from containerhost.devices.model import Device
-from containerhost.devices.scan import scan
+from containerhost.devices import pci
+from containerhost.devices.model import PARTS, Device
+from containerhost.devices.scan import Inventory, scan
 from containerhost.reports.report import printable
 from containerhost.suggest.offers import offers, unprovisioned
 from containerhost.suggest.sizes import sizes
@@ -30,7 +31,9 @@ _DISK = 20  # GiB
 def nova(form: str | None, disk: int, as_json: bool, root: Path) -> None:
     """Print [pci] of nova.conf for the devices of this host: device_spec, aliases, resource classes and traits."""
     host = Host(root)
-    inventory = scan(host)
+    found = scan(host)
+    beyond = [device for device in found.devices if device.kind not in PARTS and pci.is_beyond_nova(device.address)]
+    inventory = Inventory(tuple(device for device in found.devices if device not in beyond))
     section = pcisection.section(offers(inventory))
     if not section.device_specs:
         click.echo("This host has no device that servers could be given; `containerhost list` and "
@@ -39,19 +42,22 @@ def nova(form: str | None, disk: int, as_json: bool, root: Path) -> None:
     if as_json:
         click.echo(json.dumps(section.to_dict() | {
             "flavors": [dataclasses.asdict(flavor) for flavor in suggested],
-            "without_vfs": [device.id for device in unprovisioned(inventory)]}, indent=1))
+            "without_vfs": [device.id for device in unprovisioned(inventory)],
+            "beyond_nova": [device.id for device in beyond]}, indent=1))
     elif form:
         click.echo(flavors.WRITERS[form](suggested))
     else:
-        click.echo(nova_conf(section, unprovisioned(inventory)))
+        click.echo(nova_conf(section, unprovisioned(inventory), beyond))
 
 
-def nova_conf(section: pcisection.PciSection, idle: Iterable[Device]) -> str:
+def nova_conf(section: pcisection.PciSection, idle: Iterable[Device], beyond: Iterable[Device] = ()) -> str:
     """Write the sections of nova.conf.
 
     :param idle: cards without VFs
+    :param beyond: devices that nova cannot be given
     """
     return "\n".join((
+        *(f"# {printable(device.id)}: {pci.NOVA_DOMAINS}" for device in beyond),
         *(f"# {printable(device.id)} could have {device.total_vfs} virtual functions and has none: `containerhost vfs`"
           for device in idle),
         "[pci]",

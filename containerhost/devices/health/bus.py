@@ -12,10 +12,6 @@ LANES = Rule(
     says="its link has {width} lanes, but card and slot have {possible}: reseat the card",
     well="the link is trained to its full width",
     source="Linux Documentation/ABI/testing/sysfs-bus-pci; a note, as GPUs may drop lanes to save power")
-NO_LINK = Rule(
-    name="link-down", verdict=Verdict.SICK, reads="current_link_width",
-    says="its link is down: current_link_width is 0; reseat the card", well="the link is up",
-    source="Linux Documentation/ABI/testing/sysfs-bus-pci")
 FATAL = Rule(
     name="aer-fatal", verdict=Verdict.SICK, reads="aer_dev_fatal",
     says="{count} fatal errors on its link (aer_dev_fatal): it must be reset; a hard reboot of the "
@@ -27,7 +23,7 @@ NONFATAL = Rule(
     says="{count} errors on its link that lost a transaction (aer_dev_nonfatal)",
     well="it was reset likewise",
     source="Linux Documentation/PCI/pcieaer-howto.rst: the link itself is fully functional")
-RULES = (LANES, NO_LINK, FATAL, NONFATAL)
+RULES = (LANES, FATAL, NONFATAL)
 
 COUNTERS = ("aer_dev_fatal", "aer_dev_nonfatal")
 _UNKNOWN_WIDTH = 63  # what all ones read as
@@ -35,11 +31,10 @@ _TOTAL = re.compile(r"TOTAL_ERR_[A-Z]+ ([0-9]{1,18})")
 
 
 def lane_findings(host: Host, directory: str) -> Iterator[Finding]:
+    """Report a link that is narrower than it could be. A width of 0 is no reading: a function whose link is down cannot
+    be read, and those of a virtual function that was passed into a machine are 0 (SR-IOV 1.1, 3.5.8)."""
     width, own = host.number(f"{directory}/current_link_width"), host.number(f"{directory}/max_link_width")
-    if width is None or not own or _UNKNOWN_WIDTH in (own, width):
-        return
-    if width == 0:
-        yield NO_LINK.finds()
+    if not width or not own or _UNKNOWN_WIDTH in (own, width):
         return
     slot = host.number(f"{directory.rpartition('/')[0]}/max_link_width")  # of the port above, where there is one
     possible = min(own, slot) if slot else own

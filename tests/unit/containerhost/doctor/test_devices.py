@@ -62,7 +62,7 @@ class DevicesTest(DoctorCase):
         for rule in (xids.FATAL, xids.ACTION, nvmlhealth.RECOVERY, nvmlhealth.UNCORRECTED, bus.FATAL):
             remedy = devices._repair(rule.says.format_map(collections.defaultdict(lambda: "Xid 48")), GPU)
             self.assertIn(f"`containerhost scrub {GPU}`", remedy, rule.says)
-        for rule in (basics.SILENT, basics.NO_DRIVER, nvmlhealth.LOST, ports.NO_CABLE, bus.NO_LINK):
+        for rule in (basics.SILENT, basics.NO_DRIVER, nvmlhealth.LOST, ports.NO_CABLE):
             remedy = devices._repair(rule.says, GPU)
             self.assertNotIn("scrub", remedy, rule.says)
 
