@@ -35,7 +35,7 @@ class LongDomainTest(testtools.TestCase):
     def run_with(self, *arguments: str) -> str:
         result = CliRunner().invoke(main, [*arguments, "--root", str(self.tree.root)])
         self.assertEqual(0, result.exit_code, result.output)
-        return result.output
+        return result.stdout
 
     def test_list_says_it(self) -> None:
         self.assertIn(f"{SAID}: {' '.join(LONG)}", self.run_with("list", "--short"))
