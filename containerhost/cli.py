@@ -215,6 +215,19 @@ def doctor(as_json: bool, root: Path, owners_directory: Path | None) -> None:
         raise SystemExit(1)
 
 
+@main.command("dump")
+@click.option("--redact", is_flag=True, help="Replace serial numbers, addresses, UUIDs and the root device.")
+@clioptions.root
+@clioptions.owners
+def dump_host(redact: bool, root: Path, owners_directory: Path | None) -> None:
+    """Print this host as one JSON document, for a report: commands read it with --root FILE and answer as they do here.
+    It has what they read of /sys, /proc, /dev and the kernel's log, and the allocation records."""
+    from containerhost.reports import dump  # noqa: PLC0415  (of this command alone)
+
+    owners = clioptions.directory(root, owners_directory)
+    click.echo(json.dumps(dump.capture(root, owners, _records(root, owners_directory) or {}, redact), indent=0))
+
+
 @main.command()
 @click.option("--listen", default=EXPORTER_ADDRESS, show_default=True, metavar="ADDRESS:PORT",
               help="Where to serve. Whoever reaches it reads names of containers and devices, without a password.")

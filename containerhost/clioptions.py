@@ -1,15 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Define the options that several commands of ``containerhost`` share."""
 
+import tempfile
 from pathlib import Path
 
 import click
 
 from containerhost.allocation.store import DIRECTORY
 
-root = click.option("--root", default="/", metavar="DIR",
-                    type=click.Path(exists=True, file_okay=False, path_type=Path),
-                    help="Read a captured tree DIR/{sys,proc,dev} instead of this host.")
+
+def _tree(context: click.Context, _: click.Parameter, path: Path) -> Path:
+    """Return the directory to read; what `containerhost dump` wrote is unpacked for the time of the command."""
+    if path.is_dir():
+        return path
+    from containerhost.reports import dump  # noqa: PLC0415  (of captured hosts alone)
+
+    directory = Path(context.with_resource(tempfile.TemporaryDirectory(prefix="containerhost-")))
+    dump.restore(path, directory)
+    return directory
+
+
+root = click.option("--root", default="/", metavar="PATH", type=click.Path(exists=True, path_type=Path), callback=_tree,
+                    help="Read a captured host instead of this one: a file that `containerhost dump` wrote, or a "
+                         "directory with its sys, proc and dev.")
 owners = click.option("--owners", "owners_directory", metavar="DIR", envvar="CONTAINERHOST_OWNERS",
                       type=click.Path(file_okay=False, path_type=Path),
                       help=f"Directory of the allocation records, if not {DIRECTORY} below the root; or what "
