@@ -8,12 +8,13 @@ states of a host is a set difference: what went is removed, what came is written
 import dataclasses
 import os
 import pathlib
+import stat
 from collections.abc import Iterable
 
 
 @dataclasses.dataclass(frozen=True)
 class File:
-    """A file with content; ``mode`` as for chmod."""
+    """A file with content; ``mode`` as for chmod, but its owner may always write: a test may be no root."""
 
     path: str
     content: str | bytes
@@ -120,7 +121,7 @@ class Writer:
     @staticmethod
     def _file(path: str, content: str | bytes, mode: int) -> None:
         data = content.encode() if isinstance(content, str) else content
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode | stat.S_IWUSR)
         try:
             os.write(descriptor, data)
         finally:

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that need no root and start no process, so that all of them take seconds; tests/kernel has the others."""
+
+import re
+import sys
+from typing import Any
+
+STARTS = frozenset({"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen"})
+
+
+def refuse(event: str, args: tuple[Any, ...]) -> None:
+    """Refuse to start a process (PEP 578 names the events)."""
+    if event in STARTS:
+        raise AssertionError(f"a unit test starts a process ({event} {args[:2]}): such a test belongs to tests/kernel")
+
+
+# A run of other suites, which import helpers from here, starts processes.
+if any(re.search(r"\btests[./]unit\b", argument) for argument in sys.argv[1:]):
+    sys.addaudithook(refuse)

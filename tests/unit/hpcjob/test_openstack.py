@@ -172,7 +172,8 @@ class OpenStackTest(testtools.TestCase):
         self.assertEqual({"wave-11"}, {server["metadata"]["hpcjob"] for server in self.cloud.servers.values()})
 
     def test_more_members_than_user_data_has_room_for(self) -> None:
-        self.assertIn("ask for fewer members with more slots", self.refused(BadJob, jobs.job(members=400)))
+        self.useFixture(fixtures.MonkeyPatch("hpcjob.openstack.MOST_USER_DATA", 1000))
+        self.assertIn("and nova takes 1000: ask for fewer members with more slots", self.refused(BadJob))
 
 
 class _Interrupting(OpenStack):

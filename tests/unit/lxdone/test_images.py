@@ -10,8 +10,6 @@ from unittest import mock
 import fixtures
 import testtools
 
-from containerhost.errors import HostActionFailed
-from containerhost.storage import fsfreeze
 from lxdone.disk import images
 from lxdone.disk.images import Images, Record
 from lxdone.root import root_state
@@ -40,12 +38,6 @@ class CopyTest(testtools.TestCase):
     def copy(self) -> None:
         self.disks.copy(1, self.disk, self.file, self.target)
 
-    def test_disk_that_is_not_mounted_is_copied_as_it_is(self) -> None:
-        self.copy()
-        self.record()
-        self.copy()
-        self.assertEqual(("content", 0o600), (self.target.read_text(), self.target.stat().st_mode & 0o777))
-
     def test_records_of_other_releases_are_used_and_their_fields_kept(self) -> None:
         directory, record = self.state / "5", Record(str(self.file), copied=False, read_only=False)
         self.disks._write(directory, record)
@@ -68,21 +60,6 @@ class CopyTest(testtools.TestCase):
         (self.state / "5.json").unlink()
         self.assertRaises(BadInput, self.copy)
         self.assertFalse(self.target.exists())
-
-    def test_disk_that_cannot_be_frozen_or_was_thawed_too_early_has_no_copy(self) -> None:
-        self.record()
-        self.useFixture(fixtures.MockPatchObject(images.os.path, "ismount", return_value=True))
-        for script in ("echo Operation not permitted; exit 1", "echo frozen; exit 3"):
-            self.useFixture(fixtures.MockPatchObject(fsfreeze, "command", return_value=["sh", "-c", script]))
-            self.assertRaises((HostActionFailed, DriverError), self.copy)
-            self.assertEqual(["disk.5"], [path.name for path in self.directory.iterdir()])
-
-    def test_read_only_disk_is_not_frozen(self) -> None:
-        self.record(read_only=True)
-        self.useFixture(fixtures.MockPatchObject(images.os.path, "ismount", return_value=True))
-        self.useFixture(fixtures.MockPatchObject(fsfreeze, "command", return_value=["false"]))
-        self.copy()
-        self.assertEqual("content", self.target.read_text())
 
     def test_written_disk_is_unsaved_until_it_is_held(self) -> None:
         (self.state / "5.raw").write_text("newer")

@@ -13,7 +13,6 @@ from lxdone.install import main
 from onedriver.errors import BadInput
 from onedriver.setup import conffile, frontend, networkdrivers, nodechecks, remotes
 
-NOBODY = 65534
 CONTENT = "LOG = [ SYSTEM = \"file\" ]\n"
 NICS = "module VNMMAD\n  module VNMNetwork\n    class NicLXC < Nic\n    end\n  end\nend\n"
 
@@ -115,22 +114,6 @@ class FrontEndTest(testtools.TestCase):
         file.write_text(NICS)  # an update of OpenNebula
         self.assertEqual(str(file), json.loads(self.install("--json"))["files"][0])
         self.assertEqual(ours, file.read_text())
-
-    def test_scripts_are_written_as_their_owner(self) -> None:
-        """Whose links lead root nowhere."""
-        file, beside = self.remotes / "vnm/nic.rb", self.remotes.parent / "beside"
-        file.parent.mkdir()
-        file.write_text(NICS)
-        beside.mkdir()
-        self.remotes.parent.chmod(0o755)
-        for path in (self.remotes, *self.remotes.rglob("*")):
-            os.chown(path, NOBODY, NOBODY)
-        self.install()
-        self.assertEqual({NOBODY}, {path.stat().st_uid for path in self.remotes.rglob("*")})
-        self.install("--uninstall")
-        (self.remotes / "vmm").symlink_to(beside)
-        self.assertIn("Permission denied", self.install(status=1))
-        self.assertEqual((0, []), (beside.stat().st_uid, list(beside.iterdir())))
 
     def test_network_drivers_that_cannot_know_its_interfaces(self) -> None:
         file = self.remotes / "vnm/nic.rb"

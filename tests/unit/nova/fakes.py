@@ -6,6 +6,7 @@ Everything else is real: the allocation records, the allocator and the inventory
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,7 @@ class FakeEngine:
 
     def root_ids(self, name: str) -> tuple[int, int]:
         self._called("root_ids", name)
-        return 100000, 100000
+        return os.getuid(), os.getgid()  # others cannot be given a file without root
 
     def _state(self, name: str) -> ContainerState:
         nics = {part.name: part.parent for part in self.specs[name].parts if isinstance(part, Nic)}

@@ -15,7 +15,7 @@ from nova_lxd_ext.image.imagecache import ImageCache, unused
 from nova_lxd_ext.image.images import BOOTING, IMAGE_ID, Cache
 from tests.unit.containerhost.images import imagekit
 from tests.unit.nova import records
-from tests.unit.nova.test_images import Glance, Store
+from tests.unit.nova.imagestores import Glance, Store
 
 NOW = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
 OLD, NEW = NOW - datetime.timedelta(days=2), NOW - datetime.timedelta(hours=2)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import dataclasses
 import errno
-import os
-import struct
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -278,17 +276,6 @@ class Metadata:
 
 
 class DirectoryTest(LifecycleTest):
-    def test_only_the_containers_root_reads_the_drive(self) -> None:
-        configdrive.write(records.instance(), (), None, None)
-        configdrive.let_read(records.UUID, 100000)
-        home = directories.of(records.UUID)
-        modes = {str(path.relative_to(home)): path.stat().st_mode & 0o777 for path in (home, *home.rglob("*"))}
-        self.assertEqual({".": 0o700, "configdrive": 0o750, "configdrive/openstack": 0o750,
-                          "configdrive/openstack/latest": 0o750,
-                          "configdrive/openstack/latest/meta_data.json": 0o640}, modes)
-        allowed = os.getxattr(home / "configdrive/openstack/latest/meta_data.json", "system.posix_acl_access")
-        self.assertIn(struct.pack("<HHI", 2, 4, 100000), allowed)  # user, read, id
-
     def test_a_file_system_without_acls_leaves_the_drive_readable_with_a_warning(self) -> None:
         log = self.useFixture(fixtures.FakeLogger())
         configdrive.write(records.instance(), (), None, None)

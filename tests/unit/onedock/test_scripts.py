@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import logging
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import fixtures
@@ -46,12 +44,6 @@ class ScriptsTest(testtools.TestCase):
         self.addCleanup(setattr, logging.getLogger(), "handlers", handlers)
         for words in ([], ["vmm"], ["other", "x"], ["probe"], ["drop"], ["leave", "1"], ["command", "x"]):
             self.assertEqual(2, main(words))
-
-    def test_command_prints_usage_when_arguments_are_missing(self) -> None:
-        done = subprocess.run([sys.executable, "-m", "onedock", "vmm"], env={"PYTHONPATH": str(ETC.parent)},
-                              capture_output=True, text=True, check=False)
-        self.assertEqual((2, ""), (done.returncode, done.stdout))
-        self.assertIn("usage: onedock", done.stderr)
 
 
 class ConfTest(testtools.TestCase):

@@ -3,9 +3,6 @@ import contextlib
 import errno
 import json
 import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from unittest import mock
@@ -18,7 +15,6 @@ from containerhost.devices.model import Device, Kind
 from containerhost.errors import AllocationsUnreadable, DeviceHeld, DeviceNotFound
 from tests.unit.containerhost.hosts import MEMORY
 
-REPOSITORY = Path(__file__).resolve().parents[4]
 ANNA = Consumer("nova", "lxd", "instance-00000001", "11111111-1111-4111-8111-111111111111")
 BERT = Consumer("nova", "lxd", "instance-00000002", "22222222-2222-4222-8222-222222222222")
 
@@ -232,91 +228,7 @@ class FailClosed(StoreTestCase):
                 self.store.release(device_id, BERT)
 
 
-# One process that claims what its arguments say; KILL is the number of the system call before which it kills itself.
-CLAIMANT = """
-import os, signal, sys
-from pathlib import Path
-from containerhost.allocation.store import Consumer, AllocationStore
-from tests.unit.containerhost.allocation.test_store import device
-root, name, step, *ids = sys.argv[1:]
-left = int(step)
-def deadly(call):
-    def wrapped(*arguments, **options):
-        global left
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return call(*arguments, **options)
-    return wrapped
-for call in ("fsync", "rename", "unlink"):
-    setattr(os, call, deadly(getattr(os, call)))
-AllocationStore(Path(root)).claim([device(one) for one in ids], Consumer("nova", "lxd", name, name), lambda one: ())
-"""
-
-
-class Killed(StoreTestCase):
-    def test_a_claim_killed_at_any_step_is_taken_back_or_complete(self):
-        ids = [f"0000:3b:00.{number}" for number in range(3)]
-        outcomes = []
-        for step in range(1, 40):
-            done = subprocess.run([sys.executable, "-c", CLAIMANT, str(self.root), "victim", str(step), *ids],
-                                  cwd=REPOSITORY, timeout=60, check=False)
-            # Whoever comes next finds all of it or nothing.
-            self.store.claim([device("0000:ff:00.0")], BERT, related)
-            self.store.release("0000:ff:00.0", BERT)
-            outcomes.append((done.returncode, len(self.held())))
-            self.assertEqual([], [name for name in os.listdir(self.root) if name == ".claim"])
-            for record in self.store.records().values():
-                self.store.release(record.device_id, record.consumer)
-            if done.returncode == 0:
-                break
-        killed = [held for code, held in outcomes if code == -signal.SIGKILL]
-        self.assertEqual({0, 3}, set(killed))
-        self.assertEqual((0, 3), outcomes[-1])
-        self.assertGreater(len(killed), 10)
-
-
-RACER = """
-import sys, time
-from pathlib import Path
-from containerhost.errors import DeviceHeld
-from containerhost.allocation.store import Consumer, AllocationStore
-from tests.unit.containerhost.allocation.test_store import device
-root, name, begin, rounds, *ids = sys.argv[1:]
-consumer, store, wins = Consumer("nova", "lxd", name, name), AllocationStore(Path(root)), 0
-devices = [device(one) for one in ids]
-marker = Path(root).parent / "inside"
-time.sleep(max(0, float(begin) - time.time()))
-for _ in range(int(rounds)):
-    try:
-        store.claim(devices, consumer, lambda one: ())
-    except DeviceHeld:
-        time.sleep(0.001)
-        continue
-    marker.touch(exist_ok=False)  # fails if another process is between its claim and its release
-    assert set(store.held_by(consumer)) == set(ids)
-    marker.unlink()
-    for one in ids:
-        store.release(one, consumer)
-    wins += 1
-print(wins)
-"""
-
-
 class Concurrency(StoreTestCase):
-    def test_processes_never_hold_one_device_together(self):
-        self.root.mkdir()
-        begin = str(time.time() + 1.5)
-        ids = ["0000:3b:00.0", "0000:3c:00.0"]
-        racers = [subprocess.Popen([sys.executable, "-c", RACER, str(self.root), f"c{number}", begin, "25",
-                                    *(ids if number % 2 else reversed(ids))],
-                                   cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-                  for number in range(4)]
-        results = [(racer.communicate(timeout=120), racer.returncode) for racer in racers]
-        self.assertEqual([0] * 4, [code for _, code in results], results)
-        self.assertGreater(sum(int(output) for (output, _), _ in results), 4)
-        self.assertEqual({}, self.held())
-
     def test_a_lock_that_is_never_let_go_is_an_error_in_time(self):
         self.store.claim([GPU], ANNA, related)
         with self.store._locked():

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts of what was done to devices, in a file that all processes share."""
 
-import multiprocessing
 from pathlib import Path
 
 import fixtures
@@ -44,15 +43,6 @@ class TimingsTest(testtools.TestCase):
             with testtools.ExpectedException(type(error)), self.timings.measured(Operation.ACQUIRE, CONSUMER):
                 raise error
         self.assertEqual({("acquire", "refused"): 2, ("acquire", "failed"): 2}, self.totals())
-
-    def test_processes_at_once_lose_no_count(self) -> None:
-        context = multiprocessing.get_context("fork")
-        processes = [context.Process(target=count, args=(self.directory, 25)) for _ in range(4)]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join()
-        self.assertEqual({("acquire", "done"): 100}, self.totals())
 
     def test_odd_file_begins_anew(self) -> None:
         for content in (b"", b"[]", b'{"timings": 3}', b'{"timings": [{"driver": 1}]}', b"{" * 10_000):

@@ -2,7 +2,6 @@
 """A host that is drawn: two sockets, switches, containers with cores and devices, a sick GPU and a blocked one."""
 
 import dataclasses
-import importlib.util
 import json
 import os
 import re
@@ -209,13 +208,6 @@ class CommandTest(testtools.TestCase):
         self.assertEqual(1, done.exit_code)
         self.assertIn("nova-lxd-ext[picture]", done.stderr)
         self.assertFalse(file.exists())
-
-    def test_png(self) -> None:
-        if importlib.util.find_spec("cairosvg") is None:
-            self.skipTest("cairosvg is not installed")
-        file = self.directory / "host.png"
-        self.assertEqual(0, self.topology("--png", str(file)).exit_code)
-        self.assertEqual(b"\x89PNG\r\n\x1a\n", file.read_bytes()[:8])
 
     def test_records_that_cannot_be_read(self) -> None:
         next((self.busy.root / "var/lib/containerhost/owners").glob("*.json")).write_text("{")

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-import configparser
 import json
-import shutil
-import subprocess
 from pathlib import Path
 
 import fixtures
@@ -16,7 +13,6 @@ from containerhost.inside import resources
 from tests.unit.containerhost.elastic.fakes import GiB, World
 
 ROOT = Path(__file__).parents[4]
-UNIT = ROOT / "etc/systemd/containerhost-elastic.service"
 
 
 def run(*arguments: str) -> Result:
@@ -71,18 +67,3 @@ class EngineTest(testtools.TestCase):
             done = run(*words)
             self.assertNotEqual(0, done.exit_code)
             self.assertIn(text, done.output)
-
-
-class UnitTest(testtools.TestCase):
-    def test_unit_runs_a_command_that_there_is(self) -> None:
-        unit = configparser.ConfigParser(strict=False, interpolation=None)
-        unit.optionxform = str
-        unit.read(UNIT)
-        program, *words = unit["Service"]["ExecStart"].split()
-        self.assertEqual(("containerhost", ["elastic", "run"]), (Path(program).name, words[:2]))
-        self.assertIn(words[1], main.get_command(None, words[0]).commands)
-        if shutil.which("systemd-analyze"):
-            done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(UNIT)], capture_output=True, text=True,
-                                  check=False, timeout=60)
-            wrong = [line for line in done.stderr.splitlines() if UNIT.name in line and "not executable" not in line]
-            self.assertEqual([], wrong)

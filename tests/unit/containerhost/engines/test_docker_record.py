@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import os
 from pathlib import Path
 from unittest import mock
 
@@ -10,7 +9,6 @@ from containerhost import recordfiles
 from containerhost.engines.docker.engine import DockerEngine
 from containerhost.engines.docker.record import Netdev, Node, Record, Records
 from containerhost.errors import EngineConflict, EngineError, EngineNotFound
-from containerhost.linux.files import UNFINISHED
 from containerhost.spec import IpConfig
 from tests.unit.containerhost.linux.test_records import lease, of_first_release, of_later_release
 
@@ -34,20 +32,6 @@ class RecordsTest(testtools.TestCase):
         self.records.remove(ID)
         self.records.remove(ID)
         self.assertRaises(EngineNotFound, self.records.read, ID)
-
-    def test_what_a_killed_writer_left_goes_with_the_next_writing_and_with_the_record(self):
-        self.directory.mkdir()
-        for _ in range(2):
-            for act, left in ((lambda: self.records.write(ID, FULL), [f"{ID}.json"]),
-                              (lambda: self.records.remove(ID), [])):
-                child = os.fork()
-                if not child:
-                    with mock.patch("os.fsync", lambda fd: os._exit(0)):
-                        self.records.write(ID, Record())
-                os.waitpid(child, 0)
-                self.assertIn(f"{UNFINISHED}{ID}", os.listdir(self.directory))
-                act()
-                self.assertEqual(left, os.listdir(self.directory))
 
     def test_records_of_other_releases_are_used_and_their_fields_kept(self):
         self.records.write(ID, FULL)

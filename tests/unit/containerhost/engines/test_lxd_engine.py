@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
-import subprocess
 from typing import Any
 from unittest import mock
 
@@ -24,12 +23,6 @@ class Client(LxdClient):
     def state(self, name: str) -> dict[str, Any]:
         self.asked += 1
         return {"status_code": 103, "pid": self.pids[0] if len(self.pids) == 1 else self.pids.pop(0)}
-
-
-def ended() -> int:
-    process = subprocess.Popen(["true"])
-    process.wait()
-    return process.pid
 
 
 class UpdateDevicesTest(testtools.TestCase):
@@ -77,20 +70,6 @@ class DetachTest(testtools.TestCase):
 class FirstProcess(testtools.TestCase):
     def engine(self, client: Client) -> LxdEngine:
         return LxdEngine(client)
-
-    def test_process_that_just_ended_is_not_remembered(self) -> None:
-        client = Client(ended(), os.getpid())
-        engine = self.engine(client)
-        engine.pid("c1")
-        self.assertEqual(os.getpid(), engine.pid("c1"))
-
-    def test_process_that_ended_later_is_asked_for_again(self) -> None:
-        process = subprocess.Popen(["sleep", "60"])
-        engine = self.engine(Client(process.pid, os.getpid()))
-        self.assertEqual(process.pid, engine.pid("c1"))
-        process.kill()
-        process.wait()
-        self.assertEqual(os.getpid(), engine.pid("c1"))
 
     def test_running_process_is_asked_for_once(self) -> None:
         client = Client(os.getpid())

@@ -2,17 +2,14 @@
 """Servers that send a byte now and then, and images that take all memory."""
 
 import contextlib
-import os
-import resource
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from unittest import mock
 
-from onedock import cli
-from onedock.datastore import actions, limits
-from onedock.datastore.limits import TooMuchMemory, TooSlow
+from onedock.datastore import limits
+from onedock.datastore.limits import TooSlow
 from tests.unit.onedock.datastore.base import DatastoreTestCase
 
 HEADERS = b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n"
@@ -79,21 +76,3 @@ class TimeTest(DatastoreTestCase):
         with limits.within(0.05, "x"):
             pass
         time.sleep(0.1)
-
-
-class MemoryTest(DatastoreTestCase):
-    def test_an_image_that_takes_all_memory_is_refused(self) -> None:
-        """In a process of its own, because the limit stays."""
-        process = os.fork()
-        if process == 0:
-            status = 1
-            try:
-                with mock.patch.object(actions, "act", lambda *_: str(len(bytearray(limits.MEMORY)))), \
-                        mock.patch("onedriver.document.read"), contextlib.suppress(TooMuchMemory):
-                    cli.datastore("cp", ["7"])
-                    status = 2
-                if resource.getrlimit(resource.RLIMIT_DATA)[0] <= limits.MEMORY:
-                    status -= 1
-            finally:
-                os._exit(status)
-        self.assertEqual(0, os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))

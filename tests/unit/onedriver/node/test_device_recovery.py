@@ -1,18 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test that devices of killed actions are released without an operator, and no others."""
 
-import contextlib
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
 import fixtures
 import testtools
 
-import lxdone.conf
-import lxdone.vmm
 import onedock.conf
 import onedock.vmm
 from containerhost.allocation.allocator import DeviceAllocator
@@ -29,7 +23,6 @@ from onedriver.node.vm_ids import consumer
 from tests.unit.containerhost.allocation.test_allocator import Willing, host
 from tests.unit.containerhost.hosts import MEMORY
 from tests.unit.containerhost.test_sharedmemory import Recording
-from tests.unit.onedriver.node.test_vmlock import HOLD
 
 VM_ID = 7
 
@@ -120,26 +113,6 @@ class DeviceRecoveryTest(testtools.TestCase):
         self.recovery.recover(self.present)
         self.assertEqual({}, self.mounts.there)
 
-    def test_vm_that_action_works_on_is_left_to_it(self) -> None:
-        self.left(State.CLAIMED)
-        with self.worked_on():
-            self.assert_freed(False)
-        self.assert_freed(True)
-
-    def test_vm_that_action_begins_on_meanwhile_is_left_to_it(self) -> None:
-        self.left(State.CLAIMED)
-        with self.worked_on(), mock.patch.object(self.recovery, "pending", return_value=(VM_ID,)):
-            self.recovery.recover(self.present)
-        self.assertEqual({self.gpu.id}, set(self.store.records()))
-
-    @contextlib.contextmanager
-    def worked_on(self) -> Iterator[None]:
-        with subprocess.Popen([sys.executable, "-c", HOLD, str(self.directory / "state"), str(VM_ID)],
-                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[4]) as action:
-            self.assertEqual(b"held\n", action.stdout.readline())  # type: ignore[union-attr]
-            yield
-            action.communicate()
-
     def test_devices_of_others_are_not_touched(self) -> None:
         for of in (Consumer("nova", "lxd", "instance-00000001", "1"), consumer("onedock", "docker", VM_ID),
                    consumer("lxdone", "docker", VM_ID), Consumer("containerhost", "host", "scrub", "operator")):
@@ -167,20 +140,6 @@ class SecondWitness:
         for engine, own in ((True, False), (False, True), (True, True)):
             self.tell(engine, own)  # type: ignore[attr-defined]
             self.assertTrue(self.vmm.has_container(VM_ID))  # type: ignore[attr-defined]
-
-
-class LxdoneWitnessTest(SecondWitness, testtools.TestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.engine, self.parts = mock.Mock(), {part: mock.Mock() for part in (
-            "allocator", "snapshots", "root_images", "writeback", "disks", "contexts", "commands", "consoles", "host",
-            "ids")}
-        self.vmm = lxdone.vmm.Vmm(lxdone.conf.Options(), self.engine, **self.parts)
-        self.tell(False, False)
-
-    def tell(self, engine: bool, own: bool) -> None:
-        self.engine.exists.return_value = engine
-        self.parts["writeback"].is_begun.return_value = own
 
 
 class OnedockWitnessTest(SecondWitness, testtools.TestCase):

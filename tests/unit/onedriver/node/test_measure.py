@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-import re
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 from unittest import mock
@@ -10,21 +7,10 @@ from unittest import mock
 import fixtures
 import testtools
 
-from containerhost.engines import ContainerState, Status
-from containerhost.sysfs import Host
 from containerhost.topology import CpuTimes
 from onedriver.errors import BadInput
 from onedriver.node import measure
-from onedriver.node.measure import Measure
 from onedriver.node.probes import Sample
-
-HOLD = """
-import pathlib, sys
-from onedriver.node import vmlock
-with vmlock.held(pathlib.Path(sys.argv[1]), 1, 0):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
 
 
 class MeasureTest(testtools.TestCase):
@@ -57,28 +43,6 @@ class MeasureTest(testtools.TestCase):
         self.assertEqual((7, total), (found.datastore, found.total))
         self.assertAlmostEqual(used, found.used, delta=64 << 20)
         self.assertAlmostEqual(free, found.free, delta=64 << 20)
-
-    def test_vm_is_left_out_while_an_action_works_on_it(self) -> None:
-        """Its container's state would be taken for a power-off, or for the end of a deploy that may still fail."""
-        state = Path(self.useFixture(fixtures.TempDir()).path)
-        engine = mock.Mock()
-        told = Measure("x", engine, state, state, (), Host(), state)
-
-        def states(status: Status) -> tuple[bool, list[str]]:
-            engine.containers.return_value = tuple(
-                ContainerState(f"one-{number}", status, {"one.vm": str(number)}) for number in (1, 2))
-            (state / measure.WHOLE).unlink(missing_ok=True)
-            text = told.vm_status()
-            return "SYNC_STATE" in text, re.findall(r' STATE="(\w+)"', text)
-
-        self.assertEqual((True, ["POWEROFF", "POWEROFF"]), states(Status.STOPPED))
-        with subprocess.Popen([sys.executable, "-c", HOLD, str(state)], stdin=subprocess.PIPE,
-                              stdout=subprocess.PIPE) as action:
-            self.assertEqual(b"held\n", action.stdout.readline())
-            self.assertEqual((False, ["POWEROFF"]), states(Status.STOPPED))
-            self.assertEqual((False, ["RUNNING"]), states(Status.RUNNING))
-            action.stdin.close()
-        self.assertEqual((True, ["RUNNING", "RUNNING"]), states(Status.RUNNING))
 
     def test_containers_that_make_the_host_wait_do_not_keep_a_round(self) -> None:
         told: list[str] = []

@@ -16,7 +16,7 @@ from containerhost.errors import EngineNotFound
 from lxdone.root.reconciler import MonitoredEngine, Reconciler
 from onedriver.node import names, vmlock
 from onedriver.node.names import LABEL
-from tests.unit.onedriver.node.test_vmlock import HOLD
+from tests.kernel.onedriver.node.test_vmlock import HOLD
 
 
 class ReconcilerTest(testtools.TestCase):

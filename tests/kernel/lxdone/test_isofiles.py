@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+import io
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+from unittest import mock
+
+import fixtures
+import testtools
+
+from containerhost.linux.run import MEMORY
+from lxdone.disk import isofiles
+from onedriver.errors import DriverError
+from tests.unit.lxdone.test_isofiles import LIMIT
+
+
+class IsoFilesTest(testtools.TestCase):
+    """Test what a hostile image can list; bsdtar itself is tried in the functional tests."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.base = Path(self.useFixture(fixtures.TempDir()).path)
+        self.directory = self.base / "directory"
+        self.iso = self.base / "iso"
+        self.iso.write_bytes(bytes(100))
+
+    def extract(self, *entries) -> None:
+        raw = io.BytesIO()
+        with tarfile.open(fileobj=raw, mode="w") as archive:
+            for member, content in entries:
+                archive.addfile(member, content)
+        with mock.patch.object(isofiles, "members", lambda *_: tarfile.open(fileobj=io.BytesIO(raw.getvalue()),
+                                                                            mode="r|")):
+            isofiles.extract(self.iso, self.directory, LIMIT)
+
+    def test_what_takes_it_apart_is_nobody_and_sees_programs_only(self) -> None:
+        self.directory.mkdir()
+        told = subprocess.check_output(isofiles.alone(self.directory, 20, "sh", "-c", "ulimit -v; id -u; ls /"),
+                                       text=True)
+        memory, user, *directories = told.split()
+        self.assertEqual((str(MEMORY >> 10), "65534"), (memory, user))
+        self.assertLessEqual(set(directories), {"usr", "lib", "lib64"})
+        self.assertEqual([], os.listdir(self.directory))
+
+    def test_a_list_of_the_hosts_files_shows_none(self) -> None:
+        """bsdtar takes it for an archive, and would open what it names."""
+        text = b"#mtree\n./stolen type=file contents=/etc/passwd\n./own type=dir\n#"
+        self.iso.write_bytes(text.ljust(32769, b"x") + b"CD001\n")
+        try:
+            isofiles.extract(self.iso, self.directory, 20)
+        except DriverError as error:
+            self.assertIn("cannot be", str(error))
+        found = [path for path in self.directory.rglob("*") if path.is_file() and path.stat().st_size]
+        self.assertEqual([], found)
+        self.assertFalse(os.path.ismount(self.directory))
