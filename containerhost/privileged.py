@@ -137,6 +137,15 @@ class Privileged:
              "handle", "800::800", "u32", "match", "u32", "0", "0",
              "action", "mirred", "egress", "redirect", "dev", shaper])
 
+    def unshape(self, name: str) -> None:
+        """Remove the limit of what the host sends by an interface. Idempotent."""
+        run(["tc", "qdisc", "replace", "dev", check(INTERFACE, name), "root", "noqueue"])
+
+    def unshape_sent(self, name: str, shaper: str) -> None:
+        """Remove the limit of what the host receives by an interface, and what held it."""
+        run(["tc", "qdisc", "delete", "dev", check(INTERFACE, name), "ingress"])
+        self.remove_shaper(shaper)
+
     def remove_shaper(self, name: str) -> None:
         links.remove_shaper(check(INTERFACE, name))
 

@@ -34,6 +34,7 @@ def engine(options: Options) -> LxdEngine:
 
 
 def vmm(options: Options) -> "Vmm":
+    from containerhost.engines.lxd import niclimits
     from containerhost.engines.lxd.idmap import idmap
     from containerhost.engines.lxd.images import Images as ImageStore
     from containerhost.engines.lxd.snapshots import Snapshots
@@ -49,7 +50,7 @@ def vmm(options: Options) -> "Vmm":
     root_images = RootImages(ImageStore(lxd.client), state, options.operation_timeout)
     return Vmm(options, lxd, allocator, Snapshots(lxd.client), root_images, writeback_of(options, lxd), disks,
                Contexts(state), Commands(state, DRIVER), consoles_of(options, lxd), host,
-               functools.partial(idmap, lxd.client))
+               functools.partial(idmap, lxd.client), functools.partial(niclimits.limit, lxd))
 
 
 def allocator_of(options: Options, lxd: LxdEngine) -> "DeviceAllocator":

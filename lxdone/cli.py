@@ -4,6 +4,8 @@
     lxdone vmm ACTION ARGUMENT…     an action, with oned's own arguments and standard input
     lxdone vmm copy_disk VM DISK    copy a disk of a VM that runs and print the copy's path; the VM's description is on
                                     standard input
+    lxdone vmm limit_nic one-VM NIC_ID RECEIVED SENT
+                                    limit a NIC of a VM, in KB/s: for OpenNebula's network driver
     lxdone tm SCRIPT ARGUMENT…      on the front-end: a script of OpenNebula's transfer drivers, if it is about a disk
                                     of a VM of this driver that runs
     lxdone probe KIND/NAME          what a monitoring probe prints: host/system, host/monitor, vm/status, vm/monitor,
@@ -32,7 +34,7 @@ def main(words: Sequence[str]) -> int:
     program.log_to(sys.stderr)
     match list(words):
         case ["vmm", script, *argv]:
-            return copy_disk(*argv) if script == "copy_disk" and len(argv) == 2 else act(script, argv)
+            return of_vm(script, argv)
         case ["tm", script, *argv]:
             return transfer(script, argv)
         case ["probe", name, *arguments]:
@@ -45,6 +47,13 @@ def main(words: Sequence[str]) -> int:
             asked = list(words) == ["--help"]
             print(USAGE, file=sys.stdout if asked else sys.stderr)
             return 0 if asked else 2
+
+
+def of_vm(script: str, argv: Sequence[str]) -> int:
+    """Run an action of oned's, or of one of the driver's own scripts."""
+    if script == "limit_nic":
+        return limit_nic(argv)
+    return copy_disk(*argv) if script == "copy_disk" and len(argv) == 2 else act(script, argv)
 
 
 def act(script: str, argv: Sequence[str]) -> int:
@@ -85,6 +94,21 @@ def copy_disk(vm_id: str, disk_id: str) -> int:
                 actions.Call("copy_disk", {"disk_id": disk_id}, number, found.host or "", found))
 
     return program.run("copy_disk", done, {ContainerHostError: 1})
+
+
+def limit_nic(argv: Sequence[str]) -> int:
+    from containerhost.errors import ContainerHostError
+    from onedriver.node import niclimits, vmlock
+
+    def done() -> None:
+        wanted, options = niclimits.parsed(argv), conf.load()
+
+        from lxdone import backend
+
+        with vmlock.held(Path(options.state), wanted.vm_id, niclimits.TIMEOUT):
+            backend.vmm(options).limit_nic(*wanted)
+
+    return program.run(niclimits.ACTION, done, {ContainerHostError: 1})
 
 
 def transfer(script: str, argv: Sequence[str]) -> int:

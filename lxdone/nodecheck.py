@@ -28,7 +28,7 @@ def check(user: str) -> dict[str, list[str]]:
     return nodechecks.run({
         "options": options, "engine": engine, "devices": lambda: nodechecks.devices(Path(conf.load().owners)),
         "commands": lambda: nodechecks.commands(COMMANDS), "tools": lambda: missing(TOOLS),
-        "consoles": consoles,
+        "consoles": consoles, "containers": containers,
         "datastores": lambda: nodechecks.datastores(Path(conf.load().datastores), user), "memlock": memlock,
         "sudo": lambda: nodechecks.sudo(user, "lxdone", USES)})
 
@@ -45,6 +45,16 @@ def engine() -> Iterable[str]:
     if nodechecks.version(server.version) < OLDEST.get(server.name, (0,)):
         yield f"{server.name} {server.version} is too old; install {'.'.join(map(str, OLDEST[server.name]))} or later"
     lxd.pool(chosen.storage_pool)
+
+
+def containers() -> Iterable[str]:
+    """Complain of containers that run for VMs which OpenNebula deleted, as it does without a script during a boot."""
+    chosen = conf.load()
+    client = "incus" if backend.engine(chosen).server().name == "incus" else "lxc"
+    for name in backend.reconciler(chosen).orphans():
+        yield (f"`{client} delete --force {name}` if `onevm show {name.partition('-')[2]}` shows no VM or a VM that is "
+               f"DONE: container {name} runs, but OpenNebula removed its VM's directory. The next round of monitoring "
+               "removes the rest")
 
 
 def memlock() -> Iterable[str]:

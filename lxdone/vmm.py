@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run oned's actions on a VM's container on LXD: those parts that are specific to LXD."""
 
-import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.devices.scan import HostView
 from containerhost.engines import ContainerState, Engine, Status
-from containerhost.errors import EngineBusy, EngineConflict, EngineError, EngineNotFound, EngineTimeout
+from containerhost.errors import EngineBusy, EngineConflict, EngineNotFound, EngineTimeout
 from containerhost.inside import resources
 from containerhost.linux.poll import retry
 from containerhost.network import openvswitch
@@ -20,7 +19,7 @@ from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Part, grants_of
 from containerhost.storage.idmounts import IdMap
 from containerhost.sysfs import Host
-from lxdone import lcm_states, translate
+from lxdone import lcm_states, reasons, translate
 from lxdone.conf import DRIVER, Options
 from lxdone.disk import diskformat, filesystems
 from lxdone.disk.images import Images
@@ -38,7 +37,7 @@ from onedriver.node.context import Contexts
 from onedriver.node.limits import shared_memory
 from onedriver.node.vm_ids import attached_disk, complain, own_name
 from onedriver.node.vmm import SNAPSHOT, BaseVmm
-from onedriver.vm import MIB, OVS, Disk, Nic, Vm
+from onedriver.vm import OVS, Disk, Nic, Vm
 
 if TYPE_CHECKING:
     from containerhost.engines.capabilities import RestorableSnapshots
@@ -48,13 +47,12 @@ LOG = logging.getLogger(__name__)
 AWAY = (Status.STOPPED, Status.FROZEN)
 BUSY_INTERVAL = 1.0  # s from one look at a busy container to the next
 COPY = "lxdone.copy."  # begins the name of a disk's copy, in the VM's directory in the datastore
-#: What LXD says on btrfs and ZFS when it copies an image into a root, or shifts the owners of its files.
-QUOTA_EXCEEDED = ("Disk quota exceeded", "Failed to change ownership")
 IMAGE_TRIES = 3  # an image may be removed between its import and its use
 
 
 class Vmm(BaseVmm):
     """:param ids: tells the id map of a container by its name; None for a privileged one
+    :param limit_interface: limits what a container receives and sends by an interface, in bytes per second
     """
 
     driver = DRIVER
@@ -64,7 +62,8 @@ class Vmm(BaseVmm):
 
     def __init__(self, options: Options, engine: Engine, allocator: DeviceAllocator, snapshots: "RestorableSnapshots",
                  root_images: RootImages, writeback: RootWriteback, disks: Images, contexts: Contexts,
-                 commands: Commands, consoles: Consoles, host: Host, ids: Callable[[str], IdMap | None]) -> None:
+                 commands: Commands, consoles: Consoles, host: Host, ids: Callable[[str], IdMap | None],
+                 limit_interface: Callable[[str, str, int | None, int | None], None]) -> None:
         super().__init__(options, engine, allocator, snapshots, commands, host)
         self._root_images = root_images
         self._writeback = writeback
@@ -72,6 +71,7 @@ class Vmm(BaseVmm):
         self._contexts = contexts
         self._consoles = consoles
         self._ids = ids
+        self._limit_interface = limit_interface
 
     # Life. A console that is there already goes on; one ends by itself with its container.
 
@@ -275,6 +275,14 @@ class Vmm(BaseVmm):
     def _detach_interface(self, vm: Vm, nic: Nic) -> None:
         self._engine.detach(translate.name(vm.id), translate.nic(vm.id, nic))
 
+    def limit_nic(self, vm_id: int, nic_id: int, received: int | None, sent: int | None) -> None:
+        """Limit the speed of a NIC of a VM that exists: bytes per second; None is no limit."""
+        own = translate.name(vm_id)
+        if self._find(own) is None:
+            raise EngineNotFound(f"this host has no container {own}")
+        with reasons.naming_limits():
+            self._limit_interface(own, f"eth{nic_id}", received, sent)
+
     # Changes.
 
     def _device_options(self, vm: Vm) -> Options:
@@ -366,15 +374,17 @@ class Vmm(BaseVmm):
             grants = self._acquire(vm, requests, view)
             directory = self._write_context(vm, None)
             parts: tuple[Part, ...] = (*translate.nics(vm), *grants, *self._shared_memory(vm))
-            with root_files.opened(root_files.restored(root_files.of(vm, file))) as disk, naming_size(vm, spec):
+            with root_files.opened(root_files.restored(root_files.of(vm, file))) as disk, reasons.naming_size(vm, spec):
                 self._writeback.require_possible(vm, file, disk)
                 self._create(dataclasses.replace(spec, parts=parts, mounts=(translate.context_mount(str(directory)),)),
                              disk, home, vm)
             self._write_context(vm, self._engine.root_ids(spec.name))
             for part in self._disks.provide(vm):
                 self._engine.attach(spec.name, part)
-            with naming_size(vm, spec):
+            with reasons.naming_size(vm, spec):
                 self._start(vm, parts)
+            if self._writeback.is_ended(home):
+                raise DriverError(f"VM {vm.id} was deleted while its container was started: nothing of it stays here")
 
     def _create(self, spec: ContainerSpec, disk: Path, directory: Path, vm: Vm) -> None:
         """Create the container.
@@ -422,7 +432,8 @@ class Vmm(BaseVmm):
         if memory := shared_memory(vm):
             self._memories.show(memory, self._consumer(vm.id), self._ids(name))
         with self._alone(vm):
-            self._engine.start(name)
+            with reasons.naming_limits():
+                self._engine.start(name)
             grants = grants_of(parts)
             if grants:
                 with Rollback(f"start of {name}") as undo:
@@ -466,18 +477,3 @@ class Vmm(BaseVmm):
         self._contexts.remove(name)
         clear(vm_id)
         self._root_images.release(state.labels.get(translate.IMAGE_LABEL) if state else None, self._engine.containers)
-
-
-@contextlib.contextmanager
-def naming_size(vm: Vm, spec: ContainerSpec) -> Iterator[None]:
-    """Name SIZE where LXD tells that the root's quota is too small in words of its storage pool.
-
-    :raises DriverError: it is too small
-    """
-    try:
-        yield
-    except EngineError as error:
-        if spec.root.size is None or not any(words in str(error) for words in QUOTA_EXCEEDED):
-            raise
-        raise DriverError(f"the root may have {spec.root.size // MIB} MiB, too little for its content: give disk "
-                          f"{translate.root(vm).id} a larger SIZE ({error})") from error

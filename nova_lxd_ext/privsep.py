@@ -95,6 +95,12 @@ class Helper(Privileged):
     def shape_sent(self, name: str, shaper: str, rate: int, ceiling: int, burst: int) -> None:
         act("shape_sent", name, shaper, rate, ceiling, burst)
 
+    def unshape(self, name: str) -> None:
+        act("unshape", name)
+
+    def unshape_sent(self, name: str, shaper: str) -> None:
+        act("unshape_sent", name, shaper)
+
     def remove_shaper(self, name: str) -> None:
         act("remove_shaper", name)
 

@@ -7,6 +7,8 @@
     onedock image …                  the part of it that concerns images of the node's engine, as root
     onedock usage DIRECTORY             how large the disks in a system datastore are
     onedock vmm ACTION ARGUMENT…     an action of a VM, on its node, with oned's own arguments and standard input
+    onedock vmm limit_nic one-VM NIC_ID RECEIVED SENT
+                                     limit a NIC of a VM, in KB/s: for OpenNebula's network driver
     onedock probe KIND/NAME          what a monitoring probe prints: host/system, host/monitor, vm/status, vm/monitor,
                                      vm/execution
     onedock command NAME FD          begins a command of onevm exec in a container and stays with it
@@ -102,7 +104,8 @@ def on_node(words: Sequence[str]) -> int:
 
     kind, *rest = words
     acts: dict[str, Callable[[], int]] = {
-        "vmm": lambda: node.vmm(rest[0], rest[1:], sys.stdin.buffer),
+        "vmm": lambda: (node.limit_nic(rest[1:]) if rest[0] == "limit_nic"
+                        else node.vmm(rest[0], rest[1:], sys.stdin.buffer)),
         "image": lambda: node.image(rest),
         "probe": lambda: node.probe(*rest[:1]),
         "command": lambda: node.command(*rest),

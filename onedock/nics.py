@@ -17,9 +17,8 @@ from containerhost.sysfs import Host
 from onedock import addresses
 from onedriver.errors import BadInput, NotSupported
 from onedriver.node.names import name
+from onedriver.node.niclimits import KILOBYTE
 from onedriver.vm import OVS, Nic, Vm
-
-KILOBYTE = 1000  # bytes, in OpenNebula's bandwidth attributes
 
 
 class Nics:
@@ -55,17 +54,30 @@ class Nics:
         if self._veths.marks(wanted) and (running or wait_until(
                 lambda: self._veths.is_here(wanted.inner_end), RETURN_TIMEOUT)):
             self._join(wanted, nic)
+            if nic.bridge_type != OVS:
+                self._veths.limit(wanted.host_end, *map(shape, nic.bandwidth))
             return False
         with Rollback(f"interface {wanted.host_end}") as undo:
             self._veths.make(wanted)
             undo.on_error("the pair", self._remove, nic, wanted.host_end)
             self._join(wanted, nic)
-            received, sent = map(shape, nic.bandwidth)
-            if received:
-                self._veths.shape(wanted.host_end, received)
-            if sent:
-                self._veths.shape_sent(wanted.host_end, sent)
+            if any(nic.bandwidth):
+                self._veths.limit(wanted.host_end, *map(shape, nic.bandwidth))
         return True
+
+    def limit(self, vm_id: int, nic_id: int, received: int | None, sent: int | None) -> None:
+        """Limit the speed of a NIC that exists.
+
+        :param received, sent: bytes per second; None is no limit
+        :raises BadInput: the VM has no such NIC on this host
+        :raises NotSupported: it is a port of Open vSwitch
+        """
+        host_end = f"{name(vm_id)}-{nic_id}"
+        if self._veths.mark(host_end) != mark(vm_id):
+            raise BadInput(f"VM {vm_id} has no NIC {nic_id} on this host")
+        if not self._veths.is_bridged(host_end):
+            raise unlimited(vm_id, nic_id)
+        self._veths.limit(host_end, limits(received), limits(sent))
 
     def _join(self, wanted: Pair, nic: Nic) -> None:
         """Plug it in. Its VLANs hold from its first frame: OpenNebula's network driver comes after the start."""
@@ -109,8 +121,12 @@ def pair(vm: Vm, nic: Nic) -> Pair:
 def require_no_limits(vm: Vm, nic: Nic) -> None:
     """Refuse what Open vSwitch, which removes what others set on its ports, would end."""
     if any(nic.bandwidth):
-        raise NotSupported(f"NIC {nic.id} of VM {vm.id} is on Open vSwitch with INBOUND_AVG_BW or OUTBOUND_AVG_BW, "
-                           "which the switch would end: use a network of Linux bridges, or set the limit there")
+        raise unlimited(vm.id, nic.id)
+
+
+def unlimited(vm_id: int, nic_id: int) -> NotSupported:
+    return NotSupported(f"NIC {nic_id} of VM {vm_id} is on Open vSwitch with INBOUND_AVG_BW or OUTBOUND_AVG_BW, "
+                        "which the switch would end: use a network of Linux bridges, or set the limit there")
 
 
 def shape(kilobytes: int | None) -> Shape | None:
@@ -118,7 +134,10 @@ def shape(kilobytes: int | None) -> Shape | None:
 
     :param kilobytes: per second; None is no limit
     """
-    rate = (kilobytes or 0) * KILOBYTE
+    return limits((kilobytes or 0) * KILOBYTE)
+
+
+def limits(rate: int | None) -> Shape | None:
     return Shape(rate, rate, rate) if rate else None
 
 

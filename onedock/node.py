@@ -41,11 +41,26 @@ def vmm(script: str, argv: list[str], stdin: BinaryIO, out: TextIO | None = None
     return run(script, act, out, err)
 
 
+def limit_nic(argv: Sequence[str]) -> int:
+    """Limit the speed of a VM's NIC, for OpenNebula's network driver."""
+    from onedriver.node import niclimits
+
+    def act() -> None:
+        wanted = niclimits.parsed(argv)
+        with alone(wanted.vm_id, niclimits.TIMEOUT) as options:
+            backend.vmm(options).limit_nic(*wanted)
+
+    return run(niclimits.ACTION, act)
+
+
 @contextlib.contextmanager
-def alone(vm_id: int) -> Iterator[Options]:
-    """Exclude all other actions on the VM within the block."""
+def alone(vm_id: int, timeout: float | None = None) -> Iterator[Options]:
+    """Exclude all other actions on the VM within the block.
+
+    :param timeout: seconds to wait for another one; None is as long as an operation of the engine may take
+    """
     options = conf.load()
-    with vmlock.held(Path(options.state), vm_id, options.operation_timeout):
+    with vmlock.held(Path(options.state), vm_id, options.operation_timeout if timeout is None else timeout):
         yield options
 
 

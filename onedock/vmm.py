@@ -153,6 +153,11 @@ class Vmm(BaseVmm):
         self._engine.detach(name(vm.id), self._nics.part(vm, nic))
         self._nics.remove_one(vm, nic)
 
+    def limit_nic(self, vm_id: int, nic_id: int, received: int | None, sent: int | None) -> None:
+        """Limit the speed of a NIC of a VM that exists: bytes per second; None is no limit."""
+        self._find(name(vm_id))
+        self._nics.limit(vm_id, nic_id, received, sent)
+
     # Changes.
 
     def _reconfigure(self, vm: Vm, spec: ContainerSpec) -> None:

@@ -7,6 +7,7 @@ found by looking at the host alone.
 """
 
 import dataclasses
+import shutil
 from collections.abc import Mapping
 
 from containerhost.errors import HostActionFailed
@@ -117,6 +118,21 @@ class Veths:
         """Limit what it sends, for a host end whose frames the kernel itself takes: a bridge, or the host's IP
         stack."""
         self._privileged.shape_sent(host_end, shaper(host_end), shape.rate, shape.ceiling, shape.burst)
+
+    def limit(self, host_end: str, received: Shape | None, sent: Shape | None) -> None:
+        """Let these be the only limits of what the container receives and sends. Idempotent."""
+        if received:
+            self.shape(host_end, received)
+        elif shutil.which("tc"):  # without the program nothing was limited
+            self._privileged.unshape(host_end)
+        if sent:
+            self.shape_sent(host_end, sent)
+        elif self.is_here(shaper(host_end)):
+            self._privileged.unshape_sent(host_end, shaper(host_end))
+
+    def is_bridged(self, host_end: str) -> bool:
+        """Return whether it is a port of a Linux bridge."""
+        return self._host.is_directory(f"{DIRECTORY}/{host_end}/brport")
 
 
 def shaper(host_end: str) -> str:

@@ -68,6 +68,13 @@ class Reconciler:
         return tuple(vm_id for vm_id in map(int, filter(str.isdecimal, found))
                      if answered(vm_id, functools.partial(self._writeback.is_ended, self._home(vm_id))))
 
+    def orphans(self) -> tuple[str, ...]:
+        """Return the containers that run though OpenNebula removed their VMs' directories. Nothing ends them: what runs
+        is for a person to judge."""
+        return tuple(state.name for state in self._engine.containers() if state.status is Status.RUNNING
+                     and state.labels.get(LABEL, "").isdecimal() and self._writeback.is_ended(self._home(
+                         int(state.labels[LABEL]))))
+
     def without_console(self, containers: Iterable[ContainerState]) -> tuple[str, ...]:
         """Return the containers whose consoles died."""
         return self._consoles.dead({state.name for state in containers if state.status is Status.RUNNING})

@@ -13,6 +13,18 @@ from onedriver.setup.remotes import as_owner
 
 FILE = Path("vnm/nic.rb")
 CLASS = "NicLXC"  # of interfaces that are called <deploy id>-<NIC_ID>
+#: `onevm nic-update` calls set_qos on the node, as oneadmin; the class of LXC's does nothing there.
+CLASS_OF_DRIVER = """
+VNMMAD::VNMNetwork::HYPERVISORS['DRIVER'] = Class.new(VNMMAD::VNMNetwork::NicLXC) do
+    def set_qos(deploy_id)
+        limits = [:inbound_avg_bw, :outbound_avg_bw].map { |key| self[key].to_s[/\\A[0-9]+\\z/] || '0' }
+        command = 'cd /; [ "$(id -u)" = 0 ] || sudo="sudo -n"; ' \\
+                  'exec $sudo "$(command -v DRIVER || echo DRIVER)" vmm limit_nic "$@" 2>&1'
+        said = IO.popen(['sh', '-c', command, 'sh', deploy_id.to_s, self[:nic_id].to_s, *limits], &:read)
+        raise "NIC #{self[:nic_id]}: #{said.strip}" unless $?.success?
+    end
+end
+"""
 
 
 def install(remotes: Path, driver: str) -> list[Path]:
@@ -30,7 +42,7 @@ def install(remotes: Path, driver: str) -> list[Path]:
             raise stanza.CannotConfigure(f"{file} has no class {CLASS}: this release of OpenNebula is not supported, "
                                          "its security groups would let everything in")
         return changed(file, stanza.inserted(
-            text, f"VNMMAD::VNMNetwork::HYPERVISORS['{driver}'] = VNMMAD::VNMNetwork::{CLASS}", driver))
+            text, CLASS_OF_DRIVER.replace("DRIVER", driver), driver))
 
 
 def uninstall(remotes: Path, driver: str) -> list[Path]:

@@ -70,3 +70,18 @@ class LinuxBridgeTest(ActionsCase):
         for command in (("address", "add", f"{ADDRESS}/24", "dev", "eth0"), ("link", "set", "eth0", "up")):
             self.inside(machine, "ip", *command)
         self.wait_for(lambda: " 0% packet loss" in self.inside(machine, "ping", "-c", "1", "-W", "2", HOST_ADDRESS))
+
+    def test_speed_of_a_running_vms_nic_is_changed(self) -> None:
+        machine = self.deployed(Machine(nics=(0,), nic_more="<INBOUND_AVG_BW>4000</INBOUND_AVG_BW>"))
+
+        def limits() -> tuple[str | None, str | None]:
+            device = self.engine.client.instance(machine.name)[0]["devices"]["nic-eth0"]
+            return device.get("limits.ingress"), device.get("limits.egress")
+
+        self.assertEqual(("4000000", None), limits())
+        self.assertEqual(0, self.node.command(f"lxdone vmm limit_nic {machine.name} 0 2000 0").status)
+        shown = subprocess.run(["tc", "class", "show", "dev", "one-1-0"], capture_output=True, text=True,
+                               check=True).stdout
+        self.assertEqual((("2000000", None), True), (limits(), "rate 16Mbit" in shown))
+        refused = self.node.command(f"lxdone vmm limit_nic {machine.name} 7 2000 0")
+        self.assertIn("no interface eth7", refused.reason)

@@ -63,6 +63,15 @@ class ReconcilerTest(testtools.TestCase):
             self.reconciler.clean()
         self.assertEqual([mock.call(2)], self.calls.forget.call_args_list)
 
+    def test_running_container_of_a_deleted_vm_is_named_and_runs_on(self) -> None:
+        self.calls.writeback.is_ended.return_value = True
+        self.calls.writeback.is_over.return_value = True
+        running = ContainerState("one-3", Status.RUNNING, labels={LABEL: "3"})
+        self.calls.engine.containers.return_value = (*self.containers.values(), running)
+        self.assertEqual(("one-3",), self.reconciler.orphans())
+        self.reconciler.reconcile()
+        self.assertNotIn(mock.call(3), self.calls.forget.call_args_list)
+
     def test_few_processes_save_vms_at_once(self) -> None:
         with contextlib.ExitStack() as others:
             for _ in range(vmlock.MOST_WORKERS):

@@ -79,3 +79,13 @@ class VethsTest(testtools.TestCase):
     def test_what_is_gone_is_removed_already(self) -> None:
         self.veths.remove("tap1")
         self.assertEqual([], self.log)
+
+    def test_limits_are_set_and_removed_again(self) -> None:
+        self.useFixture(fixtures.MockPatchObject(veth.shutil, "which", return_value="/sbin/tc"))
+        shape = veth.Shape(1, 1, 1)
+        self.veths.limit("tap1", shape, shape)
+        self.interface("ifb1")
+        for _ in range(2):
+            self.veths.limit("tap1", None, None)
+        self.assertEqual([("shape", "tap1", 1, 1, 1), ("shape sent", "tap1", "ifb1", 1, 1, 1),
+                          *[("unshape", "tap1"), ("unshape sent", "tap1", "ifb1")] * 2], self.log)

@@ -119,8 +119,10 @@ class LxdoneTest(Operations, CostCase):
         options = lxdone.conf.Options(state=str(self.directory), owners=str(self.directory / "owners"))
         played = SimpleNamespace(**{name: mock.MagicMock() for name in (
             "snapshots", "root_images", "writeback", "disks", "contexts", "commands", "consoles")})
+        played.writeback.is_ended.return_value = False
         played.disks.provide.return_value = played.disks.parts.return_value = ()
-        self.vmm = lxdone.vmm.Vmm(options, self.engine, self.allocator, **vars(played), host=self.host, ids=mock.Mock())
+        self.vmm = lxdone.vmm.Vmm(options, self.engine, self.allocator, **vars(played), host=self.host, ids=mock.Mock(),
+                                    limit_interface=mock.Mock())
 
 
 class OnedockTest(Operations, CostCase):

@@ -11,18 +11,17 @@ import testtools
 import lxdone.conf
 import lxdone.vmm
 from containerhost.engines import ContainerState, Status
-from containerhost.errors import EngineNotFound
+from containerhost.errors import EngineError, EngineNotFound
 from containerhost.sysfs import Host
 from lxdone import lcm_states
 from onedriver.actions import Call
-from onedriver.errors import DriverError
+from onedriver.errors import BadInput, DriverError
+from onedriver.node import niclimits
 from onedriver.node.names import LABEL
 from tests.unit.lxdone import machines
 
 
-class ReplacementTest(testtools.TestCase):
-    """A container is made anew only when the VM's disks have all that it wrote."""
-
+class VmmCase(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         base = Path(self.useFixture(fixtures.TempDir()).path)
@@ -30,10 +29,9 @@ class ReplacementTest(testtools.TestCase):
         options = lxdone.conf.Options(state=str(base), owners=str(base / "owners"))
         self.parts = SimpleNamespace(**{name: mock.MagicMock() for name in (
             "engine", "allocator", "snapshots", "root_images", "writeback", "disks", "contexts", "commands", "consoles",
-            "ids")})
+            "ids", "limit_interface")})
         self.useFixture(fixtures.MockPatchObject(lxdone.vmm, "root_files"))
         self.useFixture(fixtures.MockPatchObject(lxdone.vmm.Vmm, "_is_packed", return_value=False))
-        self.useFixture(fixtures.MockPatchObject(lxdone.vmm.Vmm, "_boot"))
         self.vmm = lxdone.vmm.Vmm(options, **vars(self.parts), host=Host(base))
         self.parts.engine.delete.side_effect = lambda name: setattr(
             self.parts.engine.container, "side_effect", EngineNotFound(name))
@@ -47,6 +45,14 @@ class ReplacementTest(testtools.TestCase):
         self.parts.writeback.is_unsaved.return_value = unsaved
         self.parts.disks.is_changed.return_value = changed
         self.parts.disks.is_unsaved.return_value = unsaved_disks
+
+
+class ReplacementTest(VmmCase):
+    """A container is made anew only when the VM's disks have all that it wrote."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(fixtures.MockPatchObject(lxdone.vmm.Vmm, "_boot"))
 
     def restore(self) -> None:
         self.vmm.restore(Call("restore", {}, self.vm.id, "host", self.vm))
@@ -80,3 +86,35 @@ class ReplacementTest(testtools.TestCase):
         self.parts.disks.release_all.side_effect = None
         self.restore()
         self.parts.engine.delete.assert_called_once_with(f"one-{self.vm.id}")
+
+
+class NicLimitsTest(VmmCase):
+    def test_limits_of_a_nic_reach_its_interface(self) -> None:
+        self.vmm.limit_nic(*niclimits.parsed(["one-1", "3", "1250", "0"]))
+        self.parts.limit_interface.assert_called_once_with("one-1", "eth3", 1250000, None)
+
+    def test_kernel_that_cannot_limit_is_named_with_the_remedy_first(self) -> None:
+        self.parts.limit_interface.side_effect = EngineError("Failed to create ingress tc qdisc: exit status 2")
+        error = str(self.assertRaises(DriverError, self.vmm.limit_nic, 1, 3, 1000, None))
+        self.assertTrue(error.startswith("run `modprobe -a "), error)
+        self.parts.limit_interface.side_effect = EngineError("no answer")
+        self.assertRaises(EngineError, self.vmm.limit_nic, 1, 3, 1000, None)
+
+    def test_other_arguments_are_refused(self) -> None:
+        for argv in ([], ["one-1", "3", "1"], ["one-1", "3", "1", "-1"], ["two-1", "3", "1", "1"]):
+            self.assertRaises(BadInput, niclimits.parsed, argv)
+
+
+class DeletionTest(VmmCase):
+    def test_boot_of_a_vm_that_is_deleted_meanwhile_leaves_no_container(self) -> None:
+        self.parts.engine.container.side_effect = EngineNotFound("one-1")
+        self.parts.disks.provide.return_value = self.parts.disks.parts.return_value = ()
+        self.parts.engine.root_ids.return_value = (0, 0)
+        self.parts.allocator.release.return_value = ()
+        call = Call("deploy", {}, self.vm.id, "host", self.vm._replace(lcm_state=2))
+        self.parts.writeback.is_ended.return_value = True
+        self.assertIn("was deleted", str(self.assertRaises(DriverError, self.vmm.deploy, call)))
+        self.parts.engine.delete.assert_called_once_with("one-1")
+        self.parts.writeback.is_ended.return_value = False
+        self.assertEqual("one-1", self.vmm.deploy(call))
+        self.parts.engine.delete.assert_called_once_with("one-1")

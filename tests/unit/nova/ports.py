@@ -50,6 +50,12 @@ class Recorder(Privileged):
     def shape(self, *arguments: Any) -> None:
         self.log.append(("shape", *arguments))
 
+    def unshape(self, *arguments: Any) -> None:
+        self.log.append(("unshape", *arguments))
+
+    def unshape_sent(self, *arguments: Any) -> None:
+        self.log.append(("unshape sent", *arguments))
+
     def shape_sent(self, *arguments: Any) -> None:
         self.log.append(("shape sent", *arguments))
 

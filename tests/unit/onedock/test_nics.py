@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 
+from unittest import mock
+
 import testtools
 
-from containerhost.network.veth import Pair
+from containerhost.network.veth import Pair, Shape
 from containerhost.spec import IpConfig, Nic
 from onedock import nics
 from onedriver import vm
-from onedriver.errors import BadInput
+from onedriver.errors import BadInput, NotSupported
 from tests.unit.onedock.machines import machine
 
 MAC = "02:00:0a:63:00:01"
@@ -26,3 +28,28 @@ class NicsTest(testtools.TestCase):
         for changes, error in (({"bridge": None}, BadInput), ({"target": "eth0"}, BadInput),
                                ({"target": "one-2-3"}, BadInput)):
             self.assertRaises(error, nics.pair, machine(), NIC._replace(**changes))
+
+
+class LimitsTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.veths = mock.Mock()
+        self.veths.mark.return_value = nics.mark(1)
+        self.nics = nics.Nics(self.veths)
+
+    def test_changed_limits_hold_at_the_next_start(self) -> None:
+        self.veths.marks.return_value = True
+        for bandwidth, shapes in (((1, None), (Shape(1000, 1000, 1000), None)), ((None, None), (None, None))):
+            self.nics.make(machine(), NIC._replace(bandwidth=bandwidth), running=True)
+            self.veths.limit.assert_called_with("one-1-3", *shapes)
+
+    def test_limits_of_a_nic_that_exists(self) -> None:
+        self.nics.limit(1, 3, 1000, None)
+        self.veths.limit.assert_called_once_with("one-1-3", Shape(1000, 1000, 1000), None)
+
+    def test_what_cannot_be_limited_is_refused(self) -> None:
+        self.veths.is_bridged.return_value = False
+        self.assertRaises(NotSupported, self.nics.limit, 1, 3, 1000, None)
+        self.veths.mark.return_value = "of another"
+        self.assertRaises(BadInput, self.nics.limit, 1, 3, 1000, None)
+        self.veths.limit.assert_not_called()

@@ -142,6 +142,20 @@ class SecondWitness:
             self.assertTrue(self.vmm.has_container(VM_ID))  # type: ignore[attr-defined]
 
 
+class LxdoneWitnessTest(SecondWitness, testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.engine, self.parts = mock.Mock(), {part: mock.Mock() for part in (
+            "allocator", "snapshots", "root_images", "writeback", "disks", "contexts", "commands", "consoles", "host",
+            "ids", "limit_interface")}
+        self.vmm = lxdone.vmm.Vmm(lxdone.conf.Options(), self.engine, **self.parts)
+        self.tell(False, False)
+
+    def tell(self, engine: bool, own: bool) -> None:
+        self.engine.exists.return_value = engine
+        self.parts["writeback"].is_begun.return_value = own
+
+
 class OnedockWitnessTest(SecondWitness, testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Say what to do about errors of LXD that name only what it tried."""
+
+import contextlib
+from collections.abc import Iterator
+
+from containerhost.errors import EngineError
+from containerhost.spec import ContainerSpec
+from lxdone import translate
+from onedriver.errors import DriverError
+from onedriver.vm import MIB, Vm
+
+#: What LXD says on btrfs and ZFS when it copies an image into a root, or shifts the owners of its files.
+QUOTA_EXCEEDED = ("Disk quota exceeded", "Failed to change ownership")
+#: What LXD says when the kernel does not let it limit an interface.
+NOT_LIMITED = ("tc qdisc", "tc class", "tc filter")
+MODULES = "sch_htb sch_ingress cls_u32 act_police"
+
+
+@contextlib.contextmanager
+def naming_size(vm: Vm, spec: ContainerSpec) -> Iterator[None]:
+    """Name SIZE where LXD tells that the root's quota is too small in words of its storage pool.
+
+    :raises DriverError: it is too small
+    """
+    try:
+        yield
+    except EngineError as error:
+        if spec.root.size is None or not any(words in str(error) for words in QUOTA_EXCEEDED):
+            raise
+        raise DriverError(f"the root may have {spec.root.size // MIB} MiB, too little for its content: give disk "
+                          f"{translate.root(vm).id} a larger SIZE ({error})") from error
+
+
+@contextlib.contextmanager
+def naming_limits() -> Iterator[None]:
+    """Say what LXD needs where it cannot limit an interface.
+
+    :raises DriverError: the kernel lacks something
+    """
+    try:
+        yield
+    except EngineError as error:
+        if not any(words in str(error) for words in NOT_LIMITED):
+            raise
+        raise DriverError(f"run `modprobe -a {MODULES}`, or remove INBOUND_AVG_BW and OUTBOUND_AVG_BW: LXD cannot "
+                          f"limit a NIC ({error})") from error
