@@ -21,7 +21,8 @@ class InstallTest(testtools.TestCase):
     def test_a_node_in_order(self) -> None:
         self.node.datastores.mkdir()
         status, found = self.check("--user", "root")
-        names = ("options", "engine", "devices", "commands", "consoles", "containers", "datastores", "memlock", "sudo", "tools")
+        names = ("options", "engine", "devices", "commands", "consoles", "containers", "datastores", "memlock", "sudo",
+                 "tools")
         self.assertEqual((0, {name: [] for name in names}), (status, found))
 
     def test_missing_or_linked_directory_of_datastores_is_told(self) -> None:

@@ -7,6 +7,8 @@ from unittest import mock
 import fixtures
 import testtools
 
+import lxdone.conf
+import lxdone.vmm
 import onedock.conf
 import onedock.vmm
 from containerhost.allocation.allocator import DeviceAllocator
