@@ -45,7 +45,7 @@ class File:
 
 def hostfile(job: Job, members: Sequence[Member]) -> str:
     """Return the MPI hostfile."""
-    return "".join(f"{member.address} slots={job.slots}\n" for member in members)
+    return "".join(f"{member.address} slots={job.slots_of(member.rank)}\n" for member in members)
 
 
 def rank_map(members: Sequence[Member]) -> str:

@@ -13,7 +13,9 @@ from hpcjob.errors import BadJob
 
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 MOST_MEMBERS = 10_000
-_NUMBERS = {"members": (1, MOST_MEMBERS), "groups": (1, MOST_MEMBERS), "slots": (1, 4096), "timeout": (1, 86_400)}
+MOST_SLOTS = 4096
+_NUMBERS = {"members": (1, MOST_MEMBERS), "groups": (1, MOST_MEMBERS), "slots": (1, MOST_SLOTS),
+            "tasks": (1, MOST_MEMBERS * MOST_SLOTS), "timeout": (1, 86_400)}
 _FLAGS = ("strict", "oversubscribe")
 _DEFAULTS = {"slots": 1, "timeout": 600}
 _SECTIONS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -30,7 +32,7 @@ class Job:
     :ivar members: number of containers, one for each rank of the map
     :ivar groups: number of hosts that they are spread over evenly
     :ivar strict: whether groups may neither share a host nor be split
-    :ivar slots: MPI processes of a member, for the hostfile
+    :ivar tasks: MPI processes of the job, for the hostfile; the first members have one more where they do not divide
     :ivar oversubscribe: whether a member may have more of them than cores
     :ivar timeout: seconds until all members must run
     :ivar clouds: the sections, by cloud
@@ -40,10 +42,19 @@ class Job:
     members: int
     groups: int
     strict: bool
-    slots: int
+    tasks: int
     oversubscribe: bool
     timeout: int
     clouds: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def slots(self) -> int:
+        """Return the MPI processes of the largest member."""
+        return self.slots_of(0)
+
+    def slots_of(self, rank: int) -> int:
+        """Return the MPI processes of a member."""
+        return self.tasks // self.members + (rank < self.tasks % self.members)
 
     def cloud(self, name: str) -> Mapping[str, Any]:
         """Return the section of a cloud.
@@ -99,10 +110,14 @@ def parse(text: str) -> Job:
     for key, value in flags.items():
         if not isinstance(value, bool):
             raise BadJob(f"{key}={value!r} must be true or false")
-    numbers = {key: _number(content, key) for key in _NUMBERS}
-    if numbers["groups"] > numbers["members"]:
-        raise BadJob(f"groups={numbers['groups']} is more than members={numbers['members']}: a group has at least one "
-                     f"member")
+    if "slots" in content and "tasks" in content:
+        raise BadJob("slots and tasks say the same: say the MPI processes of each member, or those of the job")
+    numbers = {key: _number(content, key) for key in _NUMBERS if key != "tasks" or key in content}
+    members, slots = numbers["members"], numbers.pop("slots")
+    if numbers["groups"] > members:
+        raise BadJob(f"groups={numbers['groups']} is more than members={members}: a group has at least one member")
+    if not members <= numbers.setdefault("tasks", slots * members) <= MOST_SLOTS * members:
+        raise BadJob(f"tasks={numbers['tasks']} must be from 1 to {MOST_SLOTS} for each of members={members}")
     clouds = {cloud: _section(cloud, content[cloud]) for cloud in _SECTIONS if cloud in content}
     values: dict[str, Any] = {**flags, **numbers}
     return Job(name=name, clouds=clouds, **values)

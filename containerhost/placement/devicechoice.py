@@ -102,13 +102,23 @@ def nearness(devices: Collection[Candidate]) -> Nearness:
 
 def pairs(devices: Iterable[Candidate]) -> int:
     """Return how many GPUs have a network function below their switch that no other GPU needs."""
-    return _pairs(devices, lambda each: each.switch)
+    return _pairs(_counts(devices, DOMAINS[0]))
 
 
-def _pairs(devices: Iterable[Candidate], domain: Callable[[Candidate], object]) -> int:
+_Counts = Mapping[object, Sequence[int]]
+DOMAINS: Sequence[Callable[[Candidate], object]] = (
+    lambda each: each.switch, lambda each: each.root, lambda each: each.numa_node)
+
+
+def _counts(devices: Iterable[Candidate], domain: Callable[[Candidate], object]) -> _Counts:
+    """Return the number of GPUs and of functions in each domain."""
     counts: dict[object, list[int]] = collections.defaultdict(lambda: [0, 0])
     for each in devices:
-        counts[domain(each)][each.is_gpu] += 1
+        counts[domain(each)][not each.is_gpu] += 1
+    return counts
+
+
+def _pairs(counts: _Counts) -> int:
     return sum(map(min, counts.values()))
 
 
@@ -143,30 +153,36 @@ def _grown(first: Candidate, free: Sequence[Candidate], gpus: int, functions: in
 
 
 class _Score:
-    """Compare sets of devices: the lower, the better."""
+    """Compare sets of devices: the lower, the better. Its time depends on the set, not on all free devices."""
 
     def __init__(self, free: Sequence[Candidate], links: Links) -> None:
-        self._free = free
-        self._links = links
-        self._domains: tuple[Callable[[Candidate], object], ...] = (
-            lambda each: each.switch, lambda each: each.root, lambda each: each.numa_node)
+        self._free = [_counts(free, domain) for domain in DOMAINS]
+        self._links: dict[str, dict[str, int]] = collections.defaultdict(dict)
+        for pair, count in links.items():
+            one, other = sorted(pair)
+            self._links[one][other] = count
 
     def __call__(self, devices: Sequence[Candidate]) -> tuple[object, ...]:
-        chosen = set(devices)
-        left = [each for each in self._free if each not in chosen]
-        inside = tuple(-_pairs(devices, domain) for domain in self._domains)
-        broken = tuple(_pairs(self._free, domain) - _pairs(left, domain) - _pairs(devices, domain)
-                       for domain in self._domains)
-        beside = sum(each.root == other.root for each in devices for other in left)
+        counts = [_counts(devices, domain) for domain in DOMAINS]
+        inside = tuple(-_pairs(chosen) for chosen in counts)
+        broken = tuple(map(_broken, counts, self._free))
+        at_roots, free_at_roots = counts[1], self._free[1]
+        beside = sum(sum(chosen) * (sum(free_at_roots[root]) - sum(chosen)) for root, chosen in at_roots.items())
         return (-self.links(devices), nearness(devices), inside, broken, beside, sorted(each.id for each in devices))
 
     def links(self, devices: Iterable[Candidate]) -> int:
         ids = {each.id for each in devices}
-        return sum(count for pair, count in self._links.items() if pair <= ids)
+        return sum(count for one in ids & self._links.keys() for other, count in self._links[one].items()
+                   if other in ids)
 
     def breaks(self, devices: Sequence[Candidate]) -> int:
-        left = [each for each in self._free if each not in devices]
-        return pairs(self._free) - pairs(left) - pairs(devices)
+        return _broken(_counts(devices, DOMAINS[0]), self._free[0])
+
+
+def _broken(chosen: _Counts, free: _Counts) -> int:
+    """Return how many pairs of free devices are neither among the chosen ones nor left."""
+    return sum(min(free[domain]) - min(gpus, functions) - min(free[domain][0] - gpus, free[domain][1] - functions)
+               for domain, (gpus, functions) in chosen.items())
 
 
 def _reason(devices: Sequence[Candidate], score: _Score) -> str:

@@ -9,7 +9,7 @@ figures say nothing of virtual functions and GPUs, and none of them is repeated 
 import dataclasses
 import enum
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from containerhost.errors import NoPlacement, SpecError
 from containerhost.placement.affinity import Affinity
@@ -116,14 +116,12 @@ def plan(tasks: int, profile: Profile, nodes: Nodes, policy: Policy | None = Non
         used, count = min(used, containers), containers
     tasks_of = tuple(tasks // count + (at < tasks % count) for at in range(count))
     cores = -(-tasks_of[0] // ranks_per_core)
+    affinities = list(_affinities(profile, cores, nodes, ranks_per_core))
     # Containers are of one flavor, and groups of one size or one more.
-    while (fullest := -(-count // used) * cores) > nodes.cores and used < min(nodes.count, count):
+    while (affinity := _fitting(affinities, cores, nodes, -(-count // used))) is None:
+        if used == min(nodes.count, count):
+            raise NoPlacement(_refusal(tasks_of[0], cores, count, used, nodes))
         used += 1
-    if fullest > nodes.cores:
-        raise NoPlacement(f"{count} containers of {tasks_of[0]} tasks, {cores} cores each, on {used} nodes need "
-                          f"{fullest} cores of one, which has {nodes.cores}: ask for more nodes, or for a number of "
-                          "containers that divides nodes and tasks")
-    affinity = _affinity(profile, cores, nodes, ranks_per_core)
     found = Plan(profile, tasks, used, tasks_of, cores, affinity, ())
     return dataclasses.replace(found, advice=(
         *_granularity(found, policy, nodes), *_binding(found, nodes, ranks_per_core), *_network(fabric),
@@ -167,13 +165,44 @@ def _numbers(tasks: int, profile: Profile, policy: Policy | None, nodes: Nodes, 
     return used, used
 
 
-def _affinity(profile: Profile, cores: int, nodes: Nodes, ranks_per_core: int) -> Affinity:
-    """Return the affinity: one socket where a container fits into one, else an equal share of each."""
-    spread = profile is Profile.MEMORY and cores >= nodes.sockets > 1
-    if cores > nodes.cores // nodes.sockets or spread:
-        return Affinity.CPU
-    pinned = profile in (Profile.CPU, Profile.CPU_MEMORY) or ranks_per_core > 1
-    return Affinity.CPUMEMPIN if pinned else Affinity.CPUMEM
+def _affinities(profile: Profile, cores: int, nodes: Nodes, ranks_per_core: int) -> Iterator[Affinity]:
+    """Yield the affinities of a container, the best one first: one socket where it fits into one, else an equal share
+    of each, which takes at least one core of each."""
+    on_socket, on_all = cores <= nodes.cores // nodes.sockets, cores >= nodes.sockets
+    if on_all and profile is Profile.MEMORY and nodes.sockets > 1:
+        yield Affinity.CPU
+    if on_socket:
+        pinned = profile in (Profile.CPU, Profile.CPU_MEMORY) or ranks_per_core > 1
+        yield Affinity.CPUMEMPIN if pinned else Affinity.CPUMEM
+    if on_all:
+        yield Affinity.CPU
+    if not (on_socket or on_all):
+        yield Affinity.ANY
+
+
+def _fitting(affinities: Iterable[Affinity], cores: int, nodes: Nodes, count: int) -> Affinity | None:
+    """Return the first affinity by which so many containers fit on a host, as
+    :func:`containerhost.placement.affinity.place` places them one after the other."""
+    on_sockets = _room_on_sockets(cores, nodes)
+    return next((affinity for affinity in affinities if count <= (
+        on_sockets if affinity in (Affinity.CPUMEM, Affinity.CPUMEMPIN) else nodes.cores // cores)), None)
+
+
+def _room_on_sockets(cores: int, nodes: Nodes) -> int:
+    """Return how many containers a host has room for if each is on one socket. Sockets are as equal as can be."""
+    size, larger = divmod(nodes.cores, nodes.sockets)
+    return larger * ((size + 1) // cores) + (nodes.sockets - larger) * (size // cores)
+
+
+def _refusal(tasks: int, cores: int, count: int, used: int, nodes: Nodes) -> str:
+    on_node = -(-count // used)
+    remedy = "ask for more nodes, or for a number of containers that divides nodes and tasks"
+    if on_node * cores > nodes.cores:
+        return (f"{count} containers of {tasks} tasks, {cores} cores each, on {used} nodes need {on_node * cores} "
+                f"cores of one, which has {nodes.cores}: {remedy}")
+    return (f"{on_node} containers of {cores} cores on one node, whose {nodes.sockets} sockets of "
+            f"{nodes.cores // nodes.sockets} cores have room for {_room_on_sockets(cores, nodes)}, and which are too "
+            f"small to be spread over all sockets: {remedy}")
 
 
 def _granularity(found: Plan, policy: Policy | None, nodes: Nodes) -> Iterator[Advice]:
@@ -198,8 +227,11 @@ def _granularity(found: Plan, policy: Policy | None, nodes: Nodes) -> Iterator[A
 def _binding(found: Plan, nodes: Nodes, ranks_per_core: int) -> Iterator[Advice]:
     match found.affinity:
         case Affinity.CPU:
-            yield Advice("affinity cpu: an equal share of every socket, because a container is larger than one or "
-                         "needs the bandwidth of all", "3.4.2")
+            yield Advice("affinity cpu: an equal share of every socket, because a container is larger than one, needs "
+                         "the bandwidth of all, or single sockets have no room for all containers", "3.4.2")
+        case Affinity.ANY:
+            yield Advice("affinity any: a container is larger than a socket and has no core on each; with as many "
+                         "cores as sockets it could have affinity cpu", "3.4.2")
         case Affinity.CPUMEMPIN:
             yield Advice("affinity cpumempin: cores and memory of one socket, each rank on its core: mpirun --map-by "
                          "core --bind-to core", "3.4.2")

@@ -7,10 +7,10 @@ from typing import Any
 
 import yaml
 
-from containerhost.placement import taskgroups
 from containerhost.placement.plan import Plan
 
 Format = Callable[[Plan, str], str]
+DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml's takes a tenth of the time, where it is there
 
 
 def text(plan: Plan, name: str) -> str:
@@ -30,7 +30,8 @@ def as_json(plan: Plan, name: str) -> str:
 
 def job(plan: Plan, name: str) -> str:
     """Return a job file for ``hpcjob start``; what it must say of the clouds beside is named in a comment."""
-    content = {"name": name, "members": len(plan.containers), "groups": plan.nodes, "slots": plan.containers[0]}
+    content = {"name": name, "members": len(plan.containers), "groups": plan.nodes, **(
+        {"slots": plan.containers[0]} if len(set(plan.containers)) == 1 else {"tasks": plan.tasks})}
     content |= {"oversubscribe": True} if plan.containers[0] > plan.cores else {}
     return (_yaml(content) + f"# In a member: mpirun -np {plan.tasks} --hostfile /etc/hpcjob/hostfile\n"
             f"# The flavor has {plan.cores} vcpus and hpc:affinity={plan.affinity}; the template "
@@ -104,9 +105,10 @@ FORMATS: Mapping[str, Format] = {"text": text, "json": as_json, "job": job, "hea
 
 
 def _group_sizes(plan: Plan) -> dict[int, int]:
-    division = taskgroups.divide([{"tasks": tasks} for tasks in plan.containers], plan.nodes)
-    return {group: division.count(group) for group in sorted(set(division))}
+    """Return the number of containers of each group, as the scheduler and ``hpcjob`` divide equal members."""
+    size, larger = divmod(len(plan.containers), plan.nodes)
+    return {group: size + (group < larger) for group in range(plan.nodes)}
 
 
 def _yaml(content: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(content, sort_keys=False, width=120)
+    return str(yaml.dump(content, Dumper=DUMPER, sort_keys=False, width=120))

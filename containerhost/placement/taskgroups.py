@@ -107,7 +107,7 @@ def score(host: Host, group: int, remaining: Iterable[Resources]) -> int:
     That is the number of the group's members on the host, plus those of ``remaining`` (the requests of the group's
     members that have no host, the next one among them) that fit there too, minus the number of other groups there.
     """
-    return _score(host, group, _runs(remaining))
+    return _score(host, group, _runs(remaining), {})
 
 
 def _runs(requests: Iterable[Resources]) -> list[tuple[Resources, int]]:
@@ -115,9 +115,15 @@ def _runs(requests: Iterable[Resources]) -> list[tuple[Resources, int]]:
     return [(request, len(list(of))) for request, of in itertools.groupby(requests)]
 
 
-def _score(host: Host, group: int, remaining: Iterable[tuple[Resources, int]]) -> int:
+def _score(host: Host, group: int, remaining: Iterable[tuple[Resources, int]], least: Resources) -> int:
+    """Return algorithm 5's score.
+
+    :param least: of each resource the least that one of ``remaining`` requests: below it nobody else fits
+    """
     fitting, free = 0, dict(host.free)
     for request, count in remaining:
+        if not fits(free, least):
+            break
         here = min(count, fits(free, request))
         fitting += here
         _take(free, request, here)
@@ -257,16 +263,20 @@ def _split(groups: Mapping[int, Sequence[Member]], hosts: Sequence[Host]) -> dic
     plan: dict[int, str] = {}
     for group in itertools.chain.from_iterable(order for _, order in _by_demand(demands)):
         remaining = sorted(groups[group], key=lambda member: -sum(member.request.values()))
+        runs = _runs(member.request for member in remaining)
+        least = {name: min(request.get(name, 0) for request, _ in runs) for name in runs[0][0]}
         while remaining:
-            request, runs = remaining[0].request, _runs(member.request for member in remaining)
+            request = remaining[0].request
             feasible = [at for at in {*homes[group], *(of[0] for of in alike.values() if of)}
                         if fits(rooms[at].free, request)]
             if not feasible:
                 return None
-            best = min(feasible, key=lambda at: (-_score(rooms[at], group, runs), _leaf(rooms[at], request).cost, at))
+            best = min(feasible, key=lambda at: (-_score(rooms[at], group, runs, least),
+                                                 _leaf(rooms[at], request).cost, at))
             count = min(fits(rooms[best].free, request), len(remaining)) if len(runs) == 1 else 1
             plan |= {member.rank: rooms[best].name for member in remaining[:count]}
             del remaining[:count]
+            runs[:1] = [(request, runs[0][1] - count)] if runs[0][1] > count else []
             alike[_traits(rooms[best])].remove(best)
             rooms[best] = _with_members(rooms[best], group, request, count)
             bisect.insort(alike[_traits(rooms[best])], best)

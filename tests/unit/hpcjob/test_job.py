@@ -21,6 +21,14 @@ class ParseTest(testtools.TestCase):
         self.assertEqual((1, 600, False, {}), (job.slots, job.timeout, job.strict, job.clouds))
         self.assertEqual([0, 0, 1], job.division())
 
+    def test_tasks_are_divided_among_the_members(self) -> None:
+        job = parse("{name: a, members: 3, groups: 2, tasks: 4}")
+        self.assertEqual((2, [2, 1, 1]), (job.slots, [job.slots_of(rank) for rank in range(3)]))
+        refused = self.assertRaises(BadJob, parse, "{name: a, members: 4, groups: 2, tasks: 3}")
+        self.assertIn("tasks=3 must be from 1 to 4096 for each of members=4", str(refused))
+        members = [Member(rank, 0, f"a-{rank}", f"10.0.0.{rank}") for rank in range(3)]
+        self.assertEqual("10.0.0.0 slots=2\n10.0.0.1 slots=1\n10.0.0.2 slots=1\n", files.hostfile(job, members))
+
     def test_refused_with_the_key(self) -> None:
         for changes, words in (
                 ({"name": "Wave"}, "name='Wave'"), ({"name": "-a"}, "name='-a'"), ({"name": '"a;b"'}, "name='a;b'"),
@@ -28,6 +36,7 @@ class ParseTest(testtools.TestCase):
                 ({"members": "true"}, "members=True"), ({"groups": 5}, "groups=5 is more than members=4"),
                 ({"timeout": 0}, "timeout=0"), ({"strict": "maybe"}, "strict='maybe'"),
                 ({"oversubscribe": 2}, "oversubscribe=2 must be true or false"),
+                ({"tasks": 8}, "slots and tasks say the same"),
                 ({"rank": 1}, "unknown keys rank"),
                 ({"openstack": "{image: a, flavor: b}"}, "section openstack lacks network"),
                 ({"openstack": "{image: a, flavor: b, network: c, disk: d}"}, "unknown keys disk"),

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
+import dataclasses
 import json
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import testtools
@@ -10,11 +13,14 @@ from hypothesis import strategies as st
 
 from containerhost.cli import main
 from containerhost.errors import NoPlacement, SpecError
+from containerhost.placement import affinity, planformats
 from containerhost.placement import plan as planner
-from containerhost.placement import planformats
 from containerhost.placement.affinity import Affinity
 from containerhost.placement.plan import Fabric, Nodes, Plan, Policy, Profile
+from containerhost.topology import Topology
+from hpcjob import files
 from hpcjob import job as jobs
+from tests.unit.containerhost.placement.test_affinity import CPU, node
 
 NODES = Nodes(4, 32)  # two sockets of 16
 
@@ -126,6 +132,23 @@ class AlgorithmTest(testtools.TestCase):
         error = self.assertRaises(NoPlacement, plan, 10, Profile.CPU, None, Nodes(2, 5, 1), containers=3)
         self.assertIn("3 containers of 4 tasks, 4 cores each, on 2 nodes need 8 cores of one, which has 5", str(error))
 
+    def test_sockets_have_room_for_containers_that_are_bound_to_one(self) -> None:
+        """Of 10 cores each socket of 16 takes one; of 3 cores each socket of 8 takes two."""
+        for tasks, containers, nodes, expected in (
+                (30, 3, Nodes(1, 32), (1, Affinity.CPU)), (11, 5, Nodes(1, 16), (1, Affinity.CPU)),
+                (30, 3, Nodes(2, 32), (2, Affinity.CPUMEMPIN))):
+            found = plan(tasks, Profile.CPU, None, nodes, containers=containers)
+            self.assertEqual(expected, (found.nodes, found.affinity), (tasks, containers, nodes))
+
+    def test_fewer_cores_than_sockets_are_not_spread(self) -> None:
+        found = plan(2, Profile.NETWORK, nodes=Nodes(1, 4, 4))
+        self.assertEqual((1, (2,), Affinity.ANY), shape(found))
+        self.assertEqual(["3.4.2"], sources(found, "affinity any"))
+
+    def test_containers_without_room_on_sockets_are_refused_with_the_arithmetic(self) -> None:
+        error = self.assertRaises(NoPlacement, plan, 10, Profile.CPU, None, Nodes(1, 12, 4), containers=5)
+        self.assertIn("5 containers of 2 cores on one node, whose 4 sockets of 3 cores have room for 4", str(error))
+
     def test_wrong_numbers_are_refused(self) -> None:
         for wrong in ({"tasks": 0}, {"nodes": Nodes(0, 1, 1)}, {"nodes": Nodes(1, 0, 1)}, {"nodes": Nodes(1, 1, 2)},
                       {"containers": 0, "policy": None}, {"containers": 17, "policy": None}, {"ranks_per_core": 0},
@@ -146,8 +169,46 @@ class AlgorithmTest(testtools.TestCase):
         self.assertEqual(tasks, sum(found.containers))
         self.assertLessEqual(found.nodes, min(count, len(found.containers)))
         self.assertLessEqual(-(-len(found.containers) // found.nodes) * found.cores, nodes.cores)
-        if found.affinity is not Affinity.CPU:
+        if found.affinity in (Affinity.CPUMEM, Affinity.CPUMEMPIN):
             self.assertLessEqual(found.cores, per_socket)
+
+    @given(tasks=st.integers(1, 40), profile=st.sampled_from(Profile), policy=st.sampled_from((*Policy, None)),
+           containers=st.integers(1, 12), count=st.integers(1, 3), sockets=st.integers(1, 4), cores=st.integers(1, 20),
+           ranks=st.integers(1, 3))
+    @settings(max_examples=200, deadline=None)
+    def test_hosts_take_what_is_recommended(self, tasks: int, profile: Profile, policy: Policy | None, containers: int,
+                                            count: int, sockets: int, cores: int, ranks: int) -> None:
+        nodes = Nodes(count, cores, sockets)
+        try:
+            found = planner.plan(tasks, profile, nodes, policy, containers=None if policy else containers,
+                                 ranks_per_core=ranks)
+        except SpecError:
+            return
+        for fabric in planner.Fabric:  # it changes nothing but advice
+            self.assertEqual(shape(found), shape(planner.plan(
+                tasks, profile, nodes, policy, containers=None if policy else containers, ranks_per_core=ranks,
+                fabric=fabric)))
+        on_fullest = found.containers[:-(-len(found.containers) // found.nodes)]
+        self.assertEqual([affinity.Binding] * len(on_fullest), list(map(type, placed(found, nodes, on_fullest))))
+
+
+def host(nodes: Nodes) -> Topology:
+    """Return a host whose sockets have as equal a number of cores as can be."""
+    first, found = 0, []
+    for socket in range(nodes.sockets):
+        size = nodes.cores // nodes.sockets + (socket < nodes.cores % nodes.sockets)
+        found.append(node(socket, [(core,) for core in range(first, first + size)]))
+        first += size
+    return Topology(tuple(found), CPU)
+
+
+def placed(found: Plan, nodes: Nodes, tasks: Sequence[int]) -> Iterator[affinity.Binding]:
+    """Place containers on a host one after the other, as a driver does."""
+    taken: frozenset[int] = frozenset()
+    for ranks in tasks:
+        yield (binding := affinity.place(host(nodes), range(nodes.cores), taken, affinity.Request(
+            found.affinity, found.cores, ranks)))
+        taken |= binding.cores
 
 
 class FormatsTest(testtools.TestCase):
@@ -166,6 +227,28 @@ class FormatsTest(testtools.TestCase):
         self.assertFalse(job.oversubscribe)
         self.plan = plan(32, Profile.NETWORK, nodes=Nodes(1, 16, 1), ranks_per_core=2)
         self.assertTrue(jobs.parse(self.written("job")).oversubscribe)
+
+    def test_job_file_and_hostfile_have_the_same_slots(self) -> None:
+        for tasks, containers in ((4, 3), (10, 4), (8, 4), (5, 1)):
+            self.plan = plan(tasks, Profile.CPU, None, containers=containers)
+            job = jobs.parse(self.written("job"))
+            members = [jobs.Member(rank, 0, f"wave-{rank}", f"wave-{rank}") for rank in range(containers)]
+            self.assertEqual(self.written("hostfile"), files.hostfile(job, members).rstrip("\n"))
+
+    def test_groups_are_those_of_the_job(self) -> None:
+        """All containers have the same cores, so a group has as many as another one, or one more."""
+        for tasks, containers, nodes in ((4, 3, 2), (30, 12, 5), (16, 8, 4)):
+            self.plan = dataclasses.replace(plan(tasks, Profile.CPU, None, containers=containers), nodes=nodes)
+            roles = [role["cardinality"] for role in json.loads(self.written("oneflow"))["roles"]]
+            division = jobs.parse(self.written("job")).division()
+            self.assertEqual([division.count(group) for group in range(nodes)], roles)
+
+    def test_time_of_a_large_job(self) -> None:
+        self.plan = plan(10_000, Profile.CPU, None, Nodes(10_000, 8), containers=10_000)
+        for form in planformats.FORMATS:
+            began = time.process_time()
+            self.written(form)
+            self.assertLess(time.process_time() - began, 8 if form == "heat" else 1, form)
 
     def test_json_has_every_source(self) -> None:
         found = json.loads(self.written("json"))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import collections
 import itertools
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -238,6 +239,16 @@ def clouds(draw: Any) -> list[Host]:
 
 def counts(plan: Mapping[int, str]) -> collections.Counter[str]:
     return collections.Counter(plan.values())
+
+
+class GrowthTest(testtools.TestCase):
+    def test_time_of_many_unequal_members(self) -> None:
+        """None of the four groups fits on a host as a whole."""
+        members = [Member(rank, rank // 256, {"vcpus": 1 + rank % 7, "memory_mb": 100 + rank}) for rank in range(1024)]
+        hosts = [Host(f"h{at}", {"vcpus": 24 + at % 5, "memory_mb": 10**6}, (f"r{at // 16}",)) for at in range(256)]
+        began = time.process_time()
+        self.assertEqual(1024, len(place(members, hosts, 256)))
+        self.assertLess(time.process_time() - began, 8)  # usually 1; 27 if every score looks at every member
 
 
 class PropertiesTest(testtools.TestCase):
