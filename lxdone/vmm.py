@@ -52,7 +52,7 @@ IMAGE_TRIES = 3  # an image may be removed between its import and its use
 
 class Vmm(BaseVmm):
     """:param ids: tells the id map of a container by its name; None for a privileged one
-    :param limit_interface: limits what a container receives and sends by an interface, in bytes per second
+    :param limit_interface: limits what a container receives and sends by an interface, in bits per second
     """
 
     driver = DRIVER
@@ -280,8 +280,9 @@ class Vmm(BaseVmm):
         own = translate.name(vm_id)
         if self._find(own) is None:
             raise EngineNotFound(f"this host has no container {own}")
+        bits = (None if rate is None else 8 * rate for rate in (received, sent))
         with reasons.naming_limits():
-            self._limit_interface(own, f"eth{nic_id}", received, sent)
+            self._limit_interface(own, f"eth{nic_id}", *bits)
 
     # Changes.
 

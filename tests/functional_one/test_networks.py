@@ -78,10 +78,10 @@ class LinuxBridgeTest(ActionsCase):
             device = self.engine.client.instance(machine.name)[0]["devices"]["nic-eth0"]
             return device.get("limits.ingress"), device.get("limits.egress")
 
-        self.assertEqual(("4000000", None), limits())
+        self.assertEqual(("32000000", None), limits())
         self.assertEqual(0, self.node.command(f"lxdone vmm limit_nic {machine.name} 0 2000 0").status)
         shown = subprocess.run(["tc", "class", "show", "dev", "one-1-0"], capture_output=True, text=True,
                                check=True).stdout
-        self.assertEqual((("2000000", None), True), (limits(), "rate 16Mbit" in shown))
+        self.assertEqual((("16000000", None), True), (limits(), "rate 16Mbit" in shown))
         refused = self.node.command(f"lxdone vmm limit_nic {machine.name} 7 2000 0")
         self.assertIn("no interface eth7", refused.reason)

@@ -12,7 +12,7 @@ def limit(engine: LxdEngine, name: str, nic: str, received: int | None, sent: in
     """Let these be the only limits of a bridged interface; on an error the former ones are restored.
 
     :param nic: its name in the container
-    :param received, sent: bytes per second; None is no limit
+    :param received, sent: bits per second; None is no limit
     :raises SpecError: the container has no such interface
     """
     wanted = {"limits.ingress": received, "limits.egress": sent}

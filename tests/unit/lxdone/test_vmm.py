@@ -91,7 +91,7 @@ class ReplacementTest(VmmCase):
 class NicLimitsTest(VmmCase):
     def test_limits_of_a_nic_reach_its_interface(self) -> None:
         self.vmm.limit_nic(*niclimits.parsed(["one-1", "3", "1250", "0"]))
-        self.parts.limit_interface.assert_called_once_with("one-1", "eth3", 1250000, None)
+        self.parts.limit_interface.assert_called_once_with("one-1", "eth3", 10000000, None)
 
     def test_kernel_that_cannot_limit_is_named_with_the_remedy_first(self) -> None:
         self.parts.limit_interface.side_effect = EngineError("Failed to create ingress tc qdisc: exit status 2")
