@@ -52,6 +52,8 @@ function configure_lxd_engine {
             echo "root:1000000:1000000000" | sudo tee -a "$file" > /dev/null
         fi
     done
+    sudo install -m 644 "$NOVA_LXD_EXT_DIR/etc/sysctl/60-containerhost.conf" /etc/sysctl.d/
+    sudo sysctl --quiet --load /etc/sysctl.d/60-containerhost.conf
     sudo install -d -o "$STACK_USER" "$LXD_OWNERS_DIR"
 }
 

@@ -15,6 +15,7 @@ from containerhost.doctor import (
     idmaps,
     iommu,
     kernel,
+    limits,
     memlock,
     numa,
     vfs,
@@ -28,7 +29,8 @@ Check = Callable[[Seen], Iterator[Finding]]
 CHECKS: Mapping[str, Check] = {
     "kernel": kernel.check, "cgroups": cgroups.check, "devices": devices.check, "drivers": drivers.check,
     "vfs": vfs.check, "numa": numa.check, "iommu": iommu.check, "gpudirect": gpudirect.check,
-    "daemons": daemons.check, "memlock": memlock.check, "idmaps": idmaps.check}
+    "daemons": daemons.check, "limits": limits.check,
+    "memlock": memlock.check, "idmaps": idmaps.check}
 
 
 def look(host: Host, owners: Path) -> Seen:

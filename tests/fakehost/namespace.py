@@ -30,6 +30,7 @@ ATTRIBUTES = f"{HOME}/attributes"
 SCRATCH = f"{HOME}/scratch"
 _STATE = ("/run/containerhost", "/run/onedriver", "/var/lib/containerhost")
 
+LIMITS = pathlib.Path(__file__).parents[2] / "etc/sysctl/60-containerhost.conf"
 _SHIM = pathlib.Path(__file__).parent / "shim"
 _LOOPS = 64
 
@@ -194,6 +195,12 @@ def _build_proc(host: HostDescription, present: list[Function]) -> None:
     for name, make in (("devices", tree.devices_text), ("misc", tree.misc_text)):
         real = pathlib.Path(REAL_PROC, name).read_text()
         _cover(f"/proc/{name}", make(real, present))
+    # A host that is configured: the file of this project is applied.
+    for line in LIMITS.read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(" = ")
+        path = f"/proc/sys/{name.replace('.', '/')}"
+        if value and not name.startswith("#") and os.path.exists(path):
+            _cover(path, f"{value}\n")
     _cover("/proc/cpuinfo", numa.placed_cpuinfo(pathlib.Path(f"{REAL_PROC}/cpuinfo").read_text(), host.nodes))
 
 

@@ -41,6 +41,7 @@ class AnsibleContract:
         (self.conf / "oned.conf").write_text(ONED)
         (self.conf / "monitord.conf").write_text('LOG = [ SYSTEM = "file" ]\n')
         (self.conf / "vmm_exec/vmm_execrc").write_text('LIVE_DISK_SNAPSHOTS="kvm-qcow2 kvm-ssh"\n')
+        script(self.base / "sysctl", "true")  # the limits are this machine's own
         for name in ("restart", "sync"):
             script(self.base / name, f"echo {name} >> {self.called}; true")
         self.write_inventory(variables)
@@ -53,7 +54,8 @@ class AnsibleContract:
                      "opennebula_program": str(self.node._commands / self.driver),
                      "opennebula_remotes": str(self.remotes), "opennebula_conf": str(self.conf),
                      "opennebula_restart_command": str(self.base / "restart"),
-                     "opennebula_sync_command": str(self.base / "sync"), **variables},
+                     "opennebula_sync_command": str(self.base / "sync"),
+                     "containerhost_sysctl_command": str(self.base / "sysctl"), **variables},
             "children": {"opennebula_nodes": {"hosts": {"node1": {}}},
                          "opennebula_frontend": {"hosts": {"front-end": {}}}}}}
         (self.base / "inventory.yaml").write_text(json.dumps(inventory))

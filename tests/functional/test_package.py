@@ -73,6 +73,7 @@ class PackageTest(testtools.TestCase):
         samples = {file for file in files if file.startswith("/opt/nova-lxd-ext/share/nova-lxd-ext/")}
         self.assertLessEqual({f"/opt/nova-lxd-ext/share/nova-lxd-ext/{path.relative_to(ROOT / 'etc')}"
                               for path in (ROOT / "etc").rglob("*") if path.is_file()}, samples)
+        self.assertIn("/usr/lib/sysctl.d/60-containerhost.conf", files)
         units = {Path(file).name for file in files if file.startswith("/usr/lib/systemd/system/")}
         self.assertEqual({f"containerhost-{name}.service" for name in ("elastic", "exporter", "vfs")},
                          units - {"system"})

@@ -117,6 +117,11 @@ class DevstackTest(testtools.TestCase):
         self.assertEqual("/var/lib/incus/unix.socket", endpoint)
         self.assertIsNone(self.nova_conf(self.phase("stack", "post-config")).lxd.endpoint)
 
+    def test_limits_that_all_containers_share_are_raised(self) -> None:
+        calls = self.phase("stack", "post-config")
+        self.assertIn("sysctl --quiet --load /etc/sysctl.d/60-containerhost.conf", calls)
+        self.assertTrue([call for call in calls if call.endswith("/etc/sysctl/60-containerhost.conf /etc/sysctl.d/")])
+
     def test_servers_may_leave_where_the_engine_listens(self) -> None:
         calls = self.phase("stack", "post-config", LXD_MIGRATION_ADDRESS="https://192.0.2.11:8443")
         self.assertEqual("https://192.0.2.11:8443", self.nova_conf(calls).lxd.migration_address)
