@@ -32,7 +32,9 @@ Ids = Sequence[Sequence[Sequence[int]]]  # ranges of user ids, then of group ids
 
 PCI = "/sys/bus/pci"
 COMMAND_TIMEOUT = 30  # s
+DRIVER_TIMEOUT = 120.0  # s; the kernel waits 60 s for a function that was reset, and drivers load firmware
 
+DEVICE_IN_PATH = re.compile(f"(?<=/devices/){ADDRESS.pattern}(?=/)")
 DRIVER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 INTERFACE = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.-]{1,15}")
 IBDEV = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -204,8 +206,12 @@ class Privileged:
 
         :param counters: what its error counters begin at
         """
-        write(kernellog.PATH, kernellog.mark(check(ADDRESS, address), {check(COUNTER, counter): int(count)
-                                                                       for counter, count in counters.items()}))
+        mark = kernellog.mark(check(ADDRESS, address), {check(COUNTER, counter): int(count)
+                                                        for counter, count in counters.items()})
+        try:
+            write_attribute(kernellog.PATH, mark)
+        except OSError as error:
+            raise HostActionFailed(f"writing {mark} to {kernellog.PATH} failed: {error.strerror}") from error
 
     def kernel_log(self) -> str:
         """Return the kernel's messages about devices, for a process that may not read them
@@ -367,11 +373,14 @@ def run(command: list[str], timeout: int = COMMAND_TIMEOUT) -> None:
 
 
 def write(path: str, text: str) -> None:
-    """Write an attribute of the kernel's."""
-    try:
-        write_attribute(path, text)
-    except OSError as error:
-        raise HostActionFailed(f"writing {text} to {path} failed: {error.strerror}") from error
+    """Write an attribute of a device. A driver that hangs in it, as on firmware that does not answer, holds neither the
+    caller nor its locks: see :func:`containerhost.process.childprocess.run_for_device`.
+
+    :raises HostActionFailed: with the kernel's words, or it is not done within DRIVER_TIMEOUT
+    """
+    found = ADDRESS.fullmatch(text) or DEVICE_IN_PATH.search(path)
+    childprocess.run_for_device(found[0] if found else os.path.basename(path), lambda: write_attribute(path, text),
+                                f"writing {text} to {path} failed", DRIVER_TIMEOUT)
 
 
 def nodes_of(pid: int, directories: Collection[tuple[str, ...]]) -> dict[str, tuple[int, int]]:

@@ -15,7 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
+from containerhost.errors import HostActionFailed
 from containerhost.linux import files
+from containerhost.linux.run import run
 from lxdone import translate
 from onedriver import disk_paths, document, program, vm
 from onedriver.disk_paths import DiskPath
@@ -100,11 +102,10 @@ def described(vm_id: str) -> bytes | None:
     if not disk_paths.NUMBER.fullmatch(vm_id):
         return None
     try:
-        done = subprocess.run(["onevm", "show", "--xml", vm_id], capture_output=True, timeout=SHOW_TIMEOUT, check=False,
-                              stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired):
+        done = run(["onevm", "show", "--xml", vm_id], SHOW_TIMEOUT)
+    except HostActionFailed:
         return None
-    return None if done.returncode else done.stdout
+    return None if done.returncode else done.stdout.encode()
 
 
 def is_ours(action: str, argv: Sequence[str], xml: bytes) -> bool:

@@ -110,9 +110,9 @@ class Cleaner:
         if not self._store.in_this_boot(record):
             return frozenset()
         if record.holders is None:
-            raise ScrubFailed(f"device {record.device_id} may still be in use by {record.consumer}: end that container, "
-                              "and its driver cleans the device. Its record does not name the containers that may have "
-                              "it: an earlier release wrote it, or its engine did not answer")
+            raise ScrubFailed(f"device {record.device_id} may still be in use by {record.consumer}: end that "
+                              "container, and its driver cleans the device. Its record does not name the containers "
+                              "that may have it: an earlier release wrote it, or its engine did not answer")
         return frozenset(process.pid for process in record.holders if process.lives)
 
     def _require_unreached(self, device: Device, consumer: Consumer, container: int, view: HostView) -> None:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Final, cast
@@ -19,6 +18,7 @@ from containerhost.errors import EngineError, EngineTimeout
 from containerhost.images import source
 from containerhost.images.errors import BadImage, TooLarge
 from containerhost.images.rootfs import Format, Rebuilt
+from containerhost.linux.run import limited
 
 PIECE: Final = 1 << 20
 UNPACKED_LIMIT: Final = 1 << 40  # bytes, where nothing else limits an image
@@ -120,18 +120,7 @@ def started(words: Sequence[str], timeout: int, **streams: Any) -> Iterator[Work
     command = (*(ISOLATED if os.geteuid() == 0 else ()), sys.executable, "-m", WORKER, *words, str(timeout))
     environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1",
                    "PYTHONPATH": str(Path(containerhost.__file__).parent.parent)}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, cwd="/", env=environment, process_group=0,
-                          **streams) as process:
-        clock = threading.Timer(timeout, end, [process])
-        clock.start()
-        try:
-            yield Worker(process, timeout)
-        finally:
-            clock.cancel()
-            end(process)
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the worker with all that it started. The kernel forgets to do so with its parent once it gave up root."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, cwd="/", env=environment, process_group=0, **streams)
+    # The kernel forgets to end it with its parent once it gave up root.
+    with limited(process, timeout):
+        yield Worker(process, timeout)

@@ -5,8 +5,10 @@ import contextlib
 import os
 import select
 import shutil
+import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import IO, Any, BinaryIO, cast
 
@@ -20,6 +22,8 @@ CHECK_MEMORY = 4 << 30  # bytes; what checks or enlarges a file system holds map
 STACK = 8 << 20  # bytes of each thread's; qemu-img starts up to 64
 FILES = 256  # open at once; a qcow2 disk may be made of 64
 HELD = b"frozen\n"
+RELEASE_TIMEOUT = 60.0  # s
+KILL_TIMEOUT = 1.0  # s in which a killed program ends, unless it waits in the kernel
 
 # Packages of Debian and Ubuntu, and of Fedora and RHEL where they differ.
 PACKAGES = {
@@ -40,18 +44,46 @@ PACKAGES = {
 def run(command: Sequence[str], timeout: float, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a program to its end, whatever its exit status, and capture what it prints.
 
-    :param timeout: seconds after which it is killed
-    :param options: of :func:`subprocess.run`
+    :param timeout: seconds after which it is killed, with all that it started
+    :param options: of :class:`subprocess.Popen`, and ``input``, a text
     :raises HostActionFailed: it cannot be run, or was killed
     """
-    source = {} if "input" in options else {"stdin": subprocess.DEVNULL}
+    text = options.pop("input", None)
+    streams = {"stdin": subprocess.DEVNULL if text is None else subprocess.PIPE}
     try:
-        return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout, check=False,
-                              **source | options)
-    except subprocess.TimeoutExpired as error:
-        raise HostActionFailed(f"`{command[0]}` did not end within {timeout:g} s") from error
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+                                   start_new_session=True, **streams | options)
     except OSError as error:
         raise HostActionFailed(not_run(command[0], error)) from error
+    try:
+        out, err = process.communicate(text, timeout)
+    except subprocess.TimeoutExpired as error:
+        raise HostActionFailed(f"`{command[0]}` did not end within {timeout:g} s") from error
+    finally:
+        end(process)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def kill(process: subprocess.Popen[Any]) -> None:
+    """Kill a program that leads a process group, with all of the group, unless it has ended."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # behind sudo it belongs to root
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def end(process: subprocess.Popen[Any]) -> int | None:
+    """Kill a program as :func:`kill` does, wait for it KILL_TIMEOUT, and close its pipes.
+
+    :returns: its exit status; None for one that waits in the kernel (state D), which no signal ends: it is left behind
+    """
+    kill(process)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(KILL_TIMEOUT)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+    return process.returncode
 
 
 def check(command: Sequence[str], timeout: float, problem: str, accepted: Container[int] = (0,),
@@ -92,22 +124,43 @@ def running(command: Sequence[str], timeout: float, problem: str, failure: Failu
             **options: Any) -> Iterator[None]:
     """Run a program beside the block, whose end waits for it; a block that fails ends it.
 
-    :param timeout: seconds after which it is killed
+    :param timeout: seconds after which it is killed, with all that it started
     :param problem: what it means that it failed, which begins the error
     :param options: of :class:`subprocess.Popen`
     :raises Exception: ``failure``: it cannot be run, failed, with its words, or was killed
     """
     import tempfile  # noqa: PLC0415  (every start of a container on Docker waits until this module is loaded)
-    with tempfile.TemporaryFile() as errors, start(command, problem, failure, stderr=errors, **options) as process:
-        clock = threading.Timer(timeout, process.kill)
-        clock.start()
-        try:
+    with tempfile.TemporaryFile() as errors:
+        process = start(command, problem, failure, stderr=errors, start_new_session=True, **options)
+        with limited(process, timeout) as wait:
             yield
-            if process.wait() != 0:
+            if wait() != 0:
                 raise failure(f"{problem}: {words(errors) or f'not done within {timeout:g} s'}")
-        finally:
-            clock.cancel()
-            process.kill()
+
+
+@contextlib.contextmanager
+def limited(process: subprocess.Popen[Any], timeout: float) -> Iterator[Callable[[], int | None]]:
+    """Kill a program that leads a process group, with all of the group, after some time, or when the block ends.
+
+    :param timeout: seconds from now
+    :returns: waits until it has ended, and returns its exit status; None as of :func:`end`
+    """
+    deadline = time.monotonic() + timeout
+
+    def wait() -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+        return end(process)
+
+    clock = threading.Timer(timeout, kill, [process])
+    clock.start()
+    try:
+        yield wait
+    finally:
+        clock.cancel()
+        end(process)
+
+
 
 
 def words(errors: IO[bytes]) -> str:
@@ -147,23 +200,22 @@ def holding(command: Sequence[str], what: str, timeout: float, late: str,
             raise HostActionFailed(f"{what} cannot be frozen within {timeout:g} s: {late}")
         answer = stdout.readline()
         if answer != HELD:
-            process.wait()
+            end(process)
             raise HostActionFailed(f"{what} cannot be frozen: {answer.decode(errors='replace').strip() or 'killed'}")
         yield process
 
 
-def release(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+def release(process: subprocess.Popen[bytes], timeout: float = RELEASE_TIMEOUT) -> int:
     """Let a program of :func:`holding` go, and wait until it has ended.
 
-    :param timeout: seconds after which it is killed; None waits as long as it takes
-    :returns: its exit status
+    :param timeout: seconds after which it is killed
+    :returns: its exit status; -SIGKILL also for one that waits in the kernel
     """
     cast("BinaryIO", process.stdin).close()
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         return process.wait(timeout)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
+    status = end(process)
+    return -signal.SIGKILL if status is None else status
 
 
 def confined(seconds: int, written: int | None = None, memory: int = MEMORY) -> Sequence[str]:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Act on a container's files in a child process, which can be left behind.
+"""Act in a child process, which can be left behind, where the kernel may wait without end: on a container's files, and
+on a device whose driver or firmware hangs.
 
 A tenant can make the kernel wait: a read of a FUSE file that is never answered holds the lock of a directory into which
 it was to be copied, and whoever looks up or makes a name there then waits in a state that no signal ends (D). A thread
 in that state keeps its process, with every lock and socket that it has, beyond SIGKILL. A child keeps nothing of its
-parent's, and the container is not looked into again while one waits.
+parent's, and neither the container nor the device is touched again while one waits.
 """
 
 import contextlib
@@ -27,9 +28,26 @@ TIMEOUT = 10.0  # s; what is done to a container's files takes some milliseconds
 KILLED = 1.0  # s in which a killed child ends, if it can
 KNOWN = 4096  # containers; more are forgotten, which costs a look at the host's processes for each
 NAME = "guest-{}"  # of a child, by the container's first process; ps(1) shows it
+COMM_LENGTH = 15  # letters of a process's name
 
 _left: set[int] = set()  # children that did not end
 _known: set[tuple[int, int | None]] = set()  # first processes of containers, with their start times
+
+
+def run_for_device(device: str, act: Callable[[], Result], problem: str, timeout: float) -> Result:
+    """Return what ``act`` returns, run in a child process, for what a driver does at once or never.
+
+    :param device: its address
+    :param act, problem: of :func:`run`
+    :param timeout: seconds
+    :raises HostActionFailed: as :func:`run`
+    """
+    own = f"d-{device}"[:COMM_LENGTH]
+    waiting = next(_waiting_named(own, 0, timeout), None)
+    if waiting:
+        raise HostActionFailed(f"{problem}: the host's process {waiting} waits for the device's driver since an "
+                               "earlier try. Reset the card or restart the host if it does not go on")
+    return _run(own, act, problem, (), timeout)
 
 
 def run(container: int, act: Callable[[], Result], problem: str, keep: Collection[int] = ()) -> Result:
@@ -43,12 +61,18 @@ def run(container: int, act: Callable[[], Result], problem: str, keep: Collectio
         container since an earlier time
     """
     _require_none_waits(container, problem)
+    return _run(NAME.format(container), act, problem, keep, TIMEOUT)
+
+
+def _run(own: str, act: Callable[[], Result], problem: str, keep: Collection[int], timeout: float) -> Result:
+    """:param own: the child's name
+    """
     try:
-        answer = _answer_of_child(container, act, keep, time.monotonic() + TIMEOUT)
+        answer = _answer_of_child(own, act, keep, time.monotonic() + timeout)
     except OSError as error:
         raise HostActionFailed(f"{problem}: the host makes no process: {error.strerror}") from error
     if answer is None:
-        raise HostActionFailed(f"{problem}: not done within {TIMEOUT:g} s")
+        raise HostActionFailed(f"{problem}: not done within {timeout:g} s")
     if not answer:
         raise HostActionFailed(f"{problem}: the process that does it was ended")
     result, failure = pickle.loads(answer)  # noqa: S301  (a copy of this process has written it)
@@ -68,47 +92,49 @@ def _require_none_waits(container: int, problem: str) -> None:
         if len(_known) >= KNOWN:
             _known.clear()
         _known.add(key)
-        waiting = waiting or next(_waiting_in(container, key[1] or 0), None)
+        waiting = waiting or next(_waiting_named(NAME.format(container), key[1] or 0, TIMEOUT), None)
     if waiting:
         raise HostActionFailed(f"{problem}: the host's process {waiting} waits for the container since an earlier try. "
                                "It goes on when the container's processes let go, or end")
 
 
-def _waiting_in(container: int, start: int) -> Iterator[int]:
-    """Yield children of any process that act on the container's files for longer than they may.
+def _waiting_named(own: str, start: int, timeout: float) -> Iterator[int]:
+    """Yield children of any process that have run for longer than they may.
 
-    :param start: when it began, in clock ticks since boot; an older child waits for another one of that number
+    :param own: their name
+    :param start: clock ticks since boot; an older child waits for another container of that number
+    :param timeout: seconds that they may run
     """
-    now, own = time.clock_gettime(time.CLOCK_BOOTTIME), namespace(os.getpid())
+    now, hosts = time.clock_gettime(time.CLOCK_BOOTTIME), namespace(os.getpid())
     for pid in pids():
         # Its name, any process may choose.
-        if name(pid) == NAME.format(container) and namespace(pid) == own and real_user(pid) == 0:
+        if name(pid) == own and namespace(pid) == hosts and real_user(pid) == 0:
             when = began(pid)
-            if when is not None and when >= start and now - when / os.sysconf("SC_CLK_TCK") > TIMEOUT:
+            if when is not None and when >= start and now - when / os.sysconf("SC_CLK_TCK") > timeout:
                 yield pid
 
 
-def _answer_of_child(container: int, act: Callable[[], object], keep: Collection[int], end: float) -> bytes | None:
+def _answer_of_child(own: str, act: Callable[[], object], keep: Collection[int], end: float) -> bytes | None:
     """Return the pickled outcome; None if there is none in time, nothing if the child has ended without."""
     reader, writer = os.pipe()
     with closing(reader):
         with closing(writer):
             child = os.fork()
             if child == 0:
-                _act(container, act, writer, keep)
+                _act(own, act, writer, keep)
         try:
             return _read(reader, end)
         finally:
             _end(child)
 
 
-def _act(container: int, act: Callable[[], object], writer: int, keep: Collection[int]) -> NoReturn:
+def _act(own: str, act: Callable[[], object], writer: int, keep: Collection[int]) -> NoReturn:
     """Act, write the outcome, and end this process, whatever happens."""
     try:
         gc.disable()  # what the parent has is not this process's to end
         _close_all_but({writer, *keep})
         with open("/proc/self/comm", "w", encoding="ascii") as comm:
-            comm.write(NAME.format(container))
+            comm.write(own)
         result, error = None, None
         try:
             result = act()

@@ -11,19 +11,18 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple, cast
 
 from containerhost.linux.files import closing
-from containerhost.linux.run import MEMORY, start, words
+from containerhost.linux.run import MEMORY, limited, start, words
 from containerhost.storage import loops
 from containerhost.storage.idmounts import OPTIONS
 from lxdone.disk import diskformat
 from lxdone.disk.diskformat import Format
 from onedriver.errors import BadInput, DriverError, NotSupported
-from onedriver.node import room
+from onedriver.node import pipes, room
 from onedriver.node.programs import run
 
 PARTITIONS_TIMEOUT = 30  # s
@@ -118,20 +117,18 @@ def archived(disk: Path, found: FileSystem, directory: Path, timeout: int) -> It
     command = ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c", ARCHIVE, "sh", found.format.value,
                found.options]
     try:
-        with tempfile.TemporaryFile() as errors, over_loop(command, disk, found, point, errors) as process:
-            clock = threading.Timer(timeout, process.kill)
-            clock.start()
-            pipe = cast(BinaryIO, process.stdout)
-            try:
-                yield pipe
-            finally:
-                # Whoever read to the end finds it ended; who did not, ends it.
-                pipe.close()
-                status = process.wait()
-                clock.cancel()
-                if status not in (0, -signal.SIGPIPE):
-                    raise DriverError(f"disk {disk} cannot be used: "
-                                      f"{words(errors) or f'not done within {timeout} s (status {status})'}")
+        with tempfile.TemporaryFile() as errors:
+            process, problem = over_loop(command, disk, found, point, errors), f"disk {disk} cannot be used"
+            with limited(process, timeout) as wait, pipes.reader(cast(BinaryIO, process.stdout), problem) as pipe:
+                try:
+                    yield pipe
+                finally:
+                    # One that was read to its end has ended, and this ends any other.
+                    pipe.close()
+                    status = wait()
+                    if status not in (0, -signal.SIGPIPE):
+                        said = words(errors) or f"not done within {timeout} s (status {status})"
+                        raise DriverError(f"{problem}: {said}")
     finally:
         shutil.rmtree(point)
 
@@ -143,7 +140,8 @@ def over_loop(command: list[str], disk: Path, found: FileSystem, point: Path,
     with (loops.over(disk, found.start, found.size, read_only=True) as node,
           closing(os.open(node, os.O_RDONLY | os.O_CLOEXEC)) as device):
         return start([*command, node, str(point)], f"disk {disk} cannot be used", DriverError,
-                     stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, pass_fds=[device])
+                     stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, pass_fds=[device],
+                     start_new_session=True)
 
 
 def duplicate(disk: Path, new: Path, timeout: int) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from containerhost.storage import loops
 from lxdone.disk import filesystems, growth
+from onedriver.node import pipes
 from onedriver.node.programs import beside
 
 if TYPE_CHECKING:
@@ -110,8 +111,9 @@ def feed(command: list[str], reader: "Reader", timeout: int, what: str) -> None:
     :raises DriverError: it failed, or took longer than ``timeout`` seconds
     """
     out, end = os.pipe()
-    with beside(command, timeout, f"{what} cannot be written", stdin=out):
+    problem = f"{what} cannot be written"
+    with beside(command, timeout, problem, stdin=out):
         os.close(out)
         # One that ended early says why by itself.
-        with contextlib.suppress(BrokenPipeError), open(end, "wb") as sink:
+        with contextlib.suppress(BrokenPipeError), pipes.writer(open(end, "wb", 0), problem) as sink:
             shutil.copyfileobj(reader, sink)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
 from containerhost.linux.run import start
-from onedock.transfer import pipes
 from onedock.transfer.node_agent import Request
 from onedriver.errors import DriverError
+from onedriver.node import pipes
 from onedriver.ssh import SSH, problem
 
 COMMAND = "onedock node"

@@ -11,8 +11,8 @@ from typing import BinaryIO
 
 from containerhost.linux.run import start, words
 from onedock import datafiles
-from onedock.transfer import pipes
 from onedriver.errors import BadInput, DriverError
+from onedriver.node import pipes
 
 CHUNK = 1 << 16  # bytes
 

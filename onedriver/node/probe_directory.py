@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run every probe in a directory; what they print is one message."""
 
-import contextlib
 import dataclasses
 import os
-import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+
+from containerhost.linux.run import end
 
 LIMIT = 90  # seconds; a probe's own requests end long before
 LEFT_BY_PACKAGES = (".rpmnew", ".rpmsave", ".dpkg-old", ".dpkg-new", ".dpkg-dist")
@@ -56,17 +56,8 @@ def run_one(program: Path, argv: Sequence[str], stdin: bytes, limit: float) -> F
     try:
         out, err = process.communicate(stdin, timeout=limit)
     except subprocess.TimeoutExpired:
-        abandon(process)
+        end(process)
         return Found(False, f"{program.name} did not end within {limit:g} s")
     if process.returncode != 0:
         return Found(False, f"{program.name} failed: {' '.join(err.decode(errors='replace').split())}")
     return Found(True, out.decode(errors="replace").strip())
-
-
-def abandon(process: subprocess.Popen[bytes]) -> None:
-    """Kill a probe, and do not wait for it: behind sudo it belongs to root."""
-    with contextlib.suppress(PermissionError, ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        if pipe:
-            pipe.close()

@@ -5,11 +5,13 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from unittest import mock
 
 import fixtures
 import testtools
 
+from containerhost import privileged
 from containerhost.errors import HostActionFailed
 from containerhost.process import childprocess
 from containerhost.process.processes import name, pids
@@ -91,3 +93,48 @@ class RunTest(testtools.TestCase):
         for thread in threads:
             thread.join()
         self.assertEqual(20, len(set(found)))
+
+
+class DeviceTest(testtools.TestCase):
+    ADDRESS = "0000:3b:00.0"
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.directory = Path(self.useFixture(fixtures.TempDir()).path)
+        self.useFixture(fixtures.MockPatchObject(privileged, "PCI", str(self.directory)))
+        (self.directory / "drivers/mlx5_core").mkdir(parents=True)
+        (self.directory / f"devices/{self.ADDRESS}").mkdir(parents=True)
+        self.files = [self.directory / "drivers/mlx5_core/unbind", self.directory / "drivers/mlx5_core/bind",
+                      self.directory / f"devices/{self.ADDRESS}/reset"]
+        root = privileged.Privileged()
+        self.acts = [lambda: root.unbind(self.ADDRESS, "mlx5_core"), lambda: root.bind(self.ADDRESS, "mlx5_core"),
+                     lambda: root.reset(self.ADDRESS)]
+
+    def test_what_is_written_arrives(self) -> None:
+        for file, act, text in zip(self.files, self.acts, (self.ADDRESS, self.ADDRESS, "1"), strict=True):
+            file.touch()
+            act()
+            self.assertEqual(text, file.read_text())
+
+    def test_refusal_is_told_in_the_kernels_words(self) -> None:
+        error = self.assertRaises(HostActionFailed, self.acts[0])
+        self.assertIn("unbind failed: No such file or directory", str(error))
+
+    def test_driver_that_hangs_holds_nobody(self) -> None:
+        self.useFixture(fixtures.MockPatchObject(privileged, "DRIVER_TIMEOUT", 0.1))
+        for file, act in zip(self.files, self.acts, strict=True):
+            os.mkfifo(file)  # nobody reads it: the write waits
+            error = self.assertRaises(HostActionFailed, act)
+            self.assertIn("not done within 0.1 s", str(error))
+
+    def test_device_is_left_alone_while_an_earlier_write_waits(self) -> None:
+        self.useFixture(fixtures.MockPatchObject(privileged, "DRIVER_TIMEOUT", 0.1))
+        other = subprocess.Popen([sys.executable, "-c", HANGS, f"d-{self.ADDRESS}"], stdout=subprocess.PIPE)
+        self.addCleanup(other.communicate)
+        self.addCleanup(other.kill)
+        other.stdout.readline()
+        time.sleep(0.2)
+        self.files[2].touch()
+        error = self.assertRaises(HostActionFailed, self.acts[2])
+        self.assertIn(f"process {other.pid} waits for the device's driver", str(error))
+        self.assertEqual("", self.files[2].read_text())

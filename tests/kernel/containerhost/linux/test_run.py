@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ import testtools
 from containerhost.devices.model import Device, Kind, Role
 from containerhost.engines.docker import volumes
 from containerhost.errors import HostActionFailed
-from containerhost.linux.run import confined, detached, holding, release, run
+from containerhost.linux.run import confined, detached, holding, release, run, running
 from containerhost.network import links
 from containerhost.network.netfunction import NetFunction
 from containerhost.privileged import Privileged
+from containerhost.process.processes import runs
 from containerhost.storage import idmounts
 from containerhost.sysfs import Host
 from onedock import datafiles
@@ -27,6 +29,7 @@ from onedock.transfer import node_agent, streams
 from onedock.transfer.nodes import Node
 from onedriver.errors import DriverError
 from onedriver.node import programs
+from tests.waiting import await_that
 
 GUID = "0000:0000:0000:0001"
 ADDRESS = "0000:5e:00.1"
@@ -105,6 +108,30 @@ class Running(testtools.TestCase):
     def test_time_limit(self) -> None:
         error = self.assertRaises(HostActionFailed, run, ["sleep", "60"], 0.1)
         self.assertIn("within 0.1 s", str(error))
+
+    def test_time_limit_ends_what_the_program_started(self) -> None:
+        marks = Path(self.useFixture(fixtures.TempDir()).path)
+        script = f"(sleep 0.4; touch {marks}/goes-on) & echo $! > {marks}/pid; wait"
+        for act in (lambda: run(["sh", "-c", script], 0.1), lambda: self.beside(["sh", "-c", script], 0.1)):
+            self.assertRaises(HostActionFailed, act)
+            pid = int((marks / "pid").read_text())
+            await_that(lambda pid=pid: not runs(pid), "what the shell started has ended")
+        self.assertEqual(["pid"], os.listdir(marks))
+
+    def beside(self, command: list[str], timeout: float) -> None:
+        with running(command, timeout, "it failed"):
+            pass
+
+    def test_program_that_no_signal_ends_is_left_behind(self) -> None:
+        """As one that waits in the kernel (state D)."""
+        self.useFixture(fixtures.MockPatch("os.killpg"))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.linux.run.KILL_TIMEOUT", 0.05))
+        start = time.monotonic()
+        self.assertRaises(HostActionFailed, run, ["sleep", "1"], 0.05)
+        self.assertRaises(HostActionFailed, self.beside, ["sleep", "1"], 0.05)
+        with holding(["sh", "-c", "echo frozen; exec sleep 1"], "the disk", 60, "it waits") as process:
+            self.assertEqual(-signal.SIGKILL, release(process, 0.05))
+        self.assertLess(time.monotonic() - start, 0.9)
 
     def test_status_and_output_are_the_callers(self) -> None:
         done = run(["sh", "-c", "echo out; echo err >&2; exit 3"], 60)

@@ -14,9 +14,10 @@ import testtools
 
 from onedock.cli import main
 from onedock.datastore import actions as datastore
-from onedock.transfer import actions, pipes, turns
+from onedock.transfer import actions, turns
 from onedriver import template
 from onedriver.errors import BadInput, DriverError, NotSupported
+from onedriver.node import pipes
 from tests.unit.onedock.messages import message
 from tests.unit.onedriver.test_disk_paths import METACHARACTERS
 from tests.waiting import await_that

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read and write pipes whose other end must move: what hangs there ends with an error instead of holding a thread of
-oned's transfer manager, which has few."""
+"""Read and write pipes whose other end must move: what hangs there ends with an error instead of holding its caller,
+for instance one of the few threads of oned's transfer manager."""
 
 import io
 import os
@@ -50,8 +50,8 @@ class Pipe(io.RawIOBase):
         poll = select.poll()
         poll.register(self.fileno(), event)
         if not poll.poll(STALL_TIMEOUT * 1000):
-            raise DriverError(f"{self._what}: no data moved for {STALL_TIMEOUT / 60:g} min; does the storage or Docker "
-                              "of one side hang?")
+            raise DriverError(f"{self._what}: no data moved for {STALL_TIMEOUT / 60:g} min; does the storage or the "
+                              "engine of one side hang?")
 
     def close(self) -> None:
         if not self.closed:
