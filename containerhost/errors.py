@@ -50,6 +50,10 @@ class HostActionFailed(DeviceError):
     """The kernel or a host tool refused a step on a device. Its own words are in the message."""
 
 
+class ResetRefused(HostActionFailed):
+    """A driver refuses to reset a device. The message begins with the remedy, in at most 100 characters."""
+
+
 class SpecError(ContainerHostError):
     """A container specification asks for something that cannot be; nothing was changed."""
 

@@ -189,17 +189,18 @@ class Privileged:
         write(path, "1")
         return True
 
-    def reset_gpu(self, vendor: str, address: str) -> bool:
+    def reset_gpu(self, vendor: str, address: str, others: Collection[str] = ()) -> bool:
         """Reset a whole GPU under its driver, which only its vendor knows to do in safety.
 
         :param vendor: name of the plug-in
+        :param others: of :meth:`containerhost.vendors.base.Vendor.reset_with`
         :returns: False where the vendor, or this GPU, offers no reset
         """
         from containerhost import vendors  # noqa: PLC0415  (most actions need no plug-in)
         found = next((each for each in vendors.load() if each.name == vendor), None)
         if found is None:
             raise HostActionFailed(f"vendor plug-in {vendor!r} is not installed here")
-        return found.reset(check(ADDRESS, address))
+        return found.reset_with(check(ADDRESS, address), [check(ADDRESS, other) for other in others])
 
     def mark_reset(self, address: str, counters: Mapping[str, int]) -> None:
         """Note in the kernel's log that a device was reset, which settles what the log says of it so far.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from containerhost.devices import pci
 from containerhost.devices.health import bus
 from containerhost.devices.model import Device, Kind, NodeUse, Role
-from containerhost.errors import HostActionFailed, ScrubFailed
+from containerhost.errors import HostActionFailed, ResetRefused, ScrubFailed
 from containerhost.linux.poll import wait_while
 from containerhost.network.netfunction import NetFunction
 from containerhost.privileged import Privileged
@@ -20,12 +20,13 @@ USERS_TIMEOUT = 10.0  # s for the last processes of a killed container to let go
 
 
 def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, privileged: Privileged, host: Host,
-          holders: Collection[int]) -> tuple[str, ...]:
+          holders: Collection[int], others: Collection[str] = ()) -> tuple[str, ...]:
     """Clean a returned device, and return complaints.
 
     :param restore: what was remembered before the device was given away: ``netdev``, ``driver``, ``node_guid``,
         ``port_guid``, ``mac``, ``link``, ``spoof_check``, ``trust``, ``max_tx_rate``
     :param holders: of :meth:`Privileged.users`
+    :param others: of :meth:`containerhost.vendors.base.Vendor.reset_with`
     :returns: what was done, in words
     :raises ScrubFailed: the device is not clean; it must not be given to anybody
     """
@@ -34,9 +35,11 @@ def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, pri
         if device.kind is Kind.NET:
             was_reset, done = scrub_net(device, restore, function)
         else:
-            was_reset, done = reset_gpu(device, privileged), ()
+            was_reset, done = reset_gpu(device, privileged, others), ()
         if was_reset:
             acknowledge_errors(device, privileged, host)
+    except ResetRefused as error:
+        raise ScrubFailed(str(error)) from error
     except HostActionFailed as error:
         suffers = f" (it suffers from: {'; '.join(device.health)})" if device.health else ""
         raise ScrubFailed(f"device {device.id} could not be cleaned: {error}{suffers}") from error
@@ -105,10 +108,10 @@ def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction)
     return was_reset, (*done, "its driver was bound anew")
 
 
-def reset_gpu(device: Device, privileged: Privileged) -> bool:
+def reset_gpu(device: Device, privileged: Privileged, others: Collection[str]) -> bool:
     """Reset a whole GPU as its vendor does it. Where the vendor has no way, its driver clears memory when it hands it
     out, and a reset under the driver would not be safe."""
-    return device.kind is Kind.GPU and privileged.reset_gpu(device.plugin, device.address)
+    return device.kind is Kind.GPU and privileged.reset_gpu(device.plugin, device.address, others)
 
 
 def acknowledge_errors(device: Device, privileged: Privileged, host: Host) -> None:

@@ -122,8 +122,8 @@ class Helper(Privileged):
     def reset(self, address: str) -> bool:
         return bool(act("reset", address))
 
-    def reset_gpu(self, vendor: str, address: str) -> bool:
-        return bool(act("reset_gpu", vendor, address))
+    def reset_gpu(self, vendor: str, address: str, others: Collection[str] = ()) -> bool:
+        return bool(act("reset_gpu", vendor, address, list(others)))
 
     def mark_reset(self, address: str, counters: Mapping[str, int]) -> None:
         act("mark_reset", address, dict(counters))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from containerhost.allocation.functions import Functions
 from containerhost.allocation.states import State
 from containerhost.allocation.store import Allocation, AllocationStore, Consumer
-from containerhost.devices.model import Device, Kind, NodeUse
+from containerhost.devices.model import PARTS, Device, Kind, NodeUse
 from containerhost.devices.scan import HostView
 from containerhost.errors import (
     AllocationsUnreadable,
@@ -98,7 +98,7 @@ class Cleaner:
         device, running = view.inventory.get(record.device_id), self.running(record)
         if record.container and record.container.pid in running and device.kind is not Kind.NET:
             self._require_unreached(device, record.consumer, record.container.pid, view)
-        done = self.scrub(device, record.restore, running)
+        done = self.scrub(device, record.restore, running, view)
         require_well(record.device_id, view)
         return done
 
@@ -132,8 +132,20 @@ class Cleaner:
         except HostActionFailed as error:
             raise ScrubFailed(f"device {device.id} could not be cleaned: {error}") from error
 
-    def scrub(self, device: Device, restore: Mapping[str, str], holders: Collection[int]) -> tuple[str, ...]:
-        return scrub(device, restore, self._functions.of(device), self._privileged, self._host, holders)
+    def scrub(self, device: Device, restore: Mapping[str, str], holders: Collection[int], view: HostView
+              ) -> tuple[str, ...]:
+        others = self._unheld(device, view) if device.kind is Kind.GPU else ()
+        return scrub(device, restore, self._functions.of(device), self._privileged, self._host, holders, others)
+
+    def _unheld(self, device: Device, view: HostView) -> tuple[str, ...]:
+        """Return the addresses of the vendor's other whole GPUs that no container has. One that is given away at this
+        moment has no client yet, and waits for a reset."""
+        taken = {name.partition("/")[0] for name, record in self._store.records().items()
+                 if record.state not in (State.CLEANING, State.BLOCKED)}
+        divided = {part.parent for part in view.inventory.devices if part.kind in PARTS}
+        return tuple(other.address for other in view.inventory.devices
+                     if (other.kind, other.plugin) == (Kind.GPU, device.plugin) and other.id != device.id
+                     and other.id not in taken | divided and not other.host_use)
 
 
 def require_well(device_id: str, view: HostView) -> None:

@@ -40,7 +40,7 @@ class DeviceRepair:
                     mine, inventory = self._store.held_by(consumer), view.refresh([device_id])
                     for device in sick_gpus({device_id} & mine.keys(), view):
                         self._cleaner.scrub(inventory.get(device), mine[device].restore,
-                                            self._cleaner.holders(consumer))
+                                            self._cleaner.holders(consumer), view)
                         view.refresh([device])
             except (ScrubFailed, DeviceBusy) as error:
                 complaints.append(str(error))

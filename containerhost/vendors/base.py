@@ -131,6 +131,14 @@ class Vendor(abc.ABC):
         return False
 
     @classmethod
+    def reset_with(cls, address: str, others: Collection[str]) -> bool:
+        """Reset a GPU as :meth:`reset` does, for hardware that may have to be reset together with what it is linked to.
+
+        :param others: further GPUs of this vendor that no container has, and that are not cut into slices or shared
+        """
+        return cls.reset(address)
+
+    @classmethod
     def usage(cls) -> Mapping[str, Use]:
         """Return how each GPU and slice of this host is used now, by device id, where the vendor's library says."""
         return {}

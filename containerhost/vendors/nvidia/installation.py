@@ -5,9 +5,11 @@ import re
 from collections.abc import Iterator
 
 from containerhost.errors import HostActionFailed
-from containerhost.findings import Finding, wrong
+from containerhost.findings import Finding, note, wrong
 from containerhost.linux import run as programs
+from containerhost.process import hostusers
 from containerhost.sysfs import Host
+from containerhost.vendors.nvidia import reset
 from containerhost.vendors.nvidia.libraries import TOOL
 
 CHECK = "drivers"
@@ -26,6 +28,20 @@ def check(host: Host) -> Iterator[Finding]:
     yield from _libraries(host)
     if host.live:
         yield from _toolkit()
+        yield from _clients(host)
+
+
+def _clients(host: Host) -> Iterator[Finding]:
+    """Report what of the host keeps a GPU from being reset when it comes back. Persistence mode does not: it is off
+    during a reset."""
+    found = {address: hostusers.of_nodes(reset.nodes(host, address)) for address in host.names(reset.GPUS)}
+    users = dict.fromkeys(user for each in found.values() for user in each if not user.startswith("nvidia-persiste"))
+    if users:
+        yield wrong(CHECK, "GPU reset", f"{', '.join(users)} keeps GPUs open: the driver resets none of them when its "
+                    "container ends, and it stays blocked", "stop it on hosts whose GPUs are for containers")
+    if host.text(reset.MODESET) == "Y":
+        yield note(CHECK, "GPU reset", "nvidia_drm runs with modeset=1: a console on a GPU keeps that from being reset",
+                   "set options nvidia_drm modeset=0 in /etc/modprobe.d if a reset is refused")
 
 
 def _libraries(host: Host) -> Iterator[Finding]:

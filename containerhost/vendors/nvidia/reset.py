@@ -1,23 +1,117 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reset a whole GPU under its driver, which only NVIDIA's own tool does in safety."""
+"""Reset whole GPUs under their driver, which only NVIDIA's own tool does in safety: it refuses while a client has one.
 
+Clients are the host's own programs too. Persistence mode is one, and is off during a reset. Linked GPUs (NVLink) are
+reset by one command where one alone is refused. Source: nvidia-smi(1), ``--gpu-reset`` and ``--persistence-mode``.
+"""
+
+import contextlib
+import logging
 import shutil
+from collections.abc import Collection, Iterator, Sequence
 
-from containerhost.errors import HostActionFailed
-from containerhost.privileged import run
+from containerhost.errors import HostActionFailed, ResetRefused
+from containerhost.linux import run as programs
+from containerhost.process import hostusers
+from containerhost.sysfs import Host
+
+LOG = logging.getLogger(__name__)
 
 TOOL = "nvidia-smi"
 TIMEOUT = 120  # s; resetting an NVLink-connected GPU retrains its links
+MODE_TIMEOUT = 30  # s
+GPUS = "/proc/driver/nvidia/gpus"
+MODESET = "/sys/module/nvidia_drm/parameters/modeset"
 
 
-def reset(address: str) -> bool:
-    """Return False without the tool, or where it says that this GPU cannot be reset."""
+def reset(address: str, others: Collection[str] = ()) -> bool:
+    """Reset a GPU, with the GPUs that are linked to it where it cannot be reset alone.
+
+    :param others: further GPUs that no container has
+    :returns: False without the tool, or where it says that this GPU cannot be reset
+    :raises ResetRefused: a client has it, or a linked one
+    """
     if shutil.which(TOOL) is None:
         return False
     try:
-        run([TOOL, "--gpu-reset", f"--id={address}"], TIMEOUT)
+        _reset([address])
     except HostActionFailed as error:
-        if "not supported" not in str(error).lower():
+        if "not supported" in str(error).lower():
+            return False
+        if "in use" not in str(error).lower() and "link" not in str(error).lower():
             raise
-        return False
+        linked = sorted(_linked(address))
+        if not linked or not set(linked) <= set(others):
+            raise _refused(address, [peer for peer in linked if peer not in others], error) from error
+        try:
+            _reset([address, *linked])
+        except HostActionFailed as together:
+            raise _refused(address, linked, together) from together
     return True
+
+
+def _reset(addresses: Sequence[str]) -> None:
+    with _without_persistence(addresses):
+        _run([TOOL, "--gpu-reset", f"--id={','.join(addresses)}"], TIMEOUT)
+
+
+@contextlib.contextmanager
+def _without_persistence(addresses: Sequence[str]) -> Iterator[None]:
+    """Let neither the driver nor nvidia-persistenced keep the GPUs within the block."""
+    persistent = []
+    try:
+        for address in addresses:
+            if _is_persistent(address):
+                persistent.append(address)
+                _run([TOOL, f"--id={address}", "--persistence-mode=0"], MODE_TIMEOUT)
+        yield
+    finally:
+        for address in persistent:
+            try:
+                _run([TOOL, f"--id={address}", "--persistence-mode=1"], MODE_TIMEOUT)
+            except HostActionFailed as error:
+                LOG.error("Persistence mode of GPU %s stays off: %s", address, error)
+
+
+def _is_persistent(address: str) -> bool:
+    done = programs.run([TOOL, "--query-gpu=persistence_mode", "--format=csv,noheader", f"--id={address}"],
+                        MODE_TIMEOUT)
+    return done.returncode == 0 and done.stdout.strip() == "Enabled"
+
+
+def _run(command: Sequence[str], timeout: int) -> None:
+    programs.check(command, timeout, f"`{' '.join(command)}` failed")
+
+
+def _linked(address: str) -> set[str]:
+    """Return the GPUs that are linked with one, also by way of others."""
+    from containerhost.vendors.nvidia import nvml  # noqa: PLC0415  (only for a reset that was refused)
+
+    links = nvml.links_between(nvml.query())
+    found, ahead = {address}, {address}
+    while ahead:
+        ahead = {gpu for pair in links if pair & ahead for gpu in pair} - found
+        found |= ahead
+    return found - {address}
+
+
+def _refused(address: str, linked: Sequence[str], error: HostActionFailed) -> ResetRefused:
+    """Return the error for a GPU that a client has: what to do, who has it as far as that is known, the tool's words."""
+    then = f"then `containerhost scrub {address}`"
+    users = hostusers.of_nodes([*nodes(Host(), address), *(node for peer in linked for node in nodes(Host(), peer))])
+    if users:
+        more = f" and {len(users) - 1} more" if len(users) > 1 else ""
+        return ResetRefused(f"Stop {users[0]}{more}, {then}: the driver resets no GPU in use. "
+                            f"Programs of the host have it: {', '.join(users)}. {error}")
+    if linked:
+        return ResetRefused(f"Free {linked[0]} too, {then}: linked GPUs are reset together. "
+                            f"With it must be reset: {', '.join(linked)}. {error}")
+    if Host().text(MODESET) == "Y":
+        return ResetRefused(f"Load nvidia_drm with modeset=0, {then}: it may have the GPU. {error}")
+    return ResetRefused(f"End what uses it, {then}: the driver resets no GPU in use. {error}")
+
+
+def nodes(host: Host, address: str) -> tuple[str, ...]:
+    """Return the GPU's own node; none if the driver does not know the GPU."""
+    minor = host.fields(f"{GPUS}/{address}/information").get("Device Minor", "")
+    return (f"/dev/nvidia{minor}",) if minor.isascii() and minor.isdigit() else ()

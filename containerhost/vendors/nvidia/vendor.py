@@ -104,6 +104,12 @@ class Nvidia(base.GpuVendor):
 
         return reset.reset(address)
 
+    @classmethod
+    def reset_with(cls, address: str, others: Collection[str]) -> bool:
+        from containerhost.vendors.nvidia import reset  # noqa: PLC0415  (likewise)
+
+        return reset.reset(address, others)
+
     def describe(self, function: PciFunction) -> tuple[Device, ...]:
         render, complaints = self.render_nodes(function)
         gpu = base.device(function, Kind.GPU, self.name, nodes=render,

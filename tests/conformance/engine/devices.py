@@ -20,7 +20,7 @@ from containerhost.linux.files import Directory, closing
 from containerhost.linux.poll import wait_until
 from containerhost.process import namespaces
 from containerhost.storage import mountapi
-from containerhost.vendors import own
+from containerhost.vendors import load
 from containerhost.vendors.base import GpuVendor
 from tests.conformance.engine import frame
 from tests.conformance.engine.frame import EACCES, ENODEV, ENXIO, EPERM, TIMEOUT
@@ -56,7 +56,8 @@ class Devices(frame.DeviceFrame):
         for name, number in numbers.items():
             os.mknod(directory / name, stat.S_IFCHR | 0o600, os.makedev(*number))
         other = type("Other", (GpuVendor,), {"name": "other", "nodes": ("testaccel/x*",)})
-        self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.load", lambda: (*own(), other)))
+        known = load()
+        self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.load", lambda: (*known, other)))
         grants = []
         for name, number in numbers.items():
             card = dataclasses.replace(self.gpus[0], id=f"0000:{name}:00.0", plugin="other", vendor_id="1234")

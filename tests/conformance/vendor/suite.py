@@ -7,6 +7,7 @@ names two of its devices in an emulated host.
 
 import dataclasses
 import fnmatch
+from collections.abc import Collection
 from importlib.metadata import entry_points
 from typing import Any, ClassVar
 from unittest import mock
@@ -197,7 +198,7 @@ class Resets(Privileged):
     def mark_reset(self, address: str, counters: Any) -> None:
         raise AssertionError("the device was well")
 
-    def reset_gpu(self, vendor: str, address: str) -> bool:
+    def reset_gpu(self, vendor: str, address: str, others: Collection[str] = ()) -> bool:
         self.made.append((vendor, address))
         return super().reset_gpu(vendor, address)
 

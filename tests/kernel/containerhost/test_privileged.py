@@ -10,7 +10,7 @@ import testtools
 
 from containerhost import charnodes
 from containerhost.engines.docker.privileged import DockerPrivileged
-from containerhost.errors import HostActionFailed
+from containerhost.errors import HostActionFailed, ResetRefused
 from containerhost.linux.poll import wait_until
 from containerhost.privileged import Privileged, by_bytes, run, write
 from containerhost.process import childprocess
@@ -138,7 +138,7 @@ def told():
 class TestGpuReset(testtools.TestCase):
     """Against a stand-in for NVIDIA's tool, which is not on a machine without its driver."""
 
-    def _with_tool(self, script):
+    def _with_tool(self, script, others=()):
         directory = self.useFixture(fixtures.TempDir()).path
         if script is not None:
             path = os.path.join(directory, "nvidia-smi")
@@ -146,7 +146,7 @@ class TestGpuReset(testtools.TestCase):
                 file.write(f"#!/bin/sh\n{script}\n")
             os.chmod(path, 0o755)
         self.useFixture(fixtures.EnvironmentVariable("PATH", directory))
-        return Privileged().reset_gpu("nvidia", "0000:3b:00.0")
+        return Privileged().reset_gpu("nvidia", "0000:3b:00.0", others)
 
     def test_done_or_impossible(self):
         for script, expected in ((None, False), ('[ "$1 $2" = "--gpu-reset --id=0000:3b:00.0" ]', True),
@@ -154,5 +154,59 @@ class TestGpuReset(testtools.TestCase):
             self.assertIs(expected, self._with_tool(script))
 
     def test_refused(self):
-        error = self.assertRaises(HostActionFailed, self._with_tool, "echo 'GPU is in use by another client'; exit 1")
+        error = self.assertRaises(ResetRefused, self._with_tool, "echo 'GPU is in use by another client'; exit 1")
         self.assertIn("in use by another client", str(error))
+        self.assertTrue(str(error).startswith("End what uses it, then `containerhost scrub 0000:3b:00.0`"), error)
+        self.assertLessEqual(len(str(error).partition(". ")[0]), 100)
+
+    def test_other_failures_are_told_in_the_tools_words(self):
+        error = self.assertRaises(HostActionFailed, self._with_tool, "echo 'Unknown Error'; exit 1")
+        self.assertNotIsInstance(error, ResetRefused)
+        self.assertIn("Unknown Error", str(error))
+
+    PERSISTENT = """
+        state=$(cat {state})
+        case "$*" in
+            --query-gpu=persistence_mode*) echo "$state";;
+            *--persistence-mode=0) echo Disabled > {state};;
+            *--persistence-mode=1) echo Enabled > {state};;
+            --gpu-reset*) [ "$state" = Disabled ] || {{ echo 'In use by another client'; exit 255; }}; {reset};;
+        esac"""
+
+    def test_persistence_mode_is_off_during_the_reset_and_restored_whatever_happens(self):
+        state = Path(self.useFixture(fixtures.TempDir()).path, "state")
+        self.useFixture(fixtures.EnvironmentVariable("PATH", os.environ["PATH"]))
+        for before in ("Enabled", "Disabled"):
+            for reset in ("true", "{ echo Unknown Error; exit 1; }", "{ echo In use by another client; exit 255; }"):
+                state.write_text(before)
+                script = "PATH=/usr/bin:/bin" + self.PERSISTENT.format(state=state, reset=reset)
+                if reset == "true":
+                    self.assertTrue(self._with_tool(script))
+                else:
+                    self.assertRaises(HostActionFailed, self._with_tool, script)
+                self.assertEqual(before, state.read_text().strip(), reset)
+
+    LINKED = """
+        case "$*" in
+            "--gpu-reset --id=0000:3b:00.0,0000:5e:00.0") exit 0;;
+            --gpu-reset*) echo 'In use by another client'; exit 255;;
+            *) echo Disabled;;
+        esac"""
+
+    def test_linked_gpus_are_reset_together_or_not_at_all(self):
+        links = {frozenset(("0000:3b:00.0", "0000:5e:00.0")): 12}
+        self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.nvidia.nvml.query", dict))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.nvidia.nvml.links_between", lambda gpus: links))
+        self.assertTrue(self._with_tool(self.LINKED, ["0000:5e:00.0", "0000:86:00.0"]))
+        error = self.assertRaises(ResetRefused, self._with_tool, self.LINKED, ["0000:86:00.0"])
+        self.assertTrue(str(error).startswith("Free 0000:5e:00.0 too, then `containerhost scrub 0000:3b:00.0`"), error)
+        self.assertLessEqual(len(str(error).partition(". ")[0]), 100)
+
+    def test_program_of_the_host_that_has_the_gpu_is_named(self):
+        node = self.useFixture(fixtures.TempDir()).path + "/nvidia0"
+        self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.nvidia.reset.nodes", lambda host, address: (node,)))
+        with open(node, "w", encoding="ascii"):
+            error = self.assertRaises(ResetRefused, self._with_tool, "echo 'In use by another client'; exit 255")
+        self.assertIn(f"({os.getpid()}), then `containerhost scrub 0000:3b:00.0`", str(error))
+        self.assertTrue(str(error).startswith("Stop "), error)
+        self.assertLessEqual(len(str(error).partition(". ")[0]), 110)

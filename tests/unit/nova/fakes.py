@@ -7,7 +7,7 @@ Everything else is real: the allocation records, the allocator and the inventory
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -273,7 +273,7 @@ class FakeFiles:
 class NoPrivileges(Privileged):
     """A static tree reacts to nothing, and no container's process can be on its devices."""
 
-    def reset_gpu(self, vendor: str, address: str) -> None:
+    def reset_gpu(self, vendor: str, address: str, others: Collection[str] = ()) -> None:
         pass
 
     def set_vf_link(self, netdev: str, index: int, up: bool) -> None:

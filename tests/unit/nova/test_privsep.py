@@ -28,7 +28,7 @@ class PrivsepTest(testtools.TestCase):
     def test_arguments_cross_unchanged(self) -> None:
         calls = {"set_vf_guids": ("ibs1", 0, "a", "b"), "rename_netdev": ("a", "b"), "link_down_and_flush": ("a",),
                  "unbind": ("addr", "drv"), "bind": ("addr", "drv"), "reset": ("addr",),
-                 "reset_gpu": ("vendor", "addr"),
+                 "reset_gpu": ("vendor", "addr", ["addr"]),
                  "mark_reset": ("addr", {"aer_dev_fatal": 1}),
                  "set_vf_port": ("pf", 1, "mac", 7, True, None),
                  "set_vf_link": ("pf", 1, False), "set_vf_rate": ("pf", 1, 100),

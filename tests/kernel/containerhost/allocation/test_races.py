@@ -50,7 +50,7 @@ class Watching(Privileged):
     def mark_reset(self, address: str, counters: Mapping[str, int]) -> None:
         pass
 
-    def reset_gpu(self, vendor: str, address: str) -> bool:
+    def reset_gpu(self, vendor: str, address: str, others: Collection[str] = ()) -> bool:
         before = self._owners.records().get(address)
         time.sleep(self._chance.uniform(0, 0.03))
         after = self._owners.records().get(address)
@@ -131,12 +131,12 @@ class Waiting(testtools.TestCase):
         test = self
 
         class Slow(Watching):
-            def reset_gpu(self, vendor: str, address: str) -> bool:
+            def reset_gpu(self, vendor: str, address: str, others: Collection[str] = ()) -> bool:
                 test.reached.set()
                 return test.free.wait(60)
 
         class Forbidden(Watching):
-            def reset_gpu(self, vendor: str, address: str) -> bool:
+            def reset_gpu(self, vendor: str, address: str, others: Collection[str] = ()) -> bool:
                 raise AssertionError("two processes clean one GPU")
 
         slow = self.allocator(Slow(self.store, random.Random(1)))

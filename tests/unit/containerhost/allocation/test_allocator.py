@@ -47,7 +47,7 @@ class NoHardware(Privileged):
 
 
 class Willing(NoHardware):
-    def reset_gpu(self, vendor, address):
+    def reset_gpu(self, vendor, address, others=()):
         return True
 
 
@@ -65,7 +65,7 @@ class Marking(Willing):
         self.using = self.sharing = ()
         self.holders = None
 
-    def reset_gpu(self, vendor, address):
+    def reset_gpu(self, vendor, address, others=()):
         return self.able
 
     def users(self, nodes, holders=None, others=True, buffers=True):

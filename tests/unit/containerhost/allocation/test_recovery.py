@@ -46,7 +46,7 @@ class Logged(Willing):
     def steps(self) -> list[str]:
         return self.log.read_text().splitlines()
 
-    def reset_gpu(self, vendor, address):
+    def reset_gpu(self, vendor, address, others=()):
         self.step(f"reset {address}")
         return True
 
