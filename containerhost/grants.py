@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from containerhost.devices.model import CharNode, Device, LinkLayer, NodeUse
+from containerhost.network.ipconfig import IpConfig
 
 #: Groups of libraries that the driver of a GPU may bring along.
 GPU_CAPABILITIES = ("compute", "compat32", "display", "graphics", "ngx", "utility", "video")
@@ -29,6 +30,7 @@ class GrantOptions:
     :ivar spoof_check: comes with ``mac``: whether the card drops what is sent from other MACs; None leaves it
     :ivar trust: likewise, whether the VF may be promiscuous and the like
     :ivar max_tx_rate: Mbit/s that the card lets an Ethernet VF send; None is no limit
+    :ivar setup: addresses of the interface, for engines that set them from outside; None leaves it to the container
     """
 
     netdev_name: str | None = None
@@ -42,6 +44,7 @@ class GrantOptions:
     spoof_check: bool | None = None
     trust: bool | None = None
     max_tx_rate: int | None = None
+    setup: IpConfig | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +53,7 @@ class NetdevGrant:
 
     :ivar host_name: its name on the host, to which it returns
     :ivar name: its name in the container
+    :ivar setup: likewise of the options
     """
 
     host_name: str
@@ -57,6 +61,7 @@ class NetdevGrant:
     link_layer: LinkLayer
     node_guid: str | None = None
     port_guid: str | None = None
+    setup: IpConfig | None = None
 
 
 def netdev_names(device: Device, options: GrantOptions) -> tuple[str, ...]:

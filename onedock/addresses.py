@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read what OpenNebula's context says of a VM's interfaces, for setting it from outside. Pure.
 
-An application's image has nothing that reads a context. The context's ``ETHn_*`` are found by the interface's MAC;
-n is a place in the list, not a NIC's id. METHOD dhcp or skip leaves the interface to the container.
+An application's image has nothing that reads a context. The context's ``ETHn_*``, and ``PCIn_*`` of a device that is a
+NIC, are found by the interface's MAC, which is that of OpenNebula's address range: an InfiniBand function has another
+one. METHOD dhcp or skip leaves the interface to the container.
 """
 
 import ipaddress
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from containerhost.spec import IpConfig
 from onedriver.errors import BadInput
 
-MAC = re.compile(r"(?P<prefix>ETH[0-9]{1,3})_MAC")
+MAC = re.compile(r"(?P<prefix>(?:ETH|PCI)[0-9]{1,3})_MAC")
 DOMAIN = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?\.?")
 METRIC = re.compile(r"[0-9]{1,9}")
 USUAL_MASK, USUAL_LENGTH = "255.255.255.0", "64"
@@ -40,7 +41,7 @@ def setup(context: Mapping[str, str], mac: str) -> IpConfig:
 
 
 def prefixes(context: Mapping[str, str]) -> dict[str, str]:
-    """Return the ETHn prefix of each MAC."""
+    """Return the prefix of each MAC: ETHn or PCIn."""
     return {value.lower(): match["prefix"] for key, value in context.items() if (match := MAC.fullmatch(key))}
 
 
@@ -92,7 +93,7 @@ def ip(key: str, text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 def resolv_conf(context: Mapping[str, str]) -> str:
     """Return the nameservers of all interfaces, in their order, and the domains to search."""
-    names = sorted(prefixes(context).values(), key=lambda prefix: int(prefix.removeprefix("ETH")))
+    names = sorted(prefixes(context).values(), key=lambda prefix: (prefix[:3], int(prefix[3:])))
     servers, domains = ([word for prefix in ("", *(f"{name}_" for name in names))
                          for word in context.get(f"{prefix}{key}", "").replace(",", " ").split()]
                         for key in ("DNS", "SEARCH_DOMAIN"))

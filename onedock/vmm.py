@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.choice import Request
 from containerhost.devices.scan import HostView
 from containerhost.engines import ContainerState, Status
 from containerhost.engines.docker.config import own_view
@@ -19,7 +20,7 @@ from containerhost.inside import resources
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, Part, grants_of
 from containerhost.sysfs import Host
-from onedock import attributes, lcm_states, translate
+from onedock import addresses, attributes, lcm_states, translate
 from onedock.conf import DRIVER, Options
 from onedock.guest import Guests
 from onedock.nics import Nics
@@ -32,7 +33,7 @@ from onedriver.node.limits import shared_memory
 from onedriver.node.names import LABEL, name
 from onedriver.node.vm_ids import attached_disk, complain, own_name
 from onedriver.node.vmm import BaseVmm
-from onedriver.vm import Nic, Vm
+from onedriver.vm import Nic, Pci, Vm
 
 LOG = logging.getLogger(__name__)
 
@@ -215,6 +216,10 @@ class Vmm(BaseVmm):
 
     # Steps.
 
+    def _requests(self, vm: Vm, pcis: Sequence[Pci], view: HostView) -> tuple[Request, ...]:
+        return tuple(with_addresses(vm, pci, request)
+                     for pci, request in zip(pcis, super()._requests(vm, pcis, view), strict=True))
+
     def _spec(self, vm: Vm) -> ContainerSpec:
         chosen = attributes.read(vm.own, vm.context, self._options.raw_options)
         self._guests.require_possible(vm)
@@ -336,3 +341,11 @@ class Vmm(BaseVmm):
             except EngineNotFound:
                 continue
         return found
+
+
+def with_addresses(vm: Vm, pci: Pci, request: Request) -> Request:
+    """Return the request for a device that is a NIC with the addresses that the context has for it."""
+    if pci.mac is None or pci.mac not in addresses.prefixes(vm.context) or request.options.netdev_name is None:
+        return request
+    return dataclasses.replace(request, options=dataclasses.replace(
+        request.options, setup=addresses.setup(vm.context, pci.mac)))

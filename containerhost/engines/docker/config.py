@@ -275,7 +275,7 @@ def part_record(part: Part) -> Record:
     """
     match part:
         case Grant():
-            netdevs = {Netdev(netdev.host_name, netdev.name) for netdev in part.netdevs}
+            netdevs = {Netdev(netdev.host_name, netdev.name, netdev.setup) for netdev in part.netdevs}
             return Record(frozenset({part.device.id}),
                           frozenset(Node(node.path, node.major, node.minor) for node in part.nodes), frozenset(netdevs),
                           part.gpu.libraries if part.gpu else frozenset())

@@ -139,5 +139,6 @@ def _netdev_grants(device: Device, options: GrantOptions) -> tuple[NetdevGrant, 
             raise SpecError(f"interface name {name!r} for device {device.id} is not valid: use 1 to 15 letters, "
                             "digits, dots, dashes or underscores")
     return tuple(NetdevGrant(host_name=host_name, name=name, link_layer=device.link_layer or LinkLayer.ETHERNET,
-                             node_guid=options.node_guid, port_guid=options.port_guid)
+                             node_guid=options.node_guid, port_guid=options.port_guid,
+                             setup=options.setup if host_name == device.netdev else None)
                  for host_name, name in zip(device.netdevs, names, strict=True))
