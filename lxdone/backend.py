@@ -118,5 +118,5 @@ def measure(options: Options) -> "Measure":
     from onedriver.node.measure import Measure
 
     seen = MonitoredEngine(engine(options), reconciler(options))
-    return Measure(DRIVER, seen, Path(options.owners), Path(options.state), options.pci_filter, Host(),
+    return Measure(DRIVER, seen, Path(options.owners), Path(options.state), options.pci, Host(),
                    Path(options.datastores))

@@ -81,5 +81,5 @@ def measure(options: Options) -> "Measure":
 
     docker = engine(options)
     seen = MonitoredEngine(docker, devices_of(options, docker))
-    return Measure(DRIVER, seen, Path(options.owners), Path(options.state), options.pci_filter, Host(),
+    return Measure(DRIVER, seen, Path(options.owners), Path(options.state), options.pci, Host(),
                    Path(options.datastores))

@@ -22,6 +22,7 @@ from containerhost.vendors.base import Use
 from onedriver.errors import BadInput
 from onedriver.node import probes, vmlock
 from onedriver.node.names import LABEL
+from onedriver.node.pcifilter import PciFilter
 from onedriver.node.probes import Sample, Space
 from onedriver.template import Value
 
@@ -55,17 +56,17 @@ class Measure:
     :param driver: its name in OpenNebula and in the allocation records
     :param owners: directory of the allocation records
     :param state: the driver's directory, where it keeps what a round tells the next
-    :param pci_filter: which devices are reported: ``VENDOR:DEVICE:CLASS`` with asterisks
+    :param reported: selects the devices that are reported
     :param datastores: OpenNebula's directory of them; it need not be there yet
     """
 
-    def __init__(self, driver: str, engine: Engine, owners: Path, state: Path, pci_filter: Sequence[str],
+    def __init__(self, driver: str, engine: Engine, owners: Path, state: Path, reported: PciFilter,
                  host: Host, datastores: Path) -> None:
         self._driver = driver
         self._engine = engine
         self._store = AllocationStore(owners)
         self._state = state
-        self._pci_filter = pci_filter
+        self._reported = reported
         self._host = host
         self._datastores = datastores
 
@@ -76,7 +77,7 @@ class Measure:
         own = {record.device_id for record in records if record.consumer.driver == self._driver and not record.blocked}
         elsewhere = {record.device_id for record in records} - own
         found = probes.host_system(self._driver, self._engine.name, self._engine.server(), topology.read(self._host),
-                                   scan(self._host), own, elsewhere, self._pci_filter)
+                                   scan(self._host), own, elsewhere, self._reported)
         return "\n".join(filter(None, (found, probes.wilds(self._engine.containers()), self._space())))
 
     def _space(self) -> str:

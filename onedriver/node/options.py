@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from containerhost.spec import PROCESSES
 from onedriver.errors import DriverError
+from onedriver.node.pcifilter import PciFilter
 
 CORES = re.compile(r"([0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*)?")
 LONGEST = 86_400.0  # seconds
@@ -40,7 +41,7 @@ class NodeOptions:
     :ivar memlock: locked-memory limit of containers with RDMA: ``unlimited`` or bytes
     :ivar management_nodes: give umad and issm with InfiniBand functions
     :ivar gpu_capabilities: which of the GPU driver's libraries come with a GPU (``compute``, ``utility``…)
-    :ivar pci_filter: which devices the host probe reports: ``VENDOR:DEVICE:CLASS``, an asterisk for any
+    :ivar pci_filter, pci_short_address, pci_device_name: of :class:`PciFilter`
     """
 
     endpoint: str = ""
@@ -58,6 +59,12 @@ class NodeOptions:
     management_nodes: bool = False
     gpu_capabilities: tuple[str, ...] = ()
     pci_filter: tuple[str, ...] = ("*:*:*",)
+    pci_short_address: tuple[str, ...] = ()
+    pci_device_name: tuple[str, ...] = ()
+
+    @property
+    def pci(self) -> PciFilter:
+        return PciFilter(self.pci_filter, self.pci_short_address, self.pci_device_name)
 
 
 Options = TypeVar("Options")
@@ -96,7 +103,13 @@ def read(kind: type[Options], values: dict[str, Any]) -> Options:
     cores = values.get("reserved_cores", "")
     if isinstance(cores, str) and not CORES.fullmatch(cores):
         raise BadOptions(f"reserved_cores must be a list of cores such as 0-1,32, but is {cores!r}")
-    return kind(**{key: typed(key, value, defaults[key]) for key, value in values.items()})
+    found = kind(**{key: typed(key, value, defaults[key]) for key, value in values.items()})
+    for pattern in values.get("pci_device_name", ()):
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise BadOptions(f"pci_device_name: {pattern!r} is no regular expression: {error}") from error
+    return found
 
 
 def typed(key: str, value: Any, default: Any) -> Any:

@@ -5,7 +5,6 @@ Memory of hosts and VMs is in KiB, of GPUs in MiB, CPU in hundredths of a CPU, a
 """
 
 import dataclasses
-import fnmatch
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from containerhost.vendors.base import Use
 from onedriver import template
 from onedriver.node.devices import UNKNOWN_SLICE, product
 from onedriver.node.names import LABEL, PREFIX
+from onedriver.node.pcifilter import PciFilter
 from onedriver.pciaddress import from_device_id
 
 if TYPE_CHECKING:
@@ -62,18 +62,17 @@ class Sample:
 
 
 def host_system(driver: str, engine: str, server: ServerInfo, host: "Topology", inventory: Inventory,
-                own: Collection[str], elsewhere: Collection[str], filters: Sequence[str]) -> str:
+                own: Collection[str], elsewhere: Collection[str], reported: PciFilter) -> str:
     """Report host/system: what seldom changes.
 
     :param engine: what containers are made with: ``lxd``
     :param own: ids of devices that containers of this driver have
     :param elsewhere: ids of devices that containers of other drivers have
-    :param filters: which devices are reported: ``VENDOR:DEVICE:CLASS`` with asterisks
     """
     facts = {"ARCH": host.cpu.arch, "MODELNAME": host.cpu.model, "HYPERVISOR": driver, "HOSTNAME": server.hostname,
              f"{engine.upper()}_VERSION": f"{server.name} {server.version}", "TOTALCPU": len(host.cpus) * 100,
              "TOTALMEMORY": sum(node.memory for node in host.nodes) // KIB}
-    return "\n".join([template.lines(facts), *numa_system(host.nodes), *pci(inventory, own, elsewhere, filters)])
+    return "\n".join([template.lines(facts), *numa_system(host.nodes), *pci(inventory, own, elsewhere, reported)])
 
 
 def numa_system(nodes: "Iterable[NumaNode]") -> Iterator[str]:
@@ -133,7 +132,7 @@ def datastores(location: Space, each: Iterable[Space]) -> str:
 # Devices.
 
 
-def pci(inventory: Inventory, own: Collection[str], elsewhere: Collection[str], filters: Sequence[str]
+def pci(inventory: Inventory, own: Collection[str], elsewhere: Collection[str], reported: PciFilter
         ) -> Iterator[str]:
     """Yield the PCI devices of the host. A whole GPU and its slices exclude each other, a physical function and its
     virtual ones too: the parts are reported, not the whole. What cannot be given away is left out, and the core forgets
@@ -144,12 +143,13 @@ def pci(inventory: Inventory, own: Collection[str], elsewhere: Collection[str], 
         taken = {device.id, *(other.id for other in inventory.related(device))} & set(elsewhere)
         usable = device.id in own or (device.healthy and not device.host_use)
         named = device.id in own or product(device) != UNKNOWN_SLICE
-        if device.id not in whole and not taken and usable and named and passes(device, filters):
+        if device.id not in whole and not taken and usable and named and passes(device, reported):
             yield template.vector("PCI", pci_attributes(device))
 
 
-def passes(device: Device, filters: Sequence[str]) -> bool:
-    return any(fnmatch.fnmatchcase(kind(device), wanted.lower()) for wanted in filters)
+def passes(device: Device, reported: PciFilter) -> bool:
+    return reported.passes((device.vendor_id, product(device), device.class_code[:4]),
+                           from_device_id(device.id).short, device_name(device))
 
 
 def kind(device: Device) -> str:

@@ -19,6 +19,7 @@ from containerhost.engines import Metrics
 from containerhost.sysfs import Host
 from onedriver.actions import Call
 from onedriver.node.measure import Measure
+from onedriver.node.pcifilter import PciFilter
 from onedriver.node.vmm import BaseVmm
 from onedriver.pciaddress import from_opennebula
 from onedriver.vm import Pci, Vm
@@ -101,7 +102,7 @@ class Operations:
 
     def test_monitoring(self) -> None:
         self.vmm.deploy(Call("deploy", {}, self.vm.id, "host", self.vm))
-        told = Measure(self.driver, self.engine, self.directory / "owners", self.directory, ("*:*:*",), self.host,
+        told = Measure(self.driver, self.engine, self.directory / "owners", self.directory, PciFilter(), self.host,
                        self.directory)
         for probe in ("host_system", "host_monitor", "vm_status", "vm_monitor"):
             with self.costing(f"{self.driver}: {probe}"):

@@ -10,6 +10,7 @@ from containerhost.engines import ContainerState, InterfaceMetrics, Metrics, Ser
 from containerhost.topology import MemoryUse, NumaNode
 from containerhost.vendors.base import Use
 from onedriver.node import probes
+from onedriver.node.pcifilter import PciFilter
 from onedriver.node.probes import Sample, Space
 from tests.unit.containerhost import hosts
 
@@ -30,7 +31,7 @@ class HostTest(testtools.TestCase):
     def test_what_seldom_changes(self) -> None:
         host = hosts.shared("small")
         lines = probes.host_system("lxdone", "lxd", SERVER, topology.read(host), scan(host), (), (),
-                                   ["*:*:*"]).splitlines()
+                                   PciFilter()).splitlines()
         for line in ('HYPERVISOR="lxdone"', 'HOSTNAME="node1"', 'TOTALCPU="3200"',
                      f'TOTALMEMORY="{128 * GIB // 1024}"'):
             self.assertIn(line, lines)
@@ -63,7 +64,7 @@ class HostTest(testtools.TestCase):
 
 class PciTest(testtools.TestCase):
     def reported(self, name: str, elsewhere=(), filters=("*:*:*",), own=()) -> list[str]:
-        return addresses(list(probes.pci(scan(hosts.shared(name)), own, elsewhere, filters)))
+        return addresses(list(probes.pci(scan(hosts.shared(name)), own, elsewhere, PciFilter(filters))))
 
     def test_gpus_and_virtual_functions_and_not_what_these_are_parts_of(self) -> None:
         inventory = scan(hosts.shared("small"))
@@ -87,7 +88,7 @@ class PciTest(testtools.TestCase):
         inventory = scan(hosts.shared("mixed"))
         cut = Inventory(tuple(dataclasses.replace(device, slice=dataclasses.replace(device.slice, profile="1g.5gb"))
                               if device.slice else device for device in inventory.devices))
-        found = addresses(list(probes.pci(cut, (), (), ("*:*:*",))))
+        found = addresses(list(probes.pci(cut, (), (), PciFilter())))
         slices = [address for address in found if ":mig" in address]
         self.assertGreater(len(slices), 1)
         self.assertFalse({address.rpartition(":mig")[0] for address in slices} & set(found))
@@ -114,9 +115,14 @@ class PciTest(testtools.TestCase):
     def test_only_what_the_administrator_wants(self) -> None:
         self.assertEqual(["0000:3b:00:0", "0000:af:00:0"], self.reported("small", filters=["10DE:*:*"]))
         self.assertEqual([], self.reported("small", filters=[]))
+        for more in (PciFilter(short_addresses=["3b:00.0"]), PciFilter(["10de:*"], ["3b:00.0", "5e:00.1"])):
+            found = addresses(list(probes.pci(scan(hosts.shared("small")), (), (), more)))
+            self.assertEqual(["0000:3b:00:0"], found)
+        named = probes.pci(scan(hosts.shared("small")), (), (), PciFilter(names=["virtual function"]))
+        self.assertEqual(4, len(list(named)))
 
     def test_attributes_of_a_gpu(self) -> None:
-        reported = probes.pci(scan(hosts.shared("small")), (), (), ["10de:20b0:0302"])
+        reported = probes.pci(scan(hosts.shared("small")), (), (), PciFilter(["10de:20b0:0302"]))
         (line,) = [line for line in reported if "3b:00" in line]
         for part in ('ADDRESS="0000:3b:00:0"', 'SHORT_ADDRESS="3b:00.0"', 'BUS="3b"', 'SLOT="00"', 'FUNCTION="0"',
                      'VENDOR="10de"', 'DEVICE="20b0"', 'CLASS="0302"', 'TYPE="10de:20b0:0302"', 'NUMA_NODE="0"',

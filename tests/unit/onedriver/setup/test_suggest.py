@@ -39,7 +39,7 @@ class FilterTest(testtools.TestCase):
             inventory = with_profiles(scan(shared(name)))
             found = offers(inventory)
             read = options.read(options.NodeOptions, tomllib.loads(templates.pci_filter(found)))
-            reported = list(probes.pci(inventory, (), (), read.pci_filter))
+            reported = list(probes.pci(inventory, (), (), read.pci))
             self.assertEqual(sum(len(offer.devices) for offer in found), len(reported), name)
 
     def test_short_addresses_stand_beside_each_line(self) -> None:

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Select the PCI devices that a node reports, by the three options of OpenNebula's ``pci.conf``.
+
+Source: src/im_mad/remotes/node-probes.d/pci.conf and pci.rb of OpenNebula. Since OpenNebula 7.0 oned itself selects
+among what a node reports by PCI_FILTER and PCI_SHORT_ADDRESS of the host or its cluster (HostSharePCI.cc).
+"""
+
+import dataclasses
+import fnmatch
+import re
+from collections.abc import Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class PciFilter:
+    """:ivar ids: ``VENDOR:DEVICE:CLASS``; an asterisk, nothing or a part that is left out is any. Several in one text
+        have commas between
+    :ivar short_addresses: as oned shows them (SHORT_ADDRESS); none for any
+    :ivar names: regular expressions that are looked for in DEVICE_NAME, whatever the case; none for any
+    """
+
+    ids: Sequence[str] = ("*:*:*",)
+    short_addresses: Sequence[str] = ()
+    names: Sequence[str] = ()
+
+    def passes(self, ids: Sequence[str], short_address: str, name: str) -> bool:
+        """Return whether a device is reported: each of the three options must let it pass.
+
+        :param ids: vendor, product and class
+        """
+        return (any(_match(one, ids) for text in self.ids for one in text.split(","))
+                and (not self.short_addresses or short_address in self.short_addresses)
+                and (not self.names or any(re.search(one, name, re.IGNORECASE) for one in self.names)))
+
+
+def _match(wanted: str, ids: Sequence[str]) -> bool:
+    parts = [part.strip().lower() or "*" for part in wanted.split(":")]
+    return all(fnmatch.fnmatchcase(found, part) for found, part in zip(ids, parts, strict=False))
