@@ -15,6 +15,7 @@ from containerhost.reports.allocations import remedy
 
 NAME = "devices"
 _AWAY = re.compile("it needs a reset or a power cycle")
+_RESTART = re.compile("restart of the|Reboot|restart the host|only \"")
 _RESET = re.compile("`containerhost scrub`|its driver asks for|since it was last reset|it must be reset")
 
 
@@ -41,6 +42,8 @@ def _repair(complaint: str, device_id: str) -> str:
     """Return what to do: a scrub needs a device that answers, and blocks one that it cannot clean."""
     if _AWAY.search(complaint):
         return "reset or power-cycle the host or the card; it is well at the next look"
+    if _RESTART.search(complaint):
+        return "restart the host once no container needs it any more; a reset of the device alone does not help"
     if _RESET.search(complaint):
         return (f"reset it: `containerhost scrub {device_id}` while nobody has it, else a hard reboot of the server or "
                 "VM that has it")

@@ -24,4 +24,4 @@ def of_function(host: Host, directory: str, address: str, driver: str | None, *,
     answers = health_of((*response_findings(host, directory), *driver_findings(driver)))
     link = WELL if virtual else health_of((*lane_findings(host, directory),
                                            *aer_findings(host, directory, log.counted(address))))
-    return answers + log.health(address) + link
+    return answers + log.health(address, driver) + link

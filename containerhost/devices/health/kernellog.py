@@ -41,10 +41,10 @@ def mark(address: str, counters: Mapping[str, int]) -> str:
 class DriverLog(abc.ABC):
     """Read one driver's kernel messages. Keeps a few numbers for each of at most :data:`DEVICES_LIMIT` devices.
 
-    :cvar prefix: what its messages begin with
+    :cvar prefix: what its messages begin with, one text or several
     """
 
-    prefix: ClassVar[str]
+    prefix: ClassVar[str | tuple[str, ...]]
 
     @abc.abstractmethod
     def take(self, text: str) -> None:
@@ -56,7 +56,8 @@ class DriverLog(abc.ABC):
 
     @abc.abstractmethod
     def health(self) -> Mapping[str, Health]:
-        """Return what is wrong with each device of which something was said, by PCI address."""
+        """Return what is wrong with each device of which something was said, by PCI address; by a driver's name, what
+        is wrong with all devices of that driver."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +71,10 @@ class Log:
     counters: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
     readable: bool = True
 
-    def health(self, address: str) -> Health:
-        return self.by_address.get(address, WELL)
+    def health(self, address: str, driver: str | None = None) -> Health:
+        """:param driver: that is bound to the device
+        """
+        return self.by_address.get(address, WELL) + self.by_address.get(driver or "", WELL)
 
     def counted(self, address: str) -> Mapping[str, int]:
         """Return the device's error counters when it was last reset."""
@@ -83,7 +86,8 @@ class Reader:
 
     def __init__(self, drivers: Collection[DriverLog]) -> None:
         self._drivers = drivers
-        self._telling = tuple(word.encode() for word in (_OWN, *(driver.prefix for driver in drivers)))
+        self._telling = tuple(word.encode() for word in (_OWN, *(prefix for driver in drivers for prefix in (
+            (driver.prefix,) if isinstance(driver.prefix, str) else driver.prefix))))
         self._counters: dict[str, Mapping[str, int]] = {}
         self._part = b""
 

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from containerhost.devices import health
+from containerhost.devices.health.kernellog import DriverLog
 from containerhost.devices.model import CharNode, Device, Kind, NodeUse, PciFunction
 from containerhost.vendors import base
+from containerhost.vendors.drmlog import AmdgpuLog
 
 
 class Amd(base.GpuVendor):
@@ -21,6 +23,7 @@ class Amd(base.GpuVendor):
     vendor_id: ClassVar[str] = "1002"
     pci_vendors: ClassVar[Mapping[str, str]] = {"1002": "Advanced Micro Devices, Inc. [AMD/ATI]"}
     drivers: ClassVar[frozenset[str]] = frozenset({"amdgpu"})
+    driver_log: ClassVar[type[DriverLog] | None] = AmdgpuLog
 
     def describe(self, function: PciFunction) -> tuple[Device, ...]:
         nodes, complaints = self.render_nodes(function)

@@ -4,8 +4,10 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
+from containerhost.devices.health.kernellog import DriverLog
 from containerhost.devices.model import Device, Kind, PciFunction
 from containerhost.vendors import base
+from containerhost.vendors.drmlog import IntelLog
 
 
 class Intel(base.GpuVendor):
@@ -13,6 +15,7 @@ class Intel(base.GpuVendor):
     vendor_id: ClassVar[str] = "8086"
     pci_vendors: ClassVar[Mapping[str, str]] = {"8086": "Intel Corporation"}
     drivers: ClassVar[frozenset[str]] = frozenset({"i915", "xe"})
+    driver_log: ClassVar[type[DriverLog] | None] = IntelLog
 
     @classmethod
     def claims(cls, function: PciFunction) -> bool:

@@ -96,7 +96,7 @@ def _linked(address: str) -> set[str]:
 
 
 def _refused(address: str, linked: Sequence[str], error: HostActionFailed) -> ResetRefused:
-    """Return the error for a GPU that a client has: what to do, who has it as far as that is known, the tool's words."""
+    """Return the error for a GPU that a client has: what to do, which program has it if known, the tool's words."""
     then = f"then `containerhost scrub {address}`"
     users = hostusers.of_nodes([*nodes(Host(), address), *(node for peer in linked for node in nodes(Host(), peer))])
     if users:

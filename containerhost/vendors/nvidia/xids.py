@@ -67,6 +67,7 @@ XIDS: dict[int, tuple[str, str]] = {
     158: ("GPU fatal timeout", "RESET_GPU"),
 }
 NVLINK5 = range(144, 151)  # each tells in its own words whether it is fatal
+RESET_CODES = frozenset({0, 1, 4})  # NVML_GPU_RECOVERY_ACTION_: NONE, GPU_RESET, DRAIN_AND_RESET (nvml.h)
 RECOVERY = 154  # tells in its own words what must be done, and later that nothing must
 
 FATAL = Rule(
@@ -79,13 +80,24 @@ FATAL = Rule(
 ACTION = Rule(
     name="xid-recovery-action", verdict=Verdict.SICK, reads="NVRM: Xid 154 in /dev/kmsg",
     says="Xid 154: its driver asks for \"{action}\"", well=FATAL.well, source=CATALOG)
+# No reset settles these: the kernel's log begins anew with the host, and the driver tells when it asks for nothing.
+OTHER_ACTION = Rule(
+    name="xid-other-action", verdict=Verdict.SICK, reads="NVRM: Xid 154 in /dev/kmsg",
+    says="Xid 154: only \"{action}\" helps, which a reset of the GPU does not do",
+    well="the host was restarted, or Xid 154 tells that no action is needed", source=CATALOG)
+SWITCH = Rule(
+    name="nvswitch-sxid-fatal", verdict=Verdict.SICK, reads="nvidia-nvswitch: SXid in /dev/kmsg",
+    says="NVSwitch {switch} had a fatal error (SXid {number}), which ends traffic between GPUs: restart the host, or "
+         "end what uses GPUs, load the driver anew and start Fabric Manager",
+    well="the host was restarted, or the driver was loaded anew",
+    source="NVIDIA Fabric Manager User Guide, \"NVSwitch SXid Error Codes\"")
 PASSING = Rule(
     name="xid-passing", verdict=Verdict.NOTE, reads="NVRM: Xid in /dev/kmsg",
     says="{what}: {kind}", well=FATAL.well, source=CATALOG)
 UNKNOWN = Rule(
     name="xid-unknown", verdict=Verdict.NOTE, reads="NVRM: Xid in /dev/kmsg",
     says="{what}: see NVIDIA's Xid catalog", well=FATAL.well, source=CATALOG)
-RULES = (FATAL, ACTION, PASSING, UNKNOWN)
+RULES = (FATAL, ACTION, OTHER_ACTION, SWITCH, PASSING, UNKNOWN)
 
 _TEXTS = {Kind.APPLICATION: "an error of the application that used it", Kind.RECOVERED: "the GPU dealt with it"}
 
@@ -97,12 +109,19 @@ class Xid:
     :ivar count: how often
     :ivar fatal: the message itself calls it fatal
     :ivar action: what Xid 154 asks for, in the driver's words
+    :ivar code: and as its number
     """
 
     number: int
     count: int = 1
     fatal: bool = False
     action: str = ""
+    code: int = 1
+
+    @property
+    def settled_by_reset(self) -> bool:
+        """Return whether a GPU that nobody has needs no more than a reset."""
+        return self.code in RESET_CODES
 
 
 def xid_findings(xids: Iterable[Xid]) -> Iterator[Finding]:
@@ -111,7 +130,7 @@ def xid_findings(xids: Iterable[Xid]) -> Iterator[Finding]:
 
 def _finding(xid: Xid) -> Finding:
     if xid.number == RECOVERY:
-        return ACTION.finds(action=xid.action)
+        return (ACTION if xid.settled_by_reset else OTHER_ACTION).finds(action=xid.action)
     meaning, action = XIDS.get(xid.number, ("", ""))
     if xid.number in NVLINK5:
         meaning, action = "NVLink 5 error", "WORKFLOW_NVLINK_ERR" if xid.fatal else "IGNORE"

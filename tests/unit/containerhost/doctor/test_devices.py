@@ -15,6 +15,7 @@ from containerhost.doctor import daemons, devices, drivers, gpudirect, iommu, vf
 from containerhost.engines.docker import features as docker_features
 from containerhost.engines.lxd import features as lxd_features
 from containerhost.findings import Severity
+from containerhost.vendors import drmlog
 from containerhost.vendors.net import ports
 from containerhost.vendors.nvidia import installation, nvmlhealth, xids
 from tests.unit.containerhost.doctor.cases import DoctorCase
@@ -60,6 +61,8 @@ class DevicesTest(DoctorCase):
         for rule in (xids.FATAL, xids.ACTION, nvmlhealth.RECOVERY, nvmlhealth.UNCORRECTED, bus.FATAL):
             remedy = devices._repair(rule.says.format_map(collections.defaultdict(lambda: "Xid 48")), GPU)
             self.assertIn(f"`containerhost scrub {GPU}`", remedy, rule.says)
+        for rule in (xids.OTHER_ACTION, xids.SWITCH, drmlog.WEDGED):
+            self.assertIn("restart the host", devices._repair(rule.says, GPU), rule.says)
         for rule in (basics.SILENT, basics.NO_DRIVER, nvmlhealth.LOST, ports.NO_CABLE):
             remedy = devices._repair(rule.says, GPU)
             self.assertNotIn("scrub", remedy, rule.says)

@@ -51,7 +51,7 @@ def health(*xids: Xid) -> Health:
 
 class Reading(testtools.TestCase):
     def test_what_is_kept(self) -> None:
-        none, reset = "0x0 (None)", "0x1 (GPU Reset Required)"
+        none, reset, reboot = "0x0 (None)", "0x1 (GPU Reset Required)", "0x2 (Node Reboot Required)"
         for records, expected in (
             ([], []),
             ([xid(79, "pid=12, GPU has fallen off the bus.")], [Xid(79)]),
@@ -64,7 +64,8 @@ class Reading(testtools.TestCase):
              [Xid(149, 3, fatal=True)]),
             # Only NVLink 5 says it in words: a process may be called anything.
             ([xid(31, "name= Fatal , Ch 8")], [Xid(31)]),
-            ([recovery(none, reset)], [Xid(154, action="GPU Reset Required")]),
+            ([recovery(none, reset)], [Xid(154, action="GPU Reset Required", code=1)]),
+            ([recovery(none, reboot)], [Xid(154, action="Node Reboot Required", code=2)]),
             ([xid(95), recovery(none, reset), recovery(reset, none)], []),
             ([xid(154, "name=evil")], []),
             # What resolves a complaint, and what does not.
@@ -72,6 +73,12 @@ class Reading(testtools.TestCase):
             ([xid(48), record(LOADED), xid(79)], [Xid(79)]),
             ([xid(48), marked()], []),
             ([xid(48), marked(OTHER)], [Xid(48)]),
+            ([recovery(none, reset), marked()], []),
+            ([recovery(none, "0x4 (Drain and Reset)"), marked()], []),
+            # A reset is not what the driver asked for.
+            ([xid(48), recovery(none, reboot), marked()], [Xid(154, action="Node Reboot Required", code=2)]),
+            ([recovery(none, reboot), record(LOADED)], [Xid(154, action="Node Reboot Required", code=2)]),
+            ([recovery(none, reboot), marked(), recovery(reboot, none)], []),
             ([xid(48), marked(), xid(62)], [Xid(62)]),
             ([xid(48), record(kernellog.mark(GPU, {}))], [Xid(48)]),  # the kernel itself marks nothing
             # What no kernel writes.
@@ -83,6 +90,37 @@ class Reading(testtools.TestCase):
             # However the pieces come.
             pieces = (bytes([byte]) for byte in b"".join(records))
             self.assertEqual(tuple(expected), read_xids(*pieces).xids(GPU), records)
+
+    def test_drm_drivers_that_gave_up_on_a_gpu(self) -> None:
+        amd, xe, i915 = "amdgpu 0000:83:00.0: ", "xe 0000:9a:00.0: ", "i915 0000:00:02.0: "
+        for address, lines, sick in (
+            ("0000:83:00.0", [f"{amd}amdgpu: GPU reset end with ret = -110"], True),
+            ("0000:83:00.0", [f"{amd}GPU reset end with ret = -22"], True),
+            ("0000:83:00.0", [f"{amd}[drm] device wedged, needs recovery"], True),
+            ("0000:83:00.0", [f"{amd}[drm] device wedged, but recovered through reset"], False),
+            ("0000:83:00.0", [f"{amd}amdgpu: GPU reset begin!"], False),
+            ("0000:83:00.0", [f"{amd}amdgpu: GPU reset end with ret = -110", f"{amd}amdgpu: GPU reset(2) succeeded!"],
+             False),
+            ("0000:83:00.0", [f"{amd}amdgpu: GPU reset end with ret = -110",
+                              "[drm] Initialized amdgpu 3.54.0 20150101 for 0000:83:00.0 on minor 0"], False),
+            ("0000:9a:00.0", [f"{xe}[drm] *ERROR* CRITICAL: Xe has declared device 0000:9a:00.0 as wedged."], True),
+            ("0000:9a:00.0", [f"{xe}[drm] device wedged, needs recovery",
+                              f"{xe}[drm] Initialized xe 1.1.0 for 0000:9a:00.0 on minor 1"], False),
+            ("0000:00:02.0", [f"{i915}[drm] *ERROR* GT0: Failed to reset chip."], True),
+        ):
+            found = read(*map(record, lines)).health(address)
+            self.assertEqual(sick, "its driver gave up on it" in "".join(found.complaints), lines)
+            self.assertEqual(WELL, read(*map(record, lines), marked(address)).health(address))
+            self.assertEqual(WELL, read(*(record(line, facility=1) for line in lines)).health(address))
+
+    def test_fatal_error_of_a_switch_is_that_of_all_gpus_of_the_driver(self) -> None:
+        switch = "nvidia-nvswitch1: SXid (PCI:0000:84:00.0): 20034, {}, Link 30 LTSSM Fault Up"
+        found = read(record(switch.format("Fatal")), marked(GPU))
+        self.assertIn("NVSwitch 0000:84:00.0 had a fatal error (SXid 20034)", found.health(GPU, "nvidia").complaints[0])
+        self.assertEqual((WELL, WELL), (found.health(GPU, "vfio-pci"), found.health(GPU)))
+        for lines in ([switch.format("Non-fatal")], [switch.format("Fatal"), LOADED]):
+            self.assertEqual(WELL, read(*map(record, lines)).health(GPU, "nvidia"))
+        self.assertEqual(found, kernellog.restored(kernellog.plain(found)))
 
     def test_gpus_are_told_apart(self) -> None:
         log = read_xids(xid(48), xid(79, gpu="0000:af:00"))

@@ -9,6 +9,7 @@ from containerhost.devices.health import basics, bus
 from containerhost.devices.health.rules import Health, Verdict, health_of
 from containerhost.devices.model import LinkLayer
 from containerhost.devices.scan import scan
+from containerhost.vendors import drmlog
 from containerhost.vendors.net import ports
 from containerhost.vendors.nvidia import nvmlhealth, xids
 from containerhost.vendors.nvidia.nvmlhealth import State
@@ -17,7 +18,7 @@ from tests.unit.containerhost.health.test_kernellog import marked, record, xid
 from tests.unit.containerhost.hosts import Broken
 
 GPU, SLICED, PF, VF, ETHERNET_PF = "0000:3b:00.0", "0000:3c:00.0", "0000:5e:00.0", "0000:5e:00.1", "0000:d8:00.0"
-RULES = (*basics.RULES, *bus.RULES, *nvmlhealth.RULES, *ports.RULES, *xids.RULES)
+RULES = (drmlog.WEDGED, *basics.RULES, *bus.RULES, *nvmlhealth.RULES, *ports.RULES, *xids.RULES)
 
 
 def names(findings: object) -> list[str]:
@@ -42,6 +43,7 @@ class Xids(testtools.TestCase):
         for found, rule in (
             (Xid(48), xids.FATAL), (Xid(79), xids.FATAL), (Xid(95), xids.FATAL), (Xid(119), xids.FATAL),
             (Xid(74), xids.FATAL), (Xid(149, fatal=True), xids.FATAL), (Xid(154, action="X"), xids.ACTION),
+            (Xid(154, action="X", code=2), xids.OTHER_ACTION), (Xid(154, action="X", code=9), xids.OTHER_ACTION),
             (Xid(13), xids.PASSING), (Xid(31), xids.PASSING), (Xid(43), xids.PASSING), (Xid(45), xids.PASSING),
             (Xid(63), xids.PASSING), (Xid(94), xids.PASSING), (Xid(149), xids.PASSING), (Xid(999), xids.UNKNOWN),
         ):
@@ -50,13 +52,13 @@ class Xids(testtools.TestCase):
 
     def test_words(self) -> None:
         (fatal, app, other, asked) = (finding.text for finding in xids.xid_findings(
-            [Xid(48, 3), Xid(31), Xid(999, 2), Xid(154, action="Node Reboot Required")]))
+            [Xid(48, 3), Xid(31), Xid(999, 2), Xid(154, action="Node Reboot Required", code=2)]))
         self.assertEqual("Xid 48 (double bit ECC error), 3 times: NVIDIA's catalog asks for RESET_GPU; "
                          "a hard reboot of the server or VM that holds it resets it, or `containerhost scrub` while "
                          "nobody does", fatal)
         self.assertEqual("Xid 31 (GPU memory page fault): an error of the application that used it", app)
         self.assertEqual("Xid 999, 2 times: see NVIDIA's Xid catalog", other)
-        self.assertEqual('Xid 154: its driver asks for "Node Reboot Required"', asked)
+        self.assertEqual('Xid 154: only "Node Reboot Required" helps, which a reset of the GPU does not do', asked)
 
 
 class Gpus(testtools.TestCase):
