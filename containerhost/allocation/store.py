@@ -4,7 +4,8 @@
 The records are the host's own truth, whatever the clouds believe. They survive a kill at any instruction: a file
 changes as a whole or not at all, and a claim of several devices is announced in a journal first, so that the next
 process that takes the lock undoes an interrupted claim. A record that cannot be read makes every claim fail (fail
-closed). Fields and versions of other releases: :mod:`containerhost.linux.records`.
+closed), and what its own consumer does: a file beside it names the consumer that claimed the device last. Fields and
+versions of other releases: :mod:`containerhost.linux.records`.
 """
 
 import contextlib
@@ -33,7 +34,7 @@ WORK_TIMEOUT = 300.0  # seconds; a holder of a device's lock may reset several d
 VERSION = 2  # 1 has neither version nor state nor boot_id
 OF_BOOT = frozenset({"netdev"})  # settings of ``restore`` that end with the host's boot: the next one names interfaces
 _LOCK, _JOURNAL = ".lock", ".claim"
-_SUFFIX = ".json"
+_SUFFIX, _LAST_SUFFIX = ".json", ".last"
 # A device id is a PCI address and perhaps a part; as a file name its slashes are pluses.
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z:._-]*(?:/[0-9A-Za-z][0-9A-Za-z:._-]*)*")
 
@@ -119,6 +120,8 @@ class AllocationStore:
             held = self._claimable(devices, consumer, related)
             wanted = {device.id: Allocation(device.id, consumer, boot_id=self._host.boot_id, since=now())
                       for device in devices if device.id not in held}
+            for name in wanted:
+                self._put(_last_name(_file_name(name)), json.dumps(dataclasses.asdict(consumer)))
             self._add(list(wanted.values()))
 
     def require_claimable(self, devices: Sequence[Device], consumer: Consumer,
@@ -151,7 +154,7 @@ class AllocationStore:
         :raises DeviceHeld: another consumer does
         """
         with self._locked():
-            record = self._owned(self._read(), device_id, consumer)
+            record = self._owned(device_id, consumer)
             merged = {**restore, **record.restore} if self.in_this_boot(record) else {**record.restore, **restore}
             state = State.PREPARED if record.state is State.CLAIMED else record.state
             record = self._moved(record, state, restore=merged)
@@ -165,10 +168,8 @@ class AllocationStore:
         :raises DeviceHeld: another consumer does, or it is blocked
         """
         with self._locked():
-            records = self._read()
-            for device_id in device_ids:
-                self._write(self._moved(self._owned(records, device_id, consumer), State.ATTACHED, container=None,
-                                        holders=None))
+            for record in [self._owned(device_id, consumer) for device_id in device_ids]:
+                self._write(self._moved(record, State.ATTACHED, container=None, holders=None))
 
     def detach(self, device_ids: Iterable[str], consumer: Consumer, container: int | None) -> None:
         """Record that the consumer's container does not have the devices, which stay allocated to it; call it after the
@@ -180,9 +181,8 @@ class AllocationStore:
         """
         process = None if container is None else Process.of(container)
         with self._locked():
-            records = self._read()
-            for device_id in device_ids:
-                self._write(self._moved(self._owned(records, device_id, consumer), State.DETACHED, container=process,
+            for record in [self._owned(device_id, consumer) for device_id in device_ids]:
+                self._write(self._moved(record, State.DETACHED, container=process,
                                         holders=() if process is None else (process,)))
 
     def begin_cleaning(self, device_id: str, container: Process | None = None,
@@ -195,7 +195,7 @@ class AllocationStore:
         """
         with self._locked():
             known = {} if holders is None else {"container": container, "holders": tuple(holders)}
-            record = self._moved(self._record(self._read(), device_id), State.CLEANING, **known)
+            record = self._moved(self._record(device_id), State.CLEANING, **known)
             self._write(record)
             return record
 
@@ -205,7 +205,7 @@ class AllocationStore:
         :raises DeviceNotFound: nobody holds the device
         """
         with self._locked():
-            self._write(self._moved(self._record(self._read(), device_id), State.BLOCKED, blocked=reason))
+            self._write(self._moved(self._record(device_id), State.BLOCKED, blocked=reason))
 
     def free(self, device_id: str) -> None:
         """Release a blocked device whatever consumer it had, because somebody cleaned it by hand.
@@ -214,7 +214,7 @@ class AllocationStore:
         :raises DeviceHeld: it is not blocked, so its consumer may be using it
         """
         with self._locked():
-            record = self._record(self._read(), device_id)
+            record = self._record(device_id)
             if record.blocked is None:
                 raise DeviceHeld(f"device {device_id} is not blocked: {record.consumer} holds it")
             self._remove([device_id])
@@ -224,19 +224,21 @@ class AllocationStore:
 
         :raises DeviceHeld: another consumer has it, it is blocked, or it is not clean
         """
-        with self._locked():
-            record = self._read().get(device_id)
-            if record is not None:
-                self._refuse_other(record, consumer)
-                if record.state is State.BLOCKED:
-                    raise DeviceHeld(f"device {device_id} is not free: {record.blocked}; clean it, then "
-                                     f"`containerhost unblock {device_id}`")
-                require_transition(device_id, record.state, State.FREE)
-                self._remove([device_id])
+        with self._locked(), contextlib.suppress(DeviceNotFound):
+            record = self._record(device_id)
+            self._refuse_other(record, consumer)
+            if record.state is State.BLOCKED:
+                raise DeviceHeld(f"device {device_id} is not free: {record.blocked}; clean it, then "
+                                 f"`containerhost unblock {device_id}`")
+            require_transition(device_id, record.state, State.FREE)
+            self._remove([device_id])
 
     def held_by(self, consumer: Consumer) -> dict[str, Allocation]:
-        """Return the consumer's records by device id, blocked ones included."""
-        return {name: record for name, record in self.records().items() if record.consumer == consumer}
+        """Return the consumer's records by device id, blocked ones included.
+
+        :raises AllocationsUnreadable: a record cannot be read that may be the consumer's
+        """
+        return {name: record for name, record in self._read(consumer).items() if record.consumer == consumer}
 
     def consumers_of(self, driver: str, engine: str) -> frozenset[Consumer]:
         """Return the containers of this driver and engine that have devices."""
@@ -256,15 +258,19 @@ class AllocationStore:
 
     # Reading
 
-    @staticmethod
-    def _record(records: Mapping[str, Allocation], device_id: str) -> Allocation:
-        record = records.get(device_id)
-        if record is None:
-            raise DeviceNotFound(f"no container holds device {device_id}")
-        return record
+    def _record(self, device_id: str) -> Allocation:
+        """Read one record; those of other devices need not be readable.
 
-    def _owned(self, records: Mapping[str, Allocation], device_id: str, consumer: Consumer) -> Allocation:
-        record = self._record(records, device_id)
+        :raises DeviceNotFound: nobody holds the device
+        :raises AllocationsUnreadable: its record cannot be read
+        """
+        path = self._root / _file_name(device_id)
+        if not os.path.lexists(path):
+            raise DeviceNotFound(f"no container holds device {device_id}")
+        return _parse(path)
+
+    def _owned(self, device_id: str, consumer: Consumer) -> Allocation:
+        record = self._record(device_id)
         self._refuse_other(record, consumer)
         return record
 
@@ -273,18 +279,37 @@ class AllocationStore:
         if record.consumer != consumer:
             raise DeviceHeld(f"device {record.device_id} belongs to {record.consumer}, not to {consumer}")
 
-    def _read(self) -> dict[str, Allocation]:
+    def _read(self, consumer: Consumer | None = None) -> dict[str, Allocation]:
+        """Read all records.
+
+        :param consumer: leave out what cannot be read and another consumer claimed last
+        """
         found = {}
         for name in self._names():
             try:
                 record = _parse(self._root / name)
-            except AllocationsUnreadable:
-                # Somebody who looks without the lock may meet a record that is released under his eyes.
+            except AllocationsUnreadable as error:
+                # A reader without the lock may meet a record that is being released.
                 if not os.path.lexists(self._root / name):
                     continue
-                raise
+                last = self._last(name)
+                if consumer is not None and last not in (None, consumer):
+                    continue
+                words = f"{error}; it was last claimed by {last}" if last else str(error)
+                raise AllocationsUnreadable(words) from error
             found[record.device_id] = record
         return found
+
+    def _last(self, name: str) -> Consumer | None:
+        """Return the consumer that claimed a device last; None if that is unknown.
+
+        :param name: of the file of the device's record
+        """
+        try:
+            found = Consumer(**_load(self._root / _last_name(name)))
+        except (AllocationsUnreadable, TypeError):
+            return None
+        return found if all(isinstance(text, str) for text in dataclasses.astuple(found)) else None
 
     def _names(self) -> list[str]:
         try:
@@ -410,6 +435,10 @@ def _file_name(device_id: str) -> str:
     if not _ID.fullmatch(device_id):
         raise DeviceNotFound(f"{device_id!r} is no device id: use an id that `containerhost list` shows")
     return device_id.replace("/", "+") + _SUFFIX
+
+
+def _last_name(name: str) -> str:
+    return f".{name.removesuffix(_SUFFIX)}{_LAST_SUFFIX}"
 
 
 def _content(record: Allocation) -> dict[str, Any]:

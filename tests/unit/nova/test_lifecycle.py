@@ -169,6 +169,15 @@ class RemoveTest(LifecycleTest):
             self.world.lifecycle.remove(None, server)
             self.assertEqual({}, self.leftovers())
 
+    def test_unreadable_record_of_another_servers_device_keeps_none(self) -> None:
+        self.spawn(records.instance(("gpu", GPU_0)))
+        (self.directory / "owners" / f"{GPU_0}.json").write_text("")
+        other = records.instance(id=43, uuid=records.IMAGE)
+        self.spawn(other)
+        self.world.lifecycle.remove(None, other)
+        self.assertEqual(["instance-0000002a"], list(self.world.engine.specs))
+        self.assertRaises(errors.AllocationsUnreadable, self.world.lifecycle.remove, None, records.instance())
+
     def test_works_when_the_engine_lost_the_container(self) -> None:
         server = records.instance(("gpu", GPU_0), config_drive="True")
         self.spawn(server)

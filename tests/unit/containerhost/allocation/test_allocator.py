@@ -260,6 +260,15 @@ class TestAcquire(AllocatorTestCase):
         self.assertRaises(errors.AllocationsUnreadable, self.acquire, "c2", self.gpus[1].id)
         self.assertRaises(errors.AllocationsUnreadable, self.allocator.release, consumer("c1"))
 
+    def test_unreadable_record_keeps_no_other_consumer_from_release(self):
+        self.acquire("c1", self.gpus[0].id)
+        self.acquire("c2", self.gpus[1].id)
+        (self.store._root / f"{self.gpus[0].id}.json").write_text("")
+        self.assertEqual((), self.allocator.release(consumer("c3")))
+        self.assertEqual((), self.allocator.release(consumer("c2")))
+        self.assertEqual([], list(self.store._root.glob(f"{self.gpus[1].id}.json")))
+        self.assertRaises(errors.AllocationsUnreadable, self.allocator.release, consumer("c1"))
+
 
 class TestGrants(AllocatorTestCase):
     def test_only_for_what_is_held(self):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import contextlib
+import dataclasses
 import errno
 import json
 import os
@@ -187,6 +188,35 @@ class FailClosed(StoreTestCase):
                 error = self.assertRaises(AllocationsUnreadable, attempt)
                 self.assertIn(str(self.file), str(error))
             self.assertEqual(content, self.file.read_bytes())
+
+    def test_unreadable_record_of_another_consumer_keeps_nothing_from_release(self):
+        self.store.claim([OTHER], BERT, related)
+        self.file.write_bytes(b"")
+        self.assertEqual([OTHER.id], list(self.store.held_by(BERT)))
+        self.store.attach([OTHER.id], BERT)
+        self.store.begin_cleaning(OTHER.id)
+        self.store.release(OTHER.id, BERT)
+        self.assertEqual({}, self.store.held_by(BERT))
+        error = self.assertRaises(AllocationsUnreadable, self.store.claim, [OTHER], BERT, related)
+        self.assertIn(f"last claimed by {ANNA}", str(error))
+
+    def test_unreadable_record_that_may_be_the_consumers_own_is_refused(self):
+        last = self.root / f".{GPU.id}.last"
+        self.file.write_bytes(b"")
+        self.assertRaises(AllocationsUnreadable, self.store.held_by, ANNA)
+        for content in (None, "", "[1]", "{}", json.dumps(dataclasses.asdict(ANNA) | {"uuid": 1})):
+            last.unlink(missing_ok=True)
+            if content is not None:
+                last.write_text(content)
+            for consumer in (ANNA, BERT):
+                self.assertRaises(AllocationsUnreadable, self.store.held_by, consumer)
+
+    def test_unreadable_record_names_who_claimed_the_device_last(self):
+        self.store.release(GPU.id, ANNA)
+        self.store.claim([GPU], BERT, related)
+        self.file.write_bytes(b"")
+        self.assertEqual({}, self.store.held_by(ANNA))
+        self.assertRaises(AllocationsUnreadable, self.store.held_by, BERT)
 
     def test_a_record_that_is_no_file(self):
         self.file.unlink()
