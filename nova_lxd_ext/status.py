@@ -17,7 +17,7 @@ from oslo_upgradecheck import upgradecheck
 from oslo_upgradecheck.upgradecheck import Code, Result
 
 from containerhost import errors
-from containerhost.allocation import store
+from containerhost.allocation.record import VERSION
 from containerhost.allocation.states import State
 from containerhost.allocation.store import Allocation, AllocationStore
 from containerhost.devices import taints
@@ -90,14 +90,14 @@ def engine_of(options: cfg.ConfigOpts) -> Engine:
 def _complaints(records: Iterable[Allocation]) -> Iterator[str]:
     """Yield what the operator should know of allocations before the services restart."""
     for record in records:
-        version = record.rest.get("version", store.VERSION)
+        version = record.rest.get("version", VERSION)
         if record.blocked is not None:
             yield f"{record.device_id} is blocked: {record.blocked}"
         elif record.state in IN_PROGRESS:
             yield (f"{record.device_id} is {record.state} for {record.consumer}: a request is in progress, or was "
                    "interrupted; nova-compute finishes or undoes it at its start")
-        if version > store.VERSION:
-            yield (f"the record of {record.device_id} has version {version}, this release writes {store.VERSION}: a "
+        if version > VERSION:
+            yield (f"the record of {record.device_id} has version {version}, this release writes {VERSION}: a "
                    "later release was here. What it wrote is kept")
 
 

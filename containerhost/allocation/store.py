@@ -18,10 +18,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from containerhost.allocation.record import (
+    SUFFIX,
+    Allocation,
+    Consumer,
+    content,
+    file_name,
+    last_name,
+    load,
+    parse,
+    parse_journal,
+)
 from containerhost.allocation.states import State, require_transition
 from containerhost.devices.model import Device
 from containerhost.errors import AllocationsUnreadable, DeviceBusy, DeviceHeld, DeviceNotFound
-from containerhost.linux import records
 from containerhost.linux.files import UNFINISHED, Directory, sync
 from containerhost.linux.lock import FileLock
 from containerhost.process.processes import Process
@@ -31,58 +41,11 @@ from containerhost.sysfs import Host
 DIRECTORY = Path("/var/lib/containerhost/owners")
 LOCK_TIMEOUT = 30.0  # seconds; a holder of the lock writes a few small files
 WORK_TIMEOUT = 300.0  # seconds; a holder of a device's lock may reset several devices, each of which has time limits
-VERSION = 2  # 1 has neither version nor state nor boot_id
 OF_BOOT = frozenset({"netdev"})  # settings of ``restore`` that end with the host's boot: the next one names interfaces
 _LOCK, _JOURNAL = ".lock", ".claim"
-_SUFFIX, _LAST_SUFFIX = ".json", ".last"
-# A device id is a PCI address and perhaps a part; as a file name its slashes are pluses.
-_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z:._-]*(?:/[0-9A-Za-z][0-9A-Za-z:._-]*)*")
 
 # ``gi`` of gi1/ci0, ``share`` of share0, nothing of a whole device.
 _DIVISION = re.compile(r"[a-z]*")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Consumer:
-    """A container: which driver made it (``nova``), on which engine (``lxd``), its name there, the cloud's uuid."""
-
-    driver: str
-    engine: str
-    container: str
-    uuid: str
-
-    def __str__(self) -> str:
-        return f"{self.engine} container {self.container} ({self.driver} {self.uuid})"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Allocation:
-    """:ivar restore: what the device must be set back to before it is free, by the name of the setting
-    :ivar blocked: why nobody may have the device, not even its last consumer; None when it is not blocked. It stays
-        while the device is cleaned once more
-    :ivar boot_id: the host's boot in which the state was written; None if unknown
-    :ivar since: when the device came into its state, in UTC as ISO 8601; None if unknown
-    :ivar container: first process of the consumer's container, if that ran on without the device
-    :ivar holders: first processes of all containers that may have had the device and ran when it was taken away; None
-        if unknown
-    :ivar rest: what other releases wrote of it
-    """
-
-    device_id: str
-    consumer: Consumer
-    restore: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    blocked: str | None = None
-    state: State = State.CLAIMED
-    boot_id: str | None = dataclasses.field(default=None, compare=False)
-    since: str | None = dataclasses.field(default=None, compare=False)
-    container: Process | None = dataclasses.field(default=None, compare=False)
-    holders: tuple[Process, ...] | None = dataclasses.field(default=None, compare=False)
-    rest: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
-
-    @property
-    def netdevs(self) -> tuple[str, ...]:
-        """Return the names of a network function's interfaces on the host, in the order of its ports."""
-        return tuple(self.restore.get("netdev", "").split())
 
 
 class AllocationStore:
@@ -115,13 +78,13 @@ class AllocationStore:
         :raises AllocationsUnreadable: the records cannot be trusted, or stay locked
         """
         for device in devices:
-            _file_name(device.id)  # an id that cannot be a file's name is refused before anything changes
+            file_name(device.id)  # an id that cannot be a file's name is refused before anything changes
         with self._locked():
             held = self._claimable(devices, consumer, related)
             wanted = {device.id: Allocation(device.id, consumer, boot_id=self._host.boot_id, since=now())
                       for device in devices if device.id not in held}
             for name in wanted:
-                self._put(_last_name(_file_name(name)), json.dumps(dataclasses.asdict(consumer)))
+                self._put(last_name(file_name(name)), json.dumps(dataclasses.asdict(consumer)))
             self._add(list(wanted.values()))
 
     def require_claimable(self, devices: Sequence[Device], consumer: Consumer,
@@ -264,10 +227,10 @@ class AllocationStore:
         :raises DeviceNotFound: nobody holds the device
         :raises AllocationsUnreadable: its record cannot be read
         """
-        path = self._root / _file_name(device_id)
+        path = self._root / file_name(device_id)
         if not os.path.lexists(path):
             raise DeviceNotFound(f"no container holds device {device_id}")
-        return _parse(path)
+        return parse(path)
 
     def _owned(self, device_id: str, consumer: Consumer) -> Allocation:
         record = self._record(device_id)
@@ -287,7 +250,7 @@ class AllocationStore:
         found = {}
         for name in self._names():
             try:
-                record = _parse(self._root / name)
+                record = parse(self._root / name)
             except AllocationsUnreadable as error:
                 # A reader without the lock may meet a record that is being released.
                 if not os.path.lexists(self._root / name):
@@ -306,7 +269,7 @@ class AllocationStore:
         :param name: of the file of the device's record
         """
         try:
-            found = Consumer(**_load(self._root / _last_name(name)))
+            found = Consumer(**load(self._root / last_name(name)))
         except (AllocationsUnreadable, TypeError):
             return None
         return found if all(isinstance(text, str) for text in dataclasses.astuple(found)) else None
@@ -314,7 +277,7 @@ class AllocationStore:
     def _names(self) -> list[str]:
         try:
             return sorted(name for name in os.listdir(self._root)
-                          if name.endswith(_SUFFIX) and not name.startswith("."))
+                          if name.endswith(SUFFIX) and not name.startswith("."))
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -348,7 +311,7 @@ class AllocationStore:
         return dataclasses.replace(record, state=state, boot_id=self._host.boot_id, since=since, **more)
 
     def _write(self, record: Allocation) -> None:
-        self._put(_file_name(record.device_id), json.dumps(_content(record), indent=1))
+        self._put(file_name(record.device_id), json.dumps(content(record), indent=1))
 
     def _put(self, name: str, text: str) -> None:
         """Write a file for the directory's consumer, whoever writes it. A crash leaves the old one or the new one.
@@ -359,7 +322,7 @@ class AllocationStore:
 
     def _remove(self, device_ids: Iterable[str]) -> None:
         for device_id in device_ids:
-            (self._root / _file_name(device_id)).unlink(missing_ok=True)
+            (self._root / file_name(device_id)).unlink(missing_ok=True)
         sync(self._root)
 
     # The locks
@@ -374,7 +337,7 @@ class AllocationStore:
         """
         with contextlib.ExitStack() as stack:
             for device_id in sorted(set(device_ids)):  # one order for all, so that no two wait for each other
-                lock = self._root / f".{_file_name(device_id).removesuffix(_SUFFIX)}.working"
+                lock = self._root / f".{file_name(device_id).removesuffix(SUFFIX)}.working"
                 try:
                     stack.enter_context(FileLock(lock, self._work_limit).held())
                 except TimeoutError as error:
@@ -397,7 +360,7 @@ class AllocationStore:
     def _take_back_interrupted(self) -> None:
         journal = self._root / _JOURNAL
         if journal.exists():
-            self._remove(_parse_journal(journal))
+            self._remove(parse_journal(journal))
             self._forget_journal()
 
     def _forget_journal(self) -> None:
@@ -429,94 +392,3 @@ def excludes(one: str, other: str) -> bool:
     """Return whether two ids of devices are a whole and its part, or parts of one GPU that was divided in two ways."""
     (whole, _, part), (others_whole, _, others_part) = one.partition("/"), other.partition("/")
     return whole == others_whole and _DIVISION.match(part)[0] != _DIVISION.match(others_part)[0]  # type: ignore[index]
-
-
-def _file_name(device_id: str) -> str:
-    if not _ID.fullmatch(device_id):
-        raise DeviceNotFound(f"{device_id!r} is no device id: use an id that `containerhost list` shows")
-    return device_id.replace("/", "+") + _SUFFIX
-
-
-def _last_name(name: str) -> str:
-    return f".{name.removesuffix(_SUFFIX)}{_LAST_SUFFIX}"
-
-
-def _content(record: Allocation) -> dict[str, Any]:
-    return records.content({
-        "device_id": record.device_id, "owner": {**record.rest.get("owner", {}), **dataclasses.asdict(record.consumer)},
-        "restore": dict(record.restore), "blocked": record.blocked, "state": record.state, "boot_id": record.boot_id,
-        "since": record.since, "container": record.container and dataclasses.astuple(record.container),
-        "holders": None if record.holders is None else list(map(dataclasses.astuple, record.holders)),
-    }, VERSION, record.rest)
-
-
-def _parse(path: Path) -> Allocation:
-    """Parse the file of a record.
-
-    :raises AllocationsUnreadable: it is not what ``_content`` makes, in this version or another
-    """
-    data = _load(path)
-    try:
-        rest = records.unknown(data, ("device_id", "owner", "restore", "blocked", "state", "boot_id", "since",
-                                      "container", "holders"))
-        consumer = Consumer(**{field.name: data["owner"][field.name] for field in dataclasses.fields(Consumer)})
-        more = {name: value for name, value in data["owner"].items() if name not in dataclasses.asdict(consumer)}
-        record = Allocation(
-            device_id=data["device_id"], consumer=consumer, restore=data["restore"], blocked=data["blocked"],
-            state=_state(data), boot_id=data.get("boot_id"), since=data.get("since"),
-            container=_process(data.get("container")), holders=_processes(data.get("holders")),
-            rest=rest | ({"owner": more} if more else {}))
-        texts = [record.device_id, *dataclasses.astuple(consumer), *record.restore, *record.restore.values()]
-        sound = all(isinstance(text, str) for text in texts)
-        sound = sound and all(isinstance(text, str | None) for text in (record.blocked, record.boot_id, record.since))
-        sound = sound and (record.state is not State.BLOCKED or record.blocked is not None)
-        sound = sound and _file_name(record.device_id) == path.name
-    except (KeyError, TypeError, ValueError, AttributeError, DeviceNotFound) as error:
-        raise _unreadable(path, repr(error)) from error
-    if not sound:
-        raise _unreadable(path, "its content is not that of an allocation record of this name")
-    return record
-
-
-def _process(data: Any) -> Process | None:
-    if data is None:
-        return None
-    pid, start = data
-    return Process(int(pid), None if start is None else int(start))
-
-
-def _processes(data: Any) -> tuple[Process, ...] | None:
-    return None if data is None else tuple(process for each in data if (process := _process(each)))
-
-
-def _state(data: Mapping[str, Any]) -> State:
-    """Return the state; that of a record without one, or with one of a later release, is inferred: a container may have
-    had the device."""
-    blocked = data["blocked"] is not None
-    inferred = State.BLOCKED if blocked else State.ATTACHED
-    found = data.get("state", inferred)
-    if not isinstance(found, str):
-        raise TypeError(f"the state is {found!r}")
-    known = set(State) - {State.FREE}
-    if blocked:
-        known &= {State.BLOCKED, State.CLEANING}
-    return State(found) if found in known else inferred
-
-
-def _parse_journal(path: Path) -> list[str]:
-    data = _load(path)
-    if not isinstance(data, list) or not all(isinstance(item, str) and _ID.fullmatch(item) for item in data):
-        raise _unreadable(path, "it is no list of device ids")
-    return data
-
-
-def _load(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise _unreadable(path, str(error)) from error
-
-
-def _unreadable(path: Path, why: str) -> AllocationsUnreadable:
-    return AllocationsUnreadable(f"allocation record {path} cannot be trusted ({why}), so no device is handed out: "
-                                 "find out which container has the device, then correct or remove the file")

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read and write the record of a device's allocation: one JSON object in a file that is named after the device.
+
+Fields and versions of other releases: :mod:`containerhost.linux.records`.
+"""
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from containerhost.allocation.states import State
+from containerhost.errors import AllocationsUnreadable, DeviceNotFound
+from containerhost.linux import records
+from containerhost.process.processes import Process
+
+VERSION = 2  # 1 has neither version nor state nor boot_id
+SUFFIX, LAST_SUFFIX = ".json", ".last"
+# A device id is a PCI address and perhaps a part; as a file name its slashes are pluses.
+ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z:._-]*(?:/[0-9A-Za-z][0-9A-Za-z:._-]*)*")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Consumer:
+    """A container: which driver made it (``nova``), on which engine (``lxd``), its name there, the cloud's uuid."""
+
+    driver: str
+    engine: str
+    container: str
+    uuid: str
+
+    def __str__(self) -> str:
+        return f"{self.engine} container {self.container} ({self.driver} {self.uuid})"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Allocation:
+    """:ivar restore: what the device must be set back to before it is free, by the name of the setting
+    :ivar blocked: why nobody may have the device, not even its last consumer; None when it is not blocked. It stays
+        while the device is cleaned once more
+    :ivar boot_id: the host's boot in which the state was written; None if unknown
+    :ivar since: when the device came into its state, in UTC as ISO 8601; None if unknown
+    :ivar container: first process of the consumer's container, if that ran on without the device
+    :ivar holders: first processes of all containers that may have had the device and ran when it was taken away; None
+        if unknown
+    :ivar rest: what other releases wrote of it
+    """
+
+    device_id: str
+    consumer: Consumer
+    restore: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    blocked: str | None = None
+    state: State = State.CLAIMED
+    boot_id: str | None = dataclasses.field(default=None, compare=False)
+    since: str | None = dataclasses.field(default=None, compare=False)
+    container: Process | None = dataclasses.field(default=None, compare=False)
+    holders: tuple[Process, ...] | None = dataclasses.field(default=None, compare=False)
+    rest: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
+
+    @property
+    def netdevs(self) -> tuple[str, ...]:
+        """Return the names of a network function's interfaces on the host, in the order of its ports."""
+        return tuple(self.restore.get("netdev", "").split())
+
+
+def file_name(device_id: str) -> str:
+    if not ID.fullmatch(device_id):
+        raise DeviceNotFound(f"{device_id!r} is no device id: use an id that `containerhost list` shows")
+    return device_id.replace("/", "+") + SUFFIX
+
+
+def last_name(name: str) -> str:
+    return f".{name.removesuffix(SUFFIX)}{LAST_SUFFIX}"
+
+
+def content(record: Allocation) -> dict[str, Any]:
+    return records.content({
+        "device_id": record.device_id, "owner": {**record.rest.get("owner", {}), **dataclasses.asdict(record.consumer)},
+        "restore": dict(record.restore), "blocked": record.blocked, "state": record.state, "boot_id": record.boot_id,
+        "since": record.since, "container": record.container and dataclasses.astuple(record.container),
+        "holders": None if record.holders is None else list(map(dataclasses.astuple, record.holders)),
+    }, VERSION, record.rest)
+
+
+def parse(path: Path) -> Allocation:
+    """Parse the file of a record.
+
+    :raises AllocationsUnreadable: it is not what ``_content`` makes, in this version or another
+    """
+    data = load(path)
+    try:
+        rest = records.unknown(data, ("device_id", "owner", "restore", "blocked", "state", "boot_id", "since",
+                                      "container", "holders"))
+        consumer = Consumer(**{field.name: data["owner"][field.name] for field in dataclasses.fields(Consumer)})
+        more = {name: value for name, value in data["owner"].items() if name not in dataclasses.asdict(consumer)}
+        record = Allocation(
+            device_id=data["device_id"], consumer=consumer, restore=data["restore"], blocked=data["blocked"],
+            state=_state(data), boot_id=data.get("boot_id"), since=data.get("since"),
+            container=_process(data.get("container")), holders=_processes(data.get("holders")),
+            rest=rest | ({"owner": more} if more else {}))
+        texts = [record.device_id, *dataclasses.astuple(consumer), *record.restore, *record.restore.values()]
+        sound = all(isinstance(text, str) for text in texts)
+        sound = sound and all(isinstance(text, str | None) for text in (record.blocked, record.boot_id, record.since))
+        sound = sound and (record.state is not State.BLOCKED or record.blocked is not None)
+        sound = sound and file_name(record.device_id) == path.name
+    except (KeyError, TypeError, ValueError, AttributeError, DeviceNotFound) as error:
+        raise _unreadable(path, repr(error)) from error
+    if not sound:
+        raise _unreadable(path, "its content is not that of an allocation record of this name")
+    return record
+
+
+def _process(data: Any) -> Process | None:
+    if data is None:
+        return None
+    pid, start = data
+    return Process(int(pid), None if start is None else int(start))
+
+
+def _processes(data: Any) -> tuple[Process, ...] | None:
+    return None if data is None else tuple(process for each in data if (process := _process(each)))
+
+
+def _state(data: Mapping[str, Any]) -> State:
+    """Return the state; that of a record without one, or with one of a later release, is inferred: a container may have
+    had the device."""
+    blocked = data["blocked"] is not None
+    inferred = State.BLOCKED if blocked else State.ATTACHED
+    found = data.get("state", inferred)
+    if not isinstance(found, str):
+        raise TypeError(f"the state is {found!r}")
+    known = set(State) - {State.FREE}
+    if blocked:
+        known &= {State.BLOCKED, State.CLEANING}
+    return State(found) if found in known else inferred
+
+
+def parse_journal(path: Path) -> list[str]:
+    data = load(path)
+    if not isinstance(data, list) or not all(isinstance(item, str) and ID.fullmatch(item) for item in data):
+        raise _unreadable(path, "it is no list of device ids")
+    return data
+
+
+def load(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise _unreadable(path, str(error)) from error
+
+
+def _unreadable(path: Path, why: str) -> AllocationsUnreadable:
+    return AllocationsUnreadable(f"allocation record {path} cannot be trusted ({why}), so no device is handed out: "
+                                 "find out which container has the device, then correct or remove the file")
