@@ -10,7 +10,8 @@ from onedriver.vm import Vm
 # LCM states (OpenNebula's VirtualMachine.h) in which a VM's container is to stay on its host: poweroff; suspend.
 STAYING = frozenset({6, 18})
 # … in which a VM starts that ran before.
-RESUMING = {19: "unknown", 20: "powered off", 21: "suspended", 22: "stopped", 32: "undeployed", 35: "migrated"}
+BOOT_STOPPED = 22
+RESUMING = {19: "unknown", 20: "powered off", 21: "suspended", BOOT_STOPPED: "stopped", 32: "undeployed", 35: "migrated"}
 SNAPSHOT_NUMBER = re.compile(r"[0-9]{1,9}")
 
 

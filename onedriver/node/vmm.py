@@ -111,13 +111,16 @@ class BaseVmm(abc.ABC):
         self._engine.freeze(self._existing(call).name)
 
     def restore(self, call: Call) -> None:
+        """Resume a suspended VM; start one anew that was stopped (onevm stop) after its host had restarted."""
+        if call.vm.lcm_state == validation.BOOT_STOPPED:
+            self.deploy(call)
+            return
         state = self._existing(call)
         if state.status is Status.RUNNING:
             return
         if state.status is not Status.FROZEN:
-            raise DriverError(f"container {state.name} was suspended, but is {state.status.value}: the host restarted "
-                              "meanwhile and its memory is lost; its disk is not: power the VM off (onevm recover "
-                              "--failure, then onevm poweroff --hard) and resume it")
+            raise DriverError("run `onevm stop`, then `onevm resume`: the host restarted while the VM was suspended, "
+                              f"container {state.name} is {state.status.value} and its memory is lost; its disk is not")
         self._unfreeze(call.vm)
 
     # Network interfaces and devices of a VM that exists.

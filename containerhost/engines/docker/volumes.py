@@ -115,8 +115,8 @@ class Volumes:
         device, before = source(place), file.stat().st_size
         is_xfs = file_system(file) == "xfs"
         if not is_xfs and not has_capability(SYS_RESOURCE):
-            raise HostActionFailed("this process lacks CAP_SYS_RESOURCE, without which the kernel resizes no mounted "
-                                   f"ext4, and {file} is mounted: stop the container first")
+            raise HostActionFailed("stop the container first: without CAP_SYS_RESOURCE, which this process lacks, the "
+                                   f"kernel resizes no mounted ext4, and {file} is mounted")
         blocks = os.statvfs(place).f_blocks
         with Rollback(f"growth of {file}") as undo:
             undo.on_error("its size", shrink_back, file, before, device, place, blocks)
