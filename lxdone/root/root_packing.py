@@ -9,12 +9,14 @@ ends, mount and loop device go.
 import contextlib
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from containerhost.storage import loops
 from lxdone.disk import filesystems, growth
+from onedriver.errors import DriverError
 from onedriver.node import pipes
 from onedriver.node.programs import beside
 
@@ -110,10 +112,16 @@ def feed(command: list[str], reader: "Reader", timeout: int, what: str) -> None:
 
     :raises DriverError: it failed, or took longer than ``timeout`` seconds
     """
+    begun = time.monotonic()
     out, end = os.pipe()
     problem = f"{what} cannot be written"
-    with beside(command, timeout, problem, stdin=out):
-        os.close(out)
-        # One that ended early says why by itself.
-        with contextlib.suppress(BrokenPipeError), pipes.writer(open(end, "wb", 0), problem) as sink:
-            shutil.copyfileobj(reader, sink)
+    try:
+        with beside(command, timeout, problem, stdin=out):
+            os.close(out)
+            # One that ended early says why by itself.
+            with contextlib.suppress(BrokenPipeError), pipes.writer(open(end, "wb", 0), problem) as sink:
+                shutil.copyfileobj(reader, sink)
+    except DriverError as error:
+        if time.monotonic() - begun < timeout:
+            raise
+        raise DriverError(f"raise operation_timeout (/etc/lxdone.toml) if {timeout:g} s are too few: {error}") from error

@@ -11,7 +11,8 @@ from onedriver.vm import Vm
 STAYING = frozenset({6, 18})
 # … in which a VM starts that ran before.
 BOOT_STOPPED = 22
-RESUMING = {19: "unknown", 20: "powered off", 21: "suspended", BOOT_STOPPED: "stopped", 32: "undeployed", 35: "migrated"}
+RESUMING = {19: "unknown", 20: "powered off", 21: "suspended", BOOT_STOPPED: "stopped", 32: "undeployed",
+            35: "migrated"}
 SNAPSHOT_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
