@@ -19,6 +19,7 @@ from containerhost.elastic import backend, state
 from containerhost.elastic.policies import POLICIES
 from containerhost.elastic.service import Options, Service
 from containerhost.elastic.state import StateFile
+from containerhost.engines import local
 from containerhost.errors import EngineBusy
 from containerhost.idlist import id_list, id_runs
 from containerhost.linux.lock import FileLock
@@ -59,7 +60,8 @@ def service_of(engines: tuple[str, ...], project: str, policy: str, reserved_cor
                notice: float, records: Path, owners_directory: Path | None, state_directory: Path) -> Service:
     locks = owners_directory or OWNERS
     options = Options(policy, notice, id_list(reserved_cores), reserved_memory << MIB, locks)
-    return Service(dict(backend.engine(text, project, locks, records) for text in engines), options,
+    settings = local.Settings("", project, locks, records)
+    return Service(dict(backend.engine(text, settings) for text in engines), options,
                    StateFile(state_directory))
 
 

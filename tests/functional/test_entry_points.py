@@ -75,10 +75,15 @@ class EntryPointsTest(testtools.TestCase):
             self.assertIn(f"sage: containerhost config {cloud}",
                           self.call(str(BIN / "containerhost"), "config", cloud, "--help"))
 
+    def test_stevedore_loads_the_engines(self) -> None:
+        self.assertEqual("['docker', 'incus', 'lxd']", self.load(
+            "from stevedore import ExtensionManager\nprint(sorted(ExtensionManager('containerhost.engines').names()))"))
+
     def test_containerhost_offers_the_commands_of_vendors(self) -> None:
         self.assertIn("sage: containerhost mig", self.call(str(BIN / "containerhost"), "mig", "--help"))
 
     def test_every_entry_point_is_tried_here(self) -> None:
         groups = {point.group for point in distribution(PACKAGE).entry_points}
-        self.assertEqual({"console_scripts", "containerhost.commands", "containerhost.config", "containerhost.vendors",
+        self.assertEqual({"console_scripts", "containerhost.commands", "containerhost.config", "containerhost.engines",
+                          "containerhost.vendors",
                           "nova.api.extra_spec_validators", "oslo.config.opts", "os_vif"}, groups)

@@ -11,8 +11,8 @@ import testtools
 
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.choice import Request
-from containerhost.allocation.states import State
 from containerhost.allocation.record import VERSION
+from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.scan import HostView
 from containerhost.errors import DeviceHeld

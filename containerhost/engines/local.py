@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find the engines of this host by name, for programs that work with every engine.
+
+Each is an entry point of the group ``containerhost.engines``: a function from :class:`Settings` to a
+:class:`LocalEngine`, found by stevedore.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stevedore import DriverManager, NamedExtensionManager
+from stevedore.exception import NoMatches
+
+from containerhost.engines import Containers
+from containerhost.engines.capabilities import LiveMarks, LiveSizes
+from containerhost.errors import SpecError
+from containerhost.privileged import Privileged
+
+GROUP = "containerhost.engines"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """:ivar endpoint: of the daemon; empty is the usual one
+    :ivar project: of LXD or Incus; empty is the default one
+    :ivar locks: the directory that all drivers of the host share
+    :ivar records: of Docker's containers
+    """
+
+    endpoint: str
+    project: str
+    locks: Path
+    records: Path
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalEngine:
+    """:ivar marks: None where running containers keep their devices
+    """
+
+    engine: Containers
+    sizes: LiveSizes[Any]
+    marks: LiveMarks[Any] | None
+    privileged: Privileged
+
+
+def names() -> tuple[str, ...]:
+    return tuple(sorted(point.name for point in NamedExtensionManager(GROUP, names=[]).list_entry_points()))
+
+
+def load(name: str, settings: Settings) -> LocalEngine:
+    """Return an engine by its name.
+
+    :raises SpecError: it is not installed
+    """
+    try:
+        build: Callable[[Settings], LocalEngine] = DriverManager(GROUP, name).driver
+    except NoMatches as error:
+        raise SpecError(f"{name[:60]!r} is no engine; say {', '.join(names())}, if need be with =ENDPOINT") from error
+    except ModuleNotFoundError as error:
+        raise SpecError(f"engine {name} needs {error.name}, which is not installed: install its extra of nova-lxd-ext") from error
+    return build(settings)

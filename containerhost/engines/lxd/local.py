@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Build the engines of LXD and of Incus for :mod:`containerhost.engines.local`."""
+
+from containerhost.engines.local import LocalEngine, Settings
+from containerhost.engines.lxd import client
+from containerhost.engines.lxd.engine import LxdEngine
+from containerhost.engines.lxd.live import Live
+from containerhost.privileged import Privileged
+
+INCUS_SOCKET = "/var/lib/incus/unix.socket"
+
+
+def lxd(settings: Settings) -> LocalEngine:
+    return _at(settings.endpoint or None, settings)
+
+
+def incus(settings: Settings) -> LocalEngine:
+    return _at(settings.endpoint or INCUS_SOCKET, settings)
+
+
+def _at(endpoint: str | None, settings: Settings) -> LocalEngine:
+    privileged = Privileged()
+    daemon = client.Settings(endpoint=endpoint, project=settings.project or None)
+    found = LxdEngine(client.LxdClient(daemon), privileged, locks=settings.locks)
+    live = Live(found, privileged)
+    return LocalEngine(found, live, live, privileged)
