@@ -60,5 +60,5 @@ def load(name: str, settings: Settings) -> LocalEngine:
     except NoMatches as error:
         raise SpecError(f"{name[:60]!r} is no engine; say {', '.join(names())}, if need be with =ENDPOINT") from error
     except ModuleNotFoundError as error:
-        raise SpecError(f"engine {name} needs {error.name}, which is not installed: install its extra of nova-lxd-ext") from error
+        raise SpecError(f"engine {name} needs {error.name}: install its extra of nova-lxd-ext") from error
     return build(settings)
