@@ -70,7 +70,13 @@ def start(cloud: str, jobfile: Path, os_cloud: str | None, as_json: bool) -> Non
 @_cloud
 def delete(cloud: str, ident: str, os_cloud: str | None) -> None:
     """Remove all that carries a job's id. Repeatable."""
-    gang.remove(connect(cloud, os_cloud), ident)
+    connected = connect(cloud, os_cloud)
+    if gang.remove(connected, ident):
+        return
+    others = connected.of_others(ident)
+    if others:
+        raise Leftover(f"nothing was removed: {', '.join(others)}: the job's owner removes it")
+    click.echo(f"job {ident}: nothing was found that this user may remove", err=True)
 
 
 def connect(cloud: str, os_cloud: str | None) -> gang.Cloud:

@@ -83,7 +83,9 @@ def files(job: Job, members: Sequence[Member], rank: int, key: KeyPair) -> list[
 
 def cloud_config(contents: Sequence[File]) -> str:
     """Return cloud-init user data: JSON, which is YAML."""
-    return "#cloud-config\n" + json.dumps({"write_files": [
+    # The metadata service shows user data, which has the private key, to every process of the guest: cloud-init rejects
+    # the route to it once it has read it, at each boot.
+    return "#cloud-config\n" + json.dumps({"disable_ec2_metadata": True, "write_files": [
         {"path": file.path, "permissions": f"0{file.mode:o}", "encoding": "b64", "content": _base64(file.content)}
         | ({"append": True} if file.append else {}) for file in contents]}, indent=1) + "\n"
 

@@ -54,6 +54,9 @@ class Cloud(Protocol):
     def remove(self, ident: str) -> list[str]:
         """Ask for the removal of all that carries the id, and return the names of what was still there. Idempotent."""
 
+    def of_others(self, ident: str) -> list[str]:
+        """Return the names of members that this user sees but may not remove."""
+
     def reason(self, error: Exception) -> str | None:
         """Return what an error of the client library says, or None if it is none of the cloud's."""
 
@@ -141,16 +144,19 @@ def _undo(cloud: Cloud, ident: str, cause: BaseException, sleep: Callable[[float
 
 
 def remove(cloud: Cloud, ident: str, sleep: Callable[[float], None] = time.sleep,
-           clock: Callable[[], float] = time.monotonic) -> None:
+           clock: Callable[[], float] = time.monotonic) -> bool:
     """Remove all that carries the id. Idempotent. It is gone when the cloud says so twice: a request that was
     interrupted may take effect after the first look.
 
+    :returns: whether there was anything
     :raises Leftover: it is not gone after ``REMOVE_TIMEOUT`` seconds
     """
     deadline, gone, left, reason = clock() + REMOVE_TIMEOUT, 0, ["members that could not be listed"], ""
+    found = False
     while gone < 2:
         try:
             left = cloud.remove(ident)
+            found = found or bool(left)
             reason = ""
             gone = 0 if left else gone + 1
         except JobError:
@@ -163,3 +169,4 @@ def remove(cloud: Cloud, ident: str, sleep: Callable[[float], None] = time.sleep
                 raise Leftover(f"not removed after {REMOVE_TIMEOUT:g} s: {', '.join(left)}{reason}. Try again: "
                                f"hpcjob delete {cloud.name} {ident}")
             sleep(POLL_INTERVAL)
+    return found

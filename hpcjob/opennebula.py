@@ -21,7 +21,8 @@ from hpcjob.errors import BadJob, GangFailed
 from hpcjob.gang import State
 from hpcjob.job import Job, Member
 
-MINE, ALL, ANY_BUT_DONE = -3, -1, -1  # filter, range and state of pools
+MINE, SEEN = -3, -2  # filters of pools: of this user, and all that this user may use
+ALL, ANY_BUT_DONE = -1, -1  # range and state of pools
 MERGE = 1
 HPC_VALUE = re.compile(r"[A-Za-z0-9._-]{0,64}")
 _STARTING = {"INIT", "PENDING", "HOLD", "ACTIVE", "CLONING"}
@@ -69,9 +70,10 @@ class OpenNebula:
     def _found(self, wanted: str | int) -> int:
         if isinstance(wanted, int) or wanted.isdecimal():
             return int(wanted)
-        found = [entry.ID for entry in self._one.templatepool.info(-1, ALL, ALL).VMTEMPLATE if wanted == entry.NAME]
+        found = [entry.ID for entry in self._one.templatepool.info(SEEN, ALL, ALL).VMTEMPLATE if wanted == entry.NAME]
         if len(found) != 1:
-            raise BadJob(f"{len(found)} templates are called {wanted!r}: give the id of one")
+            ids = f" of {', '.join(map(str, found))}" if found else ""
+            raise BadJob(f"{len(found)} templates are called {wanted!r}: give the id{ids}")
         return int(found[0])
 
     def launch(self, job: Job, ident: str, contents: Sequence[Sequence[files.File]], check: Callable[[], None]) -> None:
@@ -89,8 +91,8 @@ class OpenNebula:
         """Return the state of each member, in one request."""
         return {int(vm.USER_TEMPLATE["HPCJOB_RANK"]): _state(vm) for vm in self._of_job(ident)}
 
-    def _of_job(self, ident: str) -> list[Any]:
-        pool = self._one.vmpool.infoextended(MINE, ALL, ALL, ANY_BUT_DONE)
+    def _of_job(self, ident: str, whose: int = MINE) -> list[Any]:
+        pool = self._one.vmpool.infoextended(whose, ALL, ALL, ANY_BUT_DONE)
         return [vm for vm in pool.VM if (vm.USER_TEMPLATE or {}).get("HPCJOB") == ident
                 and pyone.VM_STATE(vm.STATE).name != "DONE"]
 
@@ -107,6 +109,10 @@ class OpenNebula:
         for group in groups:
             self._one.vmgroup.delete(group.ID)
         return [f"VM group {group.NAME}" for group in groups]
+
+    def of_others(self, ident: str) -> list[str]:
+        """Return the VMs of the job that this user sees but does not own. Any user can give a VM the id of a job."""
+        return [f"VM {vm.NAME} of user {vm.UNAME}" for vm in self._of_job(ident, SEEN)]
 
     def reason(self, error: Exception) -> str | None:
         """Return the cloud's words. A request's body, which has the session, is in none."""

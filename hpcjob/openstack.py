@@ -132,6 +132,10 @@ class OpenStack:
             self._cloud.compute.delete_server_group(group.id, ignore_missing=True)
         return _names("port", ports) + _names("server group", groups)
 
+    def of_others(self, ident: str) -> list[str]:
+        """Return nothing: a user may remove all servers that the project has, and sees no others."""
+        return []
+
     def reason(self, error: Exception) -> str | None:
         """Return the cloud's words, which have no user data."""
         return str(error) if isinstance(error, exceptions.SDKException | ClientException) else None

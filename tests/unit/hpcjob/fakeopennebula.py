@@ -16,6 +16,7 @@ SESSION = "tenant:secret-token"
 ACTION, NO_EXISTS = 0x0800, 0x0400
 HOLD, ACTIVE, POWEROFF = 2, 3, 8
 RUNNING, PROLOG_FAILURE = 3, 39
+SEEN = -2  # filter of pools: all that the user may use
 
 
 class _Server(xmlrpc.server.SimpleXMLRPCServer):
@@ -85,7 +86,7 @@ class FakeOpenNebula(fixtures.Fixture):
         return "<VMTEMPLATE_POOL>" + "".join(
             f"<VMTEMPLATE><ID>{number}</ID><UID>0</UID><GID>0</GID><UNAME>o</UNAME><GNAME>o</GNAME><NAME>{name}</NAME>"
             f"<REGTIME>1</REGTIME><TEMPLATE/></VMTEMPLATE>" for number, name in ((7, "mpi"), (8, "two"), (9, "two"))
-        ) + "</VMTEMPLATE_POOL>"
+            if selection[0] == SEEN) + "</VMTEMPLATE_POOL>"  # all are of oneadmin
 
     def _template_info(self, template: int, *more: Any) -> str | list[Any]:
         if template != 7:
@@ -98,7 +99,7 @@ class FakeOpenNebula(fixtures.Fixture):
         number = 100 + len(self.vms)
         self.vms[number] = {"name": name, "state": HOLD, "lcm": 0, "context": dict(self.context), "error": "",
                             "user": dict(re.findall(r'(HPCJOB\w*)="([^"]*)"', more)), "more": more, "host": "",
-                            "address": f"10.1.0.{len(self.vms) + 5}"}
+                            "owner": "t", "address": f"10.1.0.{len(self.vms) + 5}"}
         return number
 
     def _vm_info(self, number: int, *more: Any) -> str | list[Any]:
@@ -110,7 +111,8 @@ class FakeOpenNebula(fixtures.Fixture):
         for number, vm in enumerate(self.vms.values()):
             if vm["state"] == ACTIVE and number < self.room and not vm["lcm"]:
                 vm |= {"lcm": RUNNING, "host": f"node{number // 2}"}
-        return "<VM_POOL>" + "".join(map(self._xml, self.vms)) + "</VM_POOL>"
+        return "<VM_POOL>" + "".join(self._xml(number) for number, vm in self.vms.items() if selection[0] == SEEN
+                                     or vm["owner"] == "t") + "</VM_POOL>"
 
     def _xml(self, number: int) -> str:
         vm = self.vms[number]
@@ -122,7 +124,7 @@ class FakeOpenNebula(fixtures.Fixture):
             user["ERROR"] = vm["error"]
         history = (f"<HISTORY><OID>{number}</OID><SEQ>0</SEQ><HOSTNAME>{vm['host']}</HOSTNAME><HID>1</HID></HISTORY>"
                    if vm["host"] else "")
-        return (f"<VM><ID>{number}</ID><UID>2</UID><GID>1</GID><UNAME>t</UNAME><GNAME>g</GNAME>"
+        return (f"<VM><ID>{number}</ID><UID>2</UID><GID>1</GID><UNAME>{vm['owner']}</UNAME><GNAME>g</GNAME>"
                 f"<NAME>{vm['name']}</NAME><LAST_POLL>0</LAST_POLL><STATE>{state}</STATE><LCM_STATE>{vm['lcm']}</LCM_STATE><RESCHED>0</RESCHED>"
                 f"<STIME>1</STIME><ETIME>0</ETIME><DEPLOY_ID/><MONITORING/><TEMPLATE><CONTEXT>{_elements(vm['context'])}"
                 f"</CONTEXT><NIC><IP>{vm['address']}</IP><NIC_ID>0</NIC_ID></NIC></TEMPLATE>"

@@ -44,6 +44,16 @@ class OpenNebulaTest(testtools.TestCase):
                           for rank in range(4)], self.start())
         self.assertEqual({"vms": 4, "groups": 1}, self.cloud.left())
 
+    def test_job_of_another_user_is_named_and_not_removed(self) -> None:
+        self.start()
+        for vm in self.cloud.vms.values():
+            vm["owner"] = "bob"
+        self.cloud.groups.clear()
+        cloud = OpenNebula(self.cloud.server())
+        self.assertFalse(gang.remove(cloud, "wave-1", self.clock.sleep, self.clock))
+        self.assertEqual([f"VM wave-1-{rank} of user bob" for rank in range(4)], cloud.of_others("wave-1"))
+        self.assertEqual([], cloud.of_others("wave-2"))
+
     def test_no_vm_is_released_before_all_have_their_files(self) -> None:
         self.start()
         actions = [request[1] if request[0] == "one.vm.action" else request[0] for request in self.cloud.requests]

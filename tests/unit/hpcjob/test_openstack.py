@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import base64
 import json
 import logging
 from typing import Any
@@ -67,6 +68,11 @@ class OpenStackTest(testtools.TestCase):
         self.assertEqual(1, len({of["/root/.ssh/hpcjob"] for of in of_ranks}))
         self.assertIn('from="10.0.0.10,10.0.0.11,10.0.0.12,10.0.0.13" ssh-ed25519 ',
                       of_ranks[0]["/root/.ssh/authorized_keys"])
+
+    def test_guests_close_the_metadata_service_that_shows_the_key(self) -> None:
+        self.start()
+        text = base64.b64decode(self.posted("servers")[0]["server"]["user_data"]).decode()
+        self.assertIs(True, json.loads(text.removeprefix("#cloud-config\n"))["disable_ec2_metadata"])
 
     def test_the_key_is_in_no_log_and_no_message(self) -> None:
         self.cloud.room = 3
