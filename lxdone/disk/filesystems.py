@@ -22,7 +22,7 @@ from containerhost.storage.idmounts import OPTIONS
 from lxdone.disk import diskformat
 from lxdone.disk.diskformat import Format
 from onedriver.errors import BadInput, DriverError, NotSupported
-from onedriver.node import pipes, room
+from onedriver.node import room
 from onedriver.node.programs import run
 
 PARTITIONS_TIMEOUT = 30  # s
@@ -119,7 +119,8 @@ def archived(disk: Path, found: FileSystem, directory: Path, timeout: int) -> It
     try:
         with tempfile.TemporaryFile() as errors:
             process, problem = over_loop(command, disk, found, point, errors), f"disk {disk} cannot be used"
-            with limited(process, timeout) as wait, pipes.reader(cast(BinaryIO, process.stdout), problem) as pipe:
+            # Another program inherits the pipe, so it must block: the time limit alone ends what hangs.
+            with limited(process, timeout) as wait, cast(BinaryIO, process.stdout) as pipe:
                 try:
                     yield pipe
                 finally:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import struct
+import subprocess
 from pathlib import Path
 
 import fixtures
@@ -66,3 +67,12 @@ class FindTest(testtools.TestCase):
         self.assertEqual("no: b c", str(error))
         late = self.assertRaises(DriverError, programs.run, ["sleep", "60"], 0, "no")
         self.assertIn("did not end within 0 s", str(late))
+
+
+class ArchivedTest(testtools.TestCase):
+    def test_program_that_inherits_the_archive_waits_for_it(self) -> None:
+        directory = Path(self.useFixture(fixtures.TempDir()).path)
+        self.useFixture(fixtures.MockPatchObject(filesystems, "over_loop", lambda *_: subprocess.Popen(
+            ["sh", "-c", "sleep 0.3; echo content"], stdout=subprocess.PIPE, start_new_session=True)))
+        with filesystems.archived(directory / "disk.0", FileSystem(Format.EXT, 0, MIB), directory, 30) as pipe:
+            self.assertEqual(b"content\n", subprocess.check_output(["cat"], stdin=pipe))
