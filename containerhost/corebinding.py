@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose cores and memory nodes for containers with an affinity, from what the engine's containers have.
+"""Choose cores and memory nodes for containers with an affinity, from what the engine's containers have, and keep the
+memory of all containers off that of other containers' GPUs.
 
 A container's own cores stand in its configuration, so that they stay its own, stopped or running, until it is deleted,
 whatever restarts. The choice and its writing into a container are under a lock of the host: two containers that come at
@@ -11,7 +12,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from containerhost import errors
+from containerhost import errors, memorynodes
 from containerhost.engines import Containers, ContainerState
 from containerhost.idlist import id_list
 from containerhost.linux.lock import FileLock
@@ -43,7 +44,10 @@ class CoreBinding:
 
         :raises UnsupportedOnHost: the host has not enough free cores where the affinity needs them
         """
-        return self._chosen(spec) if spec.cpu.is_chosen or spec.cpu.may_revert else spec
+        found = self._chosen(spec) if spec.cpu.is_chosen or spec.cpu.may_revert else spec
+        gpus = [grant.device.address for grant in found.grants if grant.gpu]
+        return dataclasses.replace(found, cpu=dataclasses.replace(
+            found.cpu, memory_nodes=memorynodes.for_container(self._host, gpus)))
 
     @contextlib.contextmanager
     def bound(self, spec: ContainerSpec) -> Iterator[ContainerSpec]:
@@ -83,8 +87,10 @@ class CoreBinding:
 
 def unbound(spec: ContainerSpec) -> ContainerSpec:
     """Return the specification as it was before a host chose its cores, for a container that gets them later."""
-    cpu = dataclasses.replace(spec.cpu, cores=frozenset(), nodes=frozenset(), ranks=(), reserved=frozenset())
-    return dataclasses.replace(spec, cpu=cpu) if spec.cpu.is_chosen else spec
+    cpu = dataclasses.replace(spec.cpu, memory_nodes=frozenset())
+    if spec.cpu.is_chosen:
+        cpu = dataclasses.replace(cpu, cores=frozenset(), nodes=frozenset(), ranks=(), reserved=frozenset())
+    return dataclasses.replace(spec, cpu=cpu)
 
 
 def cores_of(states: Iterable[ContainerState]) -> frozenset[int]:

@@ -52,6 +52,19 @@ def of_gpu(host: Host, address: str) -> frozenset[int]:
     return frozenset((int(node),)) if node.isascii() and node.isdigit() else frozenset()
 
 
+def for_container(host: Host, gpus: Iterable[str]) -> frozenset[int]:
+    """Return the nodes that a container's memory may come from: the host's, and those of its own GPUs.
+
+    :param gpus: PCI addresses of the container's GPUs
+    :returns: empty for every node, where none belongs to an accelerator
+    """
+    foreign = of_devices(host)
+    if not foreign:
+        return foreign
+    filled = id_list(host.text(f"{NODES}/has_memory"))  # the kernel binds memory to no other node
+    return filled - (foreign - frozenset[int]().union(*(of_gpu(host, address) for address in gpus)))
+
+
 def _of_driver(host: Host) -> frozenset[int]:
     return frozenset[int]().union(*(of_gpu(host, address) for address in host.names(_NVIDIA)))
 

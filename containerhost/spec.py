@@ -30,6 +30,8 @@ class Cpu:
     :ivar may_revert: the container may have to be again what it was: the cores that it had stay reserved for it
     :ivar reserved: cores that no other container gets, though it does not run on them
     :ivar nodes: NUMA nodes its memory must come from; empty leaves that to the kernel
+    :ivar memory_nodes: those that the kernel may choose from then; empty for all. By
+        :class:`containerhost.corebinding.CoreBinding`
     :ivar share: per cent of one core's time, summed over cores (250 is two and a half cores); None is no limit
     :ivar priority: 0 (least) to 10
     """
@@ -37,6 +39,7 @@ class Cpu:
     count: int
     cores: frozenset[int] = frozenset()
     nodes: frozenset[int] = frozenset()
+    memory_nodes: frozenset[int] = frozenset()
     share: int | None = None
     priority: int | None = None
     affinity: Affinity | None = None
@@ -49,6 +52,11 @@ class Cpu:
     def is_chosen(self) -> bool:
         """Return whether the host chooses the cores, for this container alone among those with an affinity."""
         return self.affinity not in (None, Affinity.ANY) and self.choice is not None
+
+    @property
+    def bound_memory(self) -> frozenset[int]:
+        """Return the NUMA nodes that its memory is bound to; empty for none."""
+        return self.nodes if self.nodes and self.cores else self.memory_nodes
 
     @property
     def own_cores(self) -> frozenset[int]:

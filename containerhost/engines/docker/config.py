@@ -170,8 +170,8 @@ def cpu(wanted: Cpu) -> dict[str, Any]:
         config |= {"CpuPeriod": PERIOD, "CpuQuota": share * PERIOD // 100}
     if wanted.cores:
         config["CpusetCpus"] = id_text(wanted.cores)
-    if wanted.nodes:
-        config["CpusetMems"] = id_text(wanted.nodes)
+    if wanted.nodes or wanted.memory_nodes:
+        config["CpusetMems"] = id_text(wanted.nodes or wanted.memory_nodes)
     if wanted.priority is not None:
         config["CpuShares"] = SHARES - (10 - wanted.priority)
     return config

@@ -165,15 +165,15 @@ def cpu(wanted: Cpu, extensions: Collection[str] = ()) -> dict[str, str]:
     """Return the CPU limits.
 
     With ``cores`` the container runs on exactly these, and its memory comes from ``nodes`` alone. For a mere count
-    ``nodes`` are those of its CPUs.
+    ``nodes`` are those of its CPUs, and its memory comes from ``memory_nodes``.
 
     ``share`` becomes a hard limit of CPU time in each period of 100 ms: 250 % is ``250ms/100ms``.
     """
     config = {"limits.cpu": core_list(wanted.cores) if wanted.cores else str(wanted.count)}
     if wanted.nodes and not wanted.cores and "numa_cpu_placement" in extensions:
         config["limits.cpu.nodes"] = ",".join(map(str, sorted(wanted.nodes)))
-    if wanted.nodes and wanted.cores:
-        config[RAW] = memory_binding(wanted.nodes, extensions)
+    if wanted.bound_memory:
+        config[RAW] = memory_binding(wanted.bound_memory, extensions)
     if wanted.own_cores:
         config[OWN_CORES] = core_list(wanted.own_cores)
     if wanted.reserved:

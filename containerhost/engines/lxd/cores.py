@@ -65,7 +65,7 @@ def bind_memory(privileged: Privileged, host: Host, pid: int | None, cpu: Cpu) -
 
     :raises HostActionFailed: the kernel refuses
     """
-    wanted = cpu.nodes if cpu.cores else frozenset[int]()
+    wanted = cpu.bound_memory
     everything = memory_nodes(host, os.getpid())
     present = everything if pid is None else memory_nodes(host, pid)
     if pid is not None and present and present != (wanted or everything):

@@ -4,11 +4,19 @@
 import testtools
 
 from containerhost import memorynodes, topology
+from containerhost.corebinding import CoreBinding, unbound
+from containerhost.devices.scan import scan
 from containerhost.doctor import numa
+from containerhost.engines.docker import config as docker_config
+from containerhost.engines.lxd import config as lxd_config
+from containerhost.grants import Grant, GrantOptions
 from containerhost.placement import affinity
+from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
+from containerhost.vendors import make_grant
 from onedriver.node import probes
 from tests.unit.containerhost.doctor.cases import DoctorCase
 from tests.unit.containerhost.hosts import Broken
+from tests.unit.nova.fakes import FakeEngine
 
 GIB = 1 << 30
 NODES, GPU = "/sys/devices/system/node", "0000:3b:00.0"
@@ -109,6 +117,44 @@ class SumsTest(testtools.TestCase):
         cores = frozenset().union(*(node.cpus for node in self.found.nodes))
         self.assertEqual(frozenset({0, 2}), self.found.memory_of([0, 2]))
         self.assertEqual(frozenset({0, 2}), affinity.memory_nodes(self.found, cores))
+
+
+class ContainersTest(testtools.TestCase):
+    """A host with a GPU's memory as node 2."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.tree = self.useFixture(Broken("small"))
+        self.gpu = make_grant(scan(self.tree.host).get(GPU), GrantOptions())
+        add_node(self.tree, 2, 96)
+        self.tree.write(f"/proc/driver/nvidia/gpus/{GPU}/numa_status", "Node: 2\n")
+        self.tree.write(f"{NODES}/has_memory", "0-2\n")
+
+    def cpu(self, wanted: Cpu, *parts: Grant) -> Cpu:
+        directory = self.tree.path("/locks")
+        directory.mkdir(exist_ok=True)
+        spec = ContainerSpec("c1", "image", wanted, Memory(1), RootDisk("pool"), parts=parts)
+        with CoreBinding(FakeEngine(), self.tree.host, directory, "whose").bound(spec) as bound:
+            self.assertEqual(frozenset(), unbound(bound).cpu.memory_nodes)
+            return bound.cpu
+
+    def test_containers_have_no_memory_of_anothers_gpu(self) -> None:
+        cpu = self.cpu(Cpu(2))
+        self.assertEqual({"limits.cpu": "2", "raw.lxc": "lxc.cgroup2.cpuset.mems = 0,1"},
+                         lxd_config.cpu(cpu, [lxd_config.CGROUP2]))
+        self.assertEqual("0-1", docker_config.cpu(cpu)["CpusetMems"])
+
+    def test_containers_have_memory_of_their_own_gpu(self) -> None:
+        self.assertEqual(frozenset({0, 1, 2}), self.cpu(Cpu(2), self.gpu).bound_memory)
+
+    def test_nodes_that_were_chosen_stay(self) -> None:
+        chosen = Cpu(2, cores=frozenset({0, 1}), nodes=frozenset({0}))
+        self.assertEqual(frozenset({0}), self.cpu(chosen, self.gpu).bound_memory)
+        self.assertEqual("0", docker_config.cpu(self.cpu(chosen))["CpusetMems"])
+
+    def test_other_hosts_bind_nothing(self) -> None:
+        self.tree.path(f"/proc/driver/nvidia/gpus/{GPU}/numa_status").unlink()
+        self.assertEqual(Cpu(2), self.cpu(Cpu(2)))
 
 
 class DoctorTest(DoctorCase):
