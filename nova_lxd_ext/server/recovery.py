@@ -166,7 +166,9 @@ class Recovery:
             for uuid in foreign:
                 with log_errors(uuid):
                     self._tasks.recover_unplaced(context, host, uuid)
-            for move in objects.MigrationList.get_by_filters(context, {"uuid": list(foreign)}):
+            # With a server nova marks its moves as deleted, too.
+            for move in objects.MigrationList.get_by_filters(context.elevated(read_deleted="yes"),
+                                                             {"uuid": list(foreign)}):
                 # Nova calls a move reverted before the server is back on its old host.
                 over = move.status in OVER and not is_in_flight(context, move.instance_uuid)
                 if over or is_deleted(context, move.instance_uuid):

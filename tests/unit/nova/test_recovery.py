@@ -30,17 +30,21 @@ class RecoveryTest(testtools.TestCase):
             allocations={records.UUID: {}, MOVE: {}, OTHER: {}})
         for kind, method, answer in (
                 (objects.InstanceActionList, "get_by_instance_uuid", []),
-                (objects.MigrationList, "get_by_filters", [self.move]),
                 (objects.ComputeNodeList, "get_all_by_host", [SimpleNamespace(uuid=NODE)]),
                 (objects.RequestSpec, "get_by_instance_uuid", SimpleNamespace(flavor=self.server.flavor))):
             self.useFixture(fixtures.MockPatchObject(kind, method, return_value=answer))
         self.useFixture(fixtures.MockPatchObject(objects.Instance, "get_by_uuid", side_effect=self.read))
+        self.useFixture(fixtures.MockPatchObject(objects.MigrationList, "get_by_filters", side_effect=self.moves))
         self.useFixture(fixtures.MockPatch("nova_lxd_ext.server.moverecovery.record_outcome"))
 
     def read(self, context: Any, uuid: str, expected_attrs: Any) -> objects.Instance:
         if uuid != records.UUID or (self.server.deleted and context.read_deleted != "yes"):
             raise exception.InstanceNotFound(instance_id=uuid)
         return self.server
+
+    def moves(self, context: Any, filters: Any, **how: Any) -> list[objects.Migration]:
+        """Nova marks the moves of a deleted server as deleted."""
+        return [self.move] if context.read_deleted == "yes" or not self.server.deleted else []
 
     def recover(self, *servers: objects.Instance) -> None:
         Recovery(mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), lambda: self.placement).recover(
