@@ -26,13 +26,14 @@ from onedriver import program
 from onedriver.node import commands
 
 STARTS = ("deploy", "restore")
-USAGE = ("usage: lxdone vmm ACTION ARGUMENT… | lxdone probe KIND/NAME | lxdone tm SCRIPT ARGUMENT… (see the manual: "
-         "OpenNebula)")
+USAGE = ("usage: lxdone vmm ACTION ARGUMENT… | lxdone probe KIND/NAME | lxdone reconcile | lxdone tm SCRIPT ARGUMENT… "
+         "(see the manual: OpenNebula)")
 
 
 def main(words: Sequence[str]) -> int:
     program.log_to(sys.stderr)
-    match list(words):
+    asked = "--help" in words[:2]
+    match [] if asked else list(words):
         case ["vmm", script, *argv]:
             return of_vm(script, argv)
         case ["tm", script, *argv]:
@@ -44,7 +45,6 @@ def main(words: Sequence[str]) -> int:
         case ["reconcile"]:
             return reconcile()
         case _:
-            asked = list(words) == ["--help"]
             print(USAGE, file=sys.stdout if asked else sys.stderr)
             return 0 if asked else 2
 

@@ -35,7 +35,8 @@ USAGE = ("usage: onedock datastore|tm|node|image|usage|vmm|probe|reconcile|leave
 
 def main(words: Sequence[str]) -> int:
     program.log_to(sys.stderr)
-    match list(words):
+    asked = "--help" in words[:2]
+    match [] if asked else list(words):
         case ["datastore", script, *rest]:
             return run(script, lambda: datastore(script, rest))
         case ["tm", script, *rest]:
@@ -48,7 +49,6 @@ def main(words: Sequence[str]) -> int:
               | ["lock", _, _, _] | ["lock", _, _, _, "frozen"]):
             return on_node(words)
         case _:
-            asked = list(words) == ["--help"]
             print(USAGE, file=sys.stdout if asked else sys.stderr)
             return 0 if asked else 2
 

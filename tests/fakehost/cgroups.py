@@ -84,6 +84,14 @@ def remove(groups: Sequence[Group]) -> None:
         remove_directory(group.path, time.monotonic() + _LIMIT)
 
 
+def thaw(groups: Sequence[Group]) -> None:
+    """Thaw everything in groups of version 1: a frozen process does not end there before, even when it is killed."""
+    for group in groups:
+        for state in pathlib.Path(group.path).rglob("freezer.state"):
+            with contextlib.suppress(OSError):  # the group has just been removed
+                _write(str(state), "THAWED")
+
+
 def _own_groups(pid: str) -> list[tuple[str, str, bool]]:
     """Per hierarchy: its mount point, the directory below which a host's group belongs, and whether it is version 2."""
     found = []

@@ -90,12 +90,14 @@ def stop(name: str) -> None:
     :raises RegistryError: no host of that name runs, or it does not end
     """
     outer, init = _find(name)
+    groups = cgroups.of(init)
     os.kill(outer, signal.SIGTERM)
     for pid, limit in ((init, _STOP_TIMEOUT), (outer, _STOP_TIMEOUT)):
         deadline = time.monotonic() + limit
         while time.monotonic() < deadline:
             if not _runs(name):
                 return
+            cgroups.thaw(groups)
             time.sleep(0.05)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -51,6 +51,21 @@ def brought_up(cloud: Cloud, one: One, source: Path, say: Callable[[str], None])
 
 @main.command()
 @SOURCE
+def up(source: Path) -> None:
+    """Bring the cloud up and leave it up."""
+    cloud = Cloud(progress())
+    one = One(cloud.front)
+    try:
+        brought_up(cloud, one, source, progress())
+    except MachineFailed as error:
+        cloud.down()
+        raise click.ClickException(str(error)) from error
+    finally:
+        one.close()
+
+
+@main.command()
+@SOURCE
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the results to a file.")
 @KEEP
 @click.argument("names", nargs=-1)

@@ -21,7 +21,9 @@ COMPILATION = re.compile(rb"^g\+\+ .* -c ", re.M)
 PROGRESS_INTERVAL = 30  # s
 OPTIONS = ("sqlite=yes", "mysql=no", "grpc=no", "svncterm=no", "systemd=no")
 # The bundled gems that the source does not have; Debian's stand in for all that is used of them.
-STUBS = {"load_opennebula_paths.rb": "# Debian's own gems are used\n", "parse-cron.rb": "class CronParser; end\n"}
+STUBS = {"load_opennebula_paths.rb": "# Debian's own gems are used\n"
+                                     "RUBY_LIB_LOCATION = '/usr/lib/one/ruby' unless defined?(RUBY_LIB_LOCATION)\n",
+         "parse-cron.rb": "class CronParser; end\n"}
 SETTINGS = {"MONITORING_INTERVAL_DATASTORE": "15", "MONITORING_INTERVAL_MARKET": "15", "SCHED_MAX_WND_TIME": "2",
             "SCHED_MAX_WND_LENGTH": "1", "SCHED_RETRY_TIME": "5", "MAX_ACTIONS_PER_HOST": "10",
             "LISTEN_ADDRESS": '"127.0.0.1"'}

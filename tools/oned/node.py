@@ -10,6 +10,7 @@ from tools.oned.machine import CHECKOUT, Machine, MachineFailed, await_that
 COMMANDS = {"lxdone": "-m lxdone", "onedock": "-m onedock", "lxdone-monitor": "-m onedriver.node.monitorclient",
             "onedock-monitor": "-m onedriver.node.monitorclient", "lxdone-install": "-m lxdone.install",
             "onedock-install": "-m onedock.install",
+            "containerhost": "-c 'import sys; from containerhost.cli import main; sys.exit(main())'",
             "containerhost-ociruntime": "-c 'import sys; from containerhost.ociruntime import main; sys.exit(main())'"}
 # sudo drops the environment: commands find the emulated host by themselves.
 COMMAND = """#!/bin/sh

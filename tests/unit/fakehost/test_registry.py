@@ -4,7 +4,8 @@ import pathlib
 import fixtures
 import testtools
 
-from tests.fakehost import registry
+from tests.fakehost import cgroups, registry
+from tests.fakehost.cgroups import Group
 from tests.fakehost.registry import RegistryError
 
 
@@ -47,3 +48,14 @@ class TestNames(testtools.TestCase):
             error = self.assertRaises(RegistryError, registry.register, name)
             self.assertIn("is not a name", str(error))
         self.assertFalse(self.directory.exists())
+
+
+class TestThaw(testtools.TestCase):
+    def test_frozen_groups_of_a_host_are_thawed_at_every_depth(self):
+        directory = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        states = [directory / below / "freezer.state" for below in ("a", "a/b", "c")]
+        for state in states:
+            state.parent.mkdir(exist_ok=True)
+            state.write_text("FROZEN")
+        cgroups.thaw([Group("/sys/fs/cgroup/freezer", str(directory / "a"), False), Group("", "/nowhere", False)])
+        self.assertEqual(["THAWED", "THAWED", "FROZEN"], [state.read_text() for state in states])

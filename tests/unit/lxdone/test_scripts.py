@@ -81,5 +81,7 @@ class ScriptsTest(testtools.TestCase):
     def test_a_wrong_call_of_the_command_tells_its_use(self) -> None:
         handlers = logging.getLogger().handlers[:]
         self.addCleanup(setattr, logging.getLogger(), "handlers", handlers)
+        for words in (["--help"], ["vmm", "--help"]):
+            self.assertEqual(0, main(words))
         for words in ([], ["vmm"], ["other", "x"], ["probe"]):
             self.assertEqual(2, main(words))
