@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that need no root and start no process, so that all of them take seconds; tests/kernel has the others."""
 
-import os
 import re
 import sys
 import traceback
 from typing import Any
-
-# Plug-ins of other packages start processes when they are imported: trio's, which is there by chance, calls ldconfig.
-os.environ.setdefault("HYPOTHESIS_NO_PLUGINS", "1")
 
 STARTS = frozenset({"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen"})
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import io
 import os
+import shutil
 import subprocess
 import tarfile
 from pathlib import Path
@@ -11,8 +12,8 @@ import testtools
 
 from containerhost.linux.run import MEMORY
 from lxdone.disk import isofiles
-from onedriver.errors import DriverError
-from tests.unit.lxdone.test_isofiles import LIMIT
+from onedriver.errors import DriverError, NotSupported
+from tests.unit.lxdone.test_isofiles import LIMIT, entry
 
 
 class IsoFilesTest(testtools.TestCase):
@@ -54,3 +55,10 @@ class IsoFilesTest(testtools.TestCase):
         found = [path for path in self.directory.rglob("*") if path.is_file() and path.stat().st_size]
         self.assertEqual([], found)
         self.assertFalse(os.path.ismount(self.directory))
+
+    def test_directories_are_never_deeper_than_can_be_removed(self) -> None:
+        deep = [entry("a/" * depth, tarfile.DIRTYPE) for depth in range(1, 1100)]
+        self.addCleanup(subprocess.run, ["rm", "-rf", str(self.directory)], check=True)
+        self.assertRaises(NotSupported, self.extract, *deep)
+        self.extract(*deep[:isofiles.DEPTH])
+        shutil.rmtree(self.directory)

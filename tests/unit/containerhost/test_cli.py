@@ -138,7 +138,8 @@ class List(testtools.TestCase):
         self.assertIn("evil?[2J?", run("list", "--root", self.root).output)
 
     def test_a_root_that_is_not_there(self):
-        self.assertEqual(2, run("list", "--root", "/nonexistent").exit_code)
+        root = self.useFixture(fixtures.TempDir()).path
+        self.assertEqual(2, run("list", "--root", f"{root}/absent").exit_code)
 
     def test_an_empty_root(self):
         self.assertIn("0 devices", run("list", "--root", self.useFixture(Empty()).path).output)
@@ -157,9 +158,10 @@ class Empty(Broken):
 
 class Refusals(testtools.TestCase):
     def test_a_file_that_cannot_be_written(self):
-        result = run("topology", "--svg", "/nonexistent/host.svg", "--root", str(shared("mixed").root))
+        file = f"{self.useFixture(fixtures.TempDir()).path}/absent/host.svg"
+        result = run("topology", "--svg", file, "--root", str(shared("mixed").root))
         self.assertEqual(1, result.exit_code)
-        self.assertEqual("Error: /nonexistent/host.svg cannot be written: No such file or directory\n", result.output)
+        self.assertEqual(f"Error: {file} cannot be written: No such file or directory\n", result.output)
 
     def test_a_user_without_the_right(self):
         def refuse(*_):

@@ -19,10 +19,11 @@ class LimitedTest(testtools.TestCase):
         self.assertFalse(seen[0].is_alive())
 
     def test_what_the_kernel_refuses_is_told(self) -> None:
-        error = self.assertRaises(HostActionFailed, namespaces.limited, lambda: os.stat("/nonexistent"), "cannot do it")
+        absent = f"{self.useFixture(fixtures.TempDir()).path}/absent"
+        error = self.assertRaises(HostActionFailed, namespaces.limited, lambda: os.stat(absent), "cannot do it")
         self.assertEqual("cannot do it: No such file or directory", str(error))
         self.assertRaises(ZeroDivisionError, namespaces.limited, lambda: 1 // 0, "oops")
-        self.assertRaises(HostActionFailed, namespaces.within, "/nonexistent", lambda: None)
+        self.assertRaises(HostActionFailed, namespaces.within, absent, lambda: None)
 
     def test_what_never_ends_is_left_when_its_time_is_over(self) -> None:
         over = threading.Event()

@@ -101,6 +101,7 @@ class Operations:
             self.do(action, which=" without devices")
 
     def test_monitoring(self) -> None:
+        self.useFixture(fixtures.MockPatch("containerhost.privileged.Privileged.read_guest_file", return_value=None))
         self.vmm.deploy(Call("deploy", {}, self.vm.id, "host", self.vm))
         told = Measure(self.driver, self.engine, self.directory / "owners", self.directory, PciFilter(), self.host,
                        self.directory)

@@ -6,17 +6,6 @@ import testtools
 
 from lxdone.root import root_files
 from lxdone.root.root_files import RootFile
-from onedriver.errors import DriverError
-
-# Tells what it is called with, and that an image has the snapshot of a command that was killed.
-RBD = """#!/bin/sh
-echo "$@" >> {log}
-case "$*" in
-*"snap list"*) echo '[{{"name": "lxdone-unfinished"}}]' ;;
-*"device list"*) echo '{devices}' ;;
-*"device map"*) {mapping} ;;
-esac
-"""
 
 
 class RootFilesTest(testtools.TestCase):
@@ -26,15 +15,6 @@ class RootFilesTest(testtools.TestCase):
         self.root = RootFile(self.directory / "disk.0", "one/one-5", "oneadmin")
         self.useFixture(fixtures.EnvironmentVariable("PATH", f"{self.directory}:/usr/bin:/bin"))
 
-    def rbd(self, devices: str = "[]", mapping: str = "echo /dev/rbd0") -> None:
-        program = self.directory / "rbd"
-        program.write_text(RBD.format(log=self.directory / "log", devices=devices, mapping=mapping))
-        program.chmod(0o755)
-
-    def called(self) -> list[str]:
-        lines = (self.directory / "log").read_text().splitlines()
-        return [line.removeprefix("--id oneadmin ") for line in lines if "device list" not in line]
-
     def test_a_file_is_where_it_is(self) -> None:
         root = RootFile(self.directory / "disk.0")
         root.file.write_text("content")
@@ -42,38 +22,3 @@ class RootFilesTest(testtools.TestCase):
             self.assertEqual("content", disk.read_text())
         root_files.restore(root)
         self.assertRaises(ValueError, lambda: root_files.replaced(root).__enter__())
-
-    def test_an_image_is_read_only_unless_it_is_replaced(self) -> None:
-        self.rbd()
-        with root_files.opened(self.root) as disk:
-            self.assertEqual(Path("/dev/rbd0"), disk)
-        with root_files.replaced(self.root):
-            pass
-        self.assertEqual(["device map --read-only one/one-5", "snap create one/one-5@lxdone-unfinished",
-                          "device map one/one-5", "snap remove --no-progress one/one-5@lxdone-unfinished"],
-                         self.called())
-
-    def test_what_is_not_ended_is_taken_back(self) -> None:
-        self.rbd()
-
-        def fail() -> None:
-            with root_files.replaced(self.root):
-                raise KeyError("full")
-
-        self.assertRaises(KeyError, fail)
-        back = ["snap list --format json one/one-5", "snap rollback --no-progress one/one-5@lxdone-unfinished",
-                "snap remove --no-progress one/one-5@lxdone-unfinished"]
-        self.assertEqual(back, self.called()[-3:])
-        (self.directory / "log").unlink()
-        root_files.restore(self.root)
-        self.assertEqual(back, self.called())
-
-    def test_what_a_killed_command_left_mapped_is_mapped_anew(self) -> None:
-        self.rbd('[{"pool": "one", "name": "one-5", "device": "/dev/rbd7"}]')
-        root_files.opened(self.root).__enter__()
-        self.assertIn("device unmap /dev/rbd7", self.called())
-
-    def test_what_rbd_says_is_told(self) -> None:
-        self.rbd(mapping="echo no such image >&2; exit 2")
-        error = self.assertRaises(DriverError, root_files.opened(self.root).__enter__)
-        self.assertIn("image one/one-5 of Ceph cannot be mapped: no such image", str(error))

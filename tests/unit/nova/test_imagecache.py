@@ -12,7 +12,7 @@ from oslo_config import fixture as config_fixture
 from containerhost import errors
 from containerhost.engines.capabilities import Image
 from nova_lxd_ext.image.imagecache import ImageCache, unused
-from nova_lxd_ext.image.images import BOOTING, IMAGE_ID, Cache
+from nova_lxd_ext.image.images import IMAGE_ID, Cache
 from tests.unit.containerhost.images import imagekit
 from tests.unit.nova import records
 from tests.unit.nova.imagestores import Glance, Store
@@ -67,10 +67,6 @@ class ImageCacheTest(testtools.TestCase):
         self.assertFalse(self.images.remove(shared))
         self.assertIn(shared.fingerprint, self.store.images)
 
-    def test_fetches_once(self) -> None:
-        self.assertEqual([True, False], [self.cache.fetch(None, records.IMAGE) for _ in range(2)])
-        self.assertEqual(1, self.glance.downloads)
-
     def test_removes_the_unused(self) -> None:
         for one in (image(OTHER), image(records.IMAGE), image("33333333-4e14-4e4c-a73d-069cbf4541e6", used=NEW)):
             self.add(one)
@@ -85,16 +81,6 @@ class ImageCacheTest(testtools.TestCase):
         self.add(image(OTHER))
         self.cache.manage([])
         self.assertEqual(1, len(self.store.images))
-
-    def test_spares_what_a_boot_just_asked_for(self) -> None:
-        self.cache.fetch(None, OTHER)
-        self.store.images.clear()
-        self.add(image(OTHER))
-        self.cache.manage([])
-        self.assertEqual(1, len(self.store.images))
-        self.time = BOOTING
-        self.cache.manage([])
-        self.assertEqual({}, self.store.images)
 
     def test_one_image_that_cannot_go_does_not_keep_the_others(self) -> None:
         def delete(fingerprint: str) -> None:

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
 import stat
-import tarfile
 import tempfile
 from pathlib import Path
 
 import testtools
 
-from tools.cloud import image, ini
+from tools.cloud import ini
 from tools.cloud.layout import LONGEST_DIRECTORY, Layout, Passwords
 from tools.showcase.inside import cpu_set
 
@@ -39,15 +38,6 @@ class FilesTest(testtools.TestCase):
         self.assertEqual(Path("/short/run"), Layout(Path("/short")).run)
         error = self.assertRaises(ValueError, Layout, Path("/" + "x" * LONGEST_DIRECTORY))
         self.assertIn("shorter path", str(error))
-
-    def test_the_image_is_a_unified_tarball_that_boots(self) -> None:
-        with tarfile.open(image.build(self.directory / "image.tar.gz")) as tar:
-            names = tar.getnames()
-            self.assertEqual("metadata.yaml", names[0])
-            self.assertTrue(tar.getmember("rootfs/bin/busybox").isfile())
-            self.assertEqual("/bin/busybox", tar.getmember("rootfs/sbin/init").linkname)
-            self.assertEqual({0}, {member.uid for member in tar.getmembers()})
-            self.assertEqual(len(names), len(set(names)))
 
     def test_cpu_lists(self) -> None:
         for text, cpus in [("", set()), ("3", {3}), ("0-2,7", {0, 1, 2, 7}), ("0,4-5", {0, 4, 5})]:

@@ -223,7 +223,7 @@ class FailClosed(StoreTestCase):
         for make in (self.file.mkdir, lambda: self.file.symlink_to(self.root / "nonexistent")):
             make()
             self.assertRaises(AllocationsUnreadable, self.store.claim, [OTHER], BERT, related)
-            self.file.rmdir() if self.file.is_dir() else self.file.unlink()
+            self.file.unlink() if self.file.is_symlink() else self.file.rmdir()
 
     def test_a_journal_that_cannot_be_trusted(self):
         for content in ("{", "{}", '["../../etc/passwd"]', "[1]"):

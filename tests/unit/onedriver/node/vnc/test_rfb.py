@@ -7,16 +7,9 @@ from hypothesis import strategies as st
 
 from onedriver.node.vnc import rfb
 from onedriver.node.vnc.rfb import Key, PixelFormat, UpdateRequest
-from tests import rfbclient
 
 
 class RfbTest(testtools.TestCase):
-    def test_who_knows_the_password(self) -> None:
-        challenge = bytes(range(16))
-        for password in ("secret", "more than eight letters", "a"):
-            self.assertTrue(rfb.answers(challenge, rfbclient.des(challenge, password), password))
-            self.assertFalse(rfb.answers(challenge, rfbclient.des(challenge, "!" + password), password))
-
     def test_messages(self) -> None:
         for data, expected in (
                 (struct.pack(">BBxxI", 4, 1, 0xFF0D), Key(0xFF0D, True)),
