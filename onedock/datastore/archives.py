@@ -203,7 +203,8 @@ def oci(files: Files, architecture: str, name: str) -> Content:
     manifest = content.manifest(small(files, INDEX, name), blob, architecture, name)
     config, layers = content.layers_of(manifest, name)
     return Content(blob(config["digest"]),
-                   tuple(Layer(opener(files, path_of(one["digest"])), one["digest"]) for one in layers), name,
+                   tuple(Layer(opener(files, path_of(one["digest"])), one["digest"], one["size"]) for one in layers),
+                   name,
                    sum(one["size"] for one in layers))
 
 

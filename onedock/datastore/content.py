@@ -33,10 +33,12 @@ class WrongArchitecture(BadInput):
 class Layer:
     """:ivar open: its tarball, perhaps packed
     :ivar digest: of the tarball as it is there; None when nobody told it
+    :ivar size: bytes that it has at most, which OpenNebula counted; None when nobody told them
     """
 
     open: Callable[[], AbstractContextManager[BinaryIO]]
     digest: str | None = None
+    size: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,10 @@ class DigestMismatch(DriverError):
     """The content is not what its digest says; nothing of it is kept."""
 
 
+class SizeMismatch(DigestMismatch):
+    """The content is larger than it was said to be; nothing of it is kept."""
+
+
 def of(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
@@ -32,23 +36,39 @@ def require(what: str, expected: str | None, found: str) -> None:
 
 
 class Counted(io.RawIOBase):
-    """Reads through to a stream and keeps the digest of all that passed."""
+    """Reads through to a stream and keeps the digest of all that passed.
 
-    def __init__(self, stream: BinaryIO) -> None:
+    :param limit: bytes that may pass; None is no limit
+    """
+
+    def __init__(self, stream: BinaryIO, limit: int | None = None) -> None:
         self._stream = stream
         self._hash = hashlib.sha256()
+        self._left = limit
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
         data = self._stream.read(len(buffer))
-        self._hash.update(data)
+        self._count(data)
         buffer[:len(data)] = data
         return len(data)
 
     def digest(self) -> str:
         """Return the digest of the whole stream, whose rest is read first."""
         while data := self._stream.read(CHUNK):
-            self._hash.update(data)
+            self._count(data)
         return f"sha256:{self._hash.hexdigest()}"
+
+    def _count(self, data: bytes) -> None:
+        """Count what passed.
+
+        :raises SizeMismatch: it is more than the limit
+        """
+        self._hash.update(data)
+        if self._left is not None:
+            self._left -= len(data)
+            if self._left < 0:
+                raise SizeMismatch("a layer has more bytes than the image's manifest says, by which OpenNebula counted "
+                                   "them: make the image anew; nothing of it is kept")

@@ -66,7 +66,7 @@ class Registry:
         config, layers = content.layers_of(manifest, what)
         return Content(
             config=self._small(wanted, f"blobs/{config['digest']}", config["digest"], content.CONFIG_LIMIT),
-            layers=tuple(Layer(self._opener(wanted, one["digest"]), one["digest"]) for one in layers),
+            layers=tuple(Layer(self._opener(wanted, one["digest"]), one["digest"], one["size"]) for one in layers),
             reference=str(pinned), size=sum(one["size"] for one in layers))
 
     def _manifest(self, wanted: Reference, version: str) -> bytes:

@@ -224,7 +224,7 @@ def write(layer: Layer, diff_id: str, target: Path, reference: str, room: Room) 
     """
     what = f"a layer of {reference}"
     with layer.open() as stream:
-        packed = digests.Counted(stream)
+        packed = digests.Counted(stream, layer.size)
         try:
             content = digests.Counted(decompress.reader(packed))
             copy(content, target, room)

@@ -9,6 +9,7 @@ import shutil
 import tarfile
 import time
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import fixtures
@@ -17,7 +18,7 @@ import zstandard
 from onedock.datastore import actions, archives
 from onedock.datastore.content import WrongArchitecture
 from onedock.datastore.decompress import Corrupt
-from onedock.datastore.digests import DigestMismatch
+from onedock.datastore.digests import DigestMismatch, SizeMismatch
 from onedock.datastore.record import Record
 from onedock.datastore.room import RESERVE, TooLarge
 from onedock.datastore.store import OLD, Store
@@ -96,6 +97,20 @@ class ImagesTest(DatastoreTestCase):
                         tarball({"index.json": b'{"manifests": [{"digest": "sha256:../../../x", "size": 1}]}'}),
                         tarball({"index.json": b'{"manifests": 7}'})):
             self.assert_refused(Corrupt, "", self.file(content))
+
+    def test_layer_larger_than_its_manifest_says_is_refused(self) -> None:
+        image = Image(os.urandom(20000).hex())
+        real = image.blobs
+
+        def smaller(pack: Any = gzip.compress) -> tuple[dict[str, bytes], dict[str, Any]]:
+            blobs, manifest = real(pack)
+            manifest["layers"][0]["size"] = 1  # which OpenNebula's quota would count
+            return blobs, manifest
+
+        self.registered(write(self.files / "layout", image.layout()))
+        self.act("rm", {"SOURCE": str(next(self.base.glob("*.image")))})
+        with mock.patch.object(image, "blobs", smaller):
+            self.assert_refused(SizeMismatch, "more bytes than", write(self.files / "smaller", image.layout()))
 
     def test_another_content_than_the_digest_says_is_refused(self) -> None:
         image, other = Image("one"), Image("other")
