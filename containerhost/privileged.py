@@ -22,6 +22,7 @@ from containerhost.linux import run as programs
 from containerhost.linux.files import write_attribute
 from containerhost.network import links
 from containerhost.process import childprocess, daemonhelpers, daemonnodes, deviceusers, processlimits
+from containerhost.process.namespaces import within
 from containerhost.process.processes import namespace, open_directory, table
 from containerhost.storage import blockcopy, blocknodes, memorymounts
 from containerhost.storage.idmounts import IdMap, IdRange
@@ -224,6 +225,10 @@ class Privileged:
         name."""
         if check(INTERFACE, name) in links.names_in(network_of(pid)):
             links.fetch(name, network_of(pid), check(INTERFACE, host_name))
+
+    def remove_altnames(self, pid: int, name: str) -> None:
+        """Remove the alternative names of an interface of the container of process ``pid``. Idempotent."""
+        within(network_of(pid), lambda: links.remove_altnames(check(INTERFACE, name)))
 
     def forget_nodes(self, server: int, container: str, pid: int, known: Collection[str]) -> int:
         """See :func:`containerhost.process.daemonnodes.forget`."""

@@ -16,6 +16,7 @@ from containerhost.network.netfunction import NetFunction
 from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
 
+NO_RESET = "it offers no reset"  # the last word of :func:`scrub` about a device that was not reset
 USERS_TIMEOUT = 10.0  # s for the last processes of a killed container to let go of a device
 
 
@@ -43,7 +44,7 @@ def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, pri
     except HostActionFailed as error:
         suffers = f" (it suffers from: {'; '.join(device.health)})" if device.health else ""
         raise ScrubFailed(f"device {device.id} could not be cleaned: {error}{suffers}") from error
-    return ("no process has it", *done, "it was reset" if was_reset else "it offers no reset")
+    return ("no process has it", *done, "it was reset" if was_reset else NO_RESET)
 
 
 def require_unused(device: Device, privileged: Privileged, holders: Collection[int]) -> None:

@@ -134,6 +134,9 @@ class Helper(Privileged):
     def fetch_netdev(self, pid: int, name: str, host_name: str) -> None:
         act("fetch_netdev", pid, name, host_name)
 
+    def remove_altnames(self, pid: int, name: str) -> None:
+        act("remove_altnames", pid, name)
+
     def forget_nodes(self, server: int, container: str, pid: int, known: Collection[str]) -> int:
         return int(act("forget_nodes", server, container, pid, list(known)))
 

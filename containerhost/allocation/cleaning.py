@@ -18,9 +18,10 @@ from containerhost.errors import (
 )
 from containerhost.privileged import Privileged
 from containerhost.process.processes import NoAnswer, Process
-from containerhost.scrub import await_unused, scrub
+from containerhost.scrub import NO_RESET, await_unused, scrub
 from containerhost.sysfs import Host
 
+REVOKED = frozenset({Kind.GPU, Kind.GPU_SLICE})  # those that isolate their holders, as a share of a GPU does not
 Holders = Callable[[Consumer], Collection[int]]
 
 
@@ -96,9 +97,13 @@ class Cleaner:
         :raises ScrubFailed, DeviceNotFound, DeviceUnhealthy: it is not clean
         """
         device, running = view.inventory.get(record.device_id), self.running(record)
-        if record.container and record.container.pid in running and device.kind is not Kind.NET:
-            self._require_unreached(device, record.consumer, record.container.pid, view)
+        container = record.container.pid if record.container and record.container.pid in running else None
+        if container is not None and device.kind is not Kind.NET:
+            self._require_unreached(device, container, self._kept_nodes(record.consumer, view))
         done = self.scrub(device, record.restore, running, view)
+        if container is not None and device.kind in REVOKED and done[-1] == NO_RESET:
+            # A reset fails while a process of the container reaches it by a node of another GPU that this keeps.
+            self._require_unreached(device, container, frozenset())
         require_well(record.device_id, view)
         return done
 
@@ -115,17 +120,20 @@ class Cleaner:
                               "that may have it: an earlier release wrote it, or its engine did not answer")
         return frozenset(process.pid for process in record.holders if process.lives)
 
-    def _require_unreached(self, device: Device, consumer: Consumer, container: int, view: HostView) -> None:
-        """Refuse a GPU that a process in its container may reach by a node which GPUs have in common: what a process
-        has allocated by that is its own until it closes that node, too. Nodes of a GPU that the container keeps tell
-        nothing.
+    def _kept_nodes(self, consumer: Consumer, view: HostView) -> frozenset[str]:
+        """Return the paths of the nodes of devices that the consumer's container keeps."""
+        kept = {name for name, record in self._store.held_by(consumer).items() if record.state is State.ATTACHED}
+        return frozenset(node.path for other in view.inventory.devices if other.id in kept for node in other.nodes)
 
+    def _require_unreached(self, device: Device, container: int, kept: Collection[str]) -> None:
+        """Refuse a GPU that a process in its container may reach by a node which GPUs have in common: what a process
+        has allocated by that is its own until it closes that node, too.
+
+        :param kept: paths of nodes that tell nothing, for the container has them for another GPU
         :raises ScrubFailed: a process has one open, or that cannot be told
         """
-        kept = {name for name, record in self._store.held_by(consumer).items() if record.state is State.ATTACHED}
-        known = {node.path for other in view.inventory.devices if other.id in kept for node in other.nodes}
         nodes = {(node.major, node.minor) for node in device.nodes
-                 if node.use is NodeUse.SHARED and node.path not in known}
+                 if node.use is NodeUse.SHARED and node.path not in kept}
         try:
             await_unused(lambda: self._privileged.users(nodes, (container,), False) if nodes else (),
                          ", by a node that GPUs share")

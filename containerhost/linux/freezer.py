@@ -13,6 +13,7 @@ Sources: Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst; cgroup-v2.rs
 
 import contextlib
 import functools
+import hashlib
 import os
 import re
 import time
@@ -22,8 +23,8 @@ from typing import NamedTuple
 
 from containerhost.errors import HostActionFailed
 from containerhost.linux import controlgroups
-from containerhost.linux.files import closing, write_attribute
-from containerhost.linux.lock import Failure, FileLock, acquire
+from containerhost.linux.files import write_attribute
+from containerhost.linux.lock import Failure, FileLock, byte_held
 from containerhost.linux.poll import wait_until
 from containerhost.linux.run import holding, release
 from containerhost.sysfs import Host
@@ -31,6 +32,7 @@ from containerhost.sysfs import Host
 ROOT = "/sys/fs/cgroup"
 V1, V2 = "freezer.state", "cgroup.freeze"
 LOCK = Path("/run/containerhost/frozen")
+GROUPS = Path("/run/containerhost/groups")  # a byte for each group is locked while a process freezes or thaws it
 
 # Group of a container as its engine names it: LXC's, and Docker's under both cgroup drivers. The tenant names those
 # below it, so the topmost one counts.
@@ -88,18 +90,18 @@ class Freezer(NamedTuple):
 
     @contextlib.contextmanager
     def locked(self, host: Host, timeout: float, failure: Failure = TimeoutError) -> Iterator[int | None]:
-        """Keep other processes from freezing and thawing the group. The lock is on its directory, and ends with the
-        last process that has inherited it.
+        """Keep other processes from freezing and thawing the group. The lock is in a file of the host's own, which the
+        tenant cannot lock, as it can the group's directory. It ends with the last process that has inherited it.
 
-        :returns: the directory, open; None if the group is gone
+        :returns: the open file; None if the group is gone
         :raises Exception: ``failure``: another process has the lock for longer than ``timeout`` seconds
         """
-        fd = host.open(os.path.dirname(self.path))
-        if fd is None:
+        if not host.is_directory(os.path.dirname(self.path)):
             yield None
             return
-        with closing(fd):
-            acquire(fd, timeout, os.path.dirname(self.path), failure)
+        name = hashlib.blake2b(self.path.encode("utf-8", "surrogateescape"), digest_size=7).digest()
+        with byte_held(GROUPS, int.from_bytes(name, "big"), timeout, lambda told: failure(
+                f"control group {os.path.dirname(self.path)}: {told}")) as fd:
             yield fd
 
     def freeze(self) -> None:
@@ -155,8 +157,8 @@ def frozen(groups: Collection[Freezer], host: Host) -> Iterator[None]:
     """
     with locked() as fd, contextlib.ExitStack() as stack:
         end = time.monotonic() + FREEZE_TIMEOUT
-        free = {group: directory for group in sorted(groups)
-                if (directory := _taken(group, host, stack, end)) is not None and not group.is_requested(host)}
+        free = {group: lock for group in sorted(groups)
+                if (lock := _taken(group, host, stack, end)) is not None and not group.is_requested(host)}
         if free:
             stack.enter_context(requested(free, fd))
         end = time.monotonic() + FREEZE_TIMEOUT
@@ -176,7 +178,7 @@ def _taken(group: Freezer, host: Host, stack: contextlib.ExitStack, end: float) 
     """Lock a group unless it is frozen: by its user, or by a process that copies its root.
 
     :param end: when to give up, on the monotonic clock
-    :returns: its directory; None if it stays as it is, or is gone
+    :returns: the open file of its lock; None if it stays as it is, or is gone
     :raises HostActionFailed: another process is at work on it
     """
     try:
@@ -192,7 +194,7 @@ def _taken(group: Freezer, host: Host, stack: contextlib.ExitStack, end: float) 
 def requested(groups: Mapping[Freezer, int], fd: int) -> Iterator[None]:
     """Freeze groups, and thaw them when the block ends or this process does.
 
-    :param groups: with the directory of each, locked
+    :param groups: with the open file of each one's lock
     :param fd: of the locked file
     """
     words = [word for group in groups for word in (group.thawing, group.path)]

@@ -91,12 +91,13 @@ class FileLock:
 
 @contextlib.contextmanager
 def byte_held(path: Path, offset: int, timeout: float, failure: Failure = TimeoutError, *,
-              shared: bool = False) -> Iterator[None]:
+              shared: bool = False) -> Iterator[int]:
     """Hold the lock of one byte of a file, which need not have it, while the block runs.
 
     :param path: the file; made for this user alone, with its directory, when first needed
     :param timeout: seconds to wait for another holder
     :param shared: hold it beside others that share it
+    :returns: the file, open; a process that inherits it holds the lock, too
     :raises Exception: ``failure``: another one holds it for longer
     :raises OSError: the file cannot be opened; ELOOP for a link
     """
@@ -104,7 +105,7 @@ def byte_held(path: Path, offset: int, timeout: float, failure: Failure = Timeou
     with closing(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)) as fd:
         if not wait_until(lambda: _try_byte(fd, offset, shared), timeout, BYTE_INTERVAL):
             raise failure(f"another process has kept byte {offset} of {path} locked for more than {timeout:g} s")
-        yield
+        yield fd
 
 
 def byte_is_held(path: Path, offset: int) -> bool:

@@ -85,8 +85,22 @@ def set_up(name: str, up: bool) -> None:
 def rename(name: str, new: str) -> None:
     """Rename an interface, which goes down: the kernel renames no other."""
     asked = f"rename interface {name} to {new}"
+    remove_altnames(name)
     ip(asked, "link", "set", "dev", name, "down")
     ip(asked, "link", "set", "dev", name, "name", new)
+
+
+def remove_altnames(name: str) -> None:
+    """Remove an interface's alternative names: a tenant chooses what it likes, and one that the host uses for this
+    interface or another one keeps it from being moved or renamed. udev gives its own again. Idempotent: does nothing
+    if there is no such interface."""
+    if not exists(name):
+        return
+    asked = f"remove the alternative names of interface {name}"
+    (found,) = json.loads(ip(asked, "-json", "link", "show", "dev", name))
+    others = [word for other in found.get("altnames", ()) for word in ("altname", other)]
+    if others:
+        ip(asked, "link", "property", "del", "dev", name, *others)
 
 
 def link_down_and_flush(name: str) -> None:
@@ -139,6 +153,7 @@ def move(name: str, new: str, there: int, asked: str) -> None:
     """Move an interface to the namespace of a descriptor."""
     if not exists(name):
         raise HostActionFailed(f"there is no interface {name} on this host")
+    remove_altnames(name)
     # Moving it takes it down, and the kernel renames it afterwards (rtnetlink.c, do_setlink).
     ip(asked, "link", "set", "dev", name, "name", new, "netns", f"/proc/self/fd/{there}", pass_fds=[there])
 

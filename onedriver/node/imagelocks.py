@@ -23,7 +23,7 @@ class ImageLocks:
         self._file = file
         self._timeout = timeout
 
-    def held(self, image: str, *, shared: bool = False, wait: bool = True) -> AbstractContextManager[None]:
+    def held(self, image: str, *, shared: bool = False, wait: bool = True) -> AbstractContextManager[int]:
         """Let nobody else hold the image's lock within the block, or only those who share it.
 
         :raises Busy: another one holds it, for longer than the limit

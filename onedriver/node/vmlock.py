@@ -19,7 +19,7 @@ class Busy(DriverError):
     """Another process works on the VM."""
 
 
-def held(state: Path, vm_id: int, timeout: float) -> AbstractContextManager[None]:
+def held(state: Path, vm_id: int, timeout: float) -> AbstractContextManager[int]:
     """Hold the VM's lock while the block runs.
 
     :param timeout: seconds to wait for another process

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fence the nodes of devices that leave a running container, before LXD removes them.
+"""Take from a tenant what would outlast, or hinder, the detachment of a device from its running container.
 
 LXD unlinks a node, but a bind mount in the container keeps its inode, and writes no device rules for unprivileged
 containers: the tenant could open the device for as long as the container runs, whoever has it then.
@@ -32,15 +32,20 @@ class DeviceNodes:
         self._privileged = privileged
 
     @contextlib.contextmanager
-    def fenced(self, name: str, before: Devices, after: Devices) -> Iterator[None]:
-        """Fence the nodes of devices that leave a container while the block removes them. If LXD refuses, they are
-        restored; not where it may go on by itself: :meth:`restore` is for a caller that gives them back.
+    def leaving(self, name: str, before: Devices, after: Devices) -> Iterator[None]:
+        """Remove names that the tenant gave interfaces that leave a container, and fence the nodes of devices, while
+        the block removes them. If LXD refuses, the nodes are restored; not where it may go on by itself:
+        :meth:`restore` is for a caller that gives them back.
 
         :param before, after: the container's devices
         """
-        leaving = with_nodes({key: device for key, device in before.items() if after.get(key) != device})
-        pid = self._engine.pid(name) if leaving else None
-        if pid is None:
+        gone = {key: device for key, device in before.items() if after.get(key) != device}
+        leaving = with_nodes(gone)
+        pid = self._engine.pid(name) if gone else None
+        if pid is not None:
+            for interface in (device["name"] for device in gone.values() if device.get("nictype") == "physical"):
+                self._privileged.remove_altnames(pid, interface)
+        if pid is None or not leaving:
             yield
             return
         self._privileged.fence_nodes(*self._place(name), pid, sorted(leaving))

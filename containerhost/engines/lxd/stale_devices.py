@@ -44,7 +44,7 @@ class StaleDevices:
         :param after: its devices then
         :param absent: grants that it does not have before
         """
-        with self._nodes.fenced(name, instance["devices"], after):
+        with self._nodes.leaving(name, instance["devices"], after):
             try:
                 act()
             except (errors.EngineUnavailable, errors.EngineTimeout, errors.EngineConflict):

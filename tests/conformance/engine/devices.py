@@ -201,6 +201,16 @@ class Devices(frame.DeviceFrame):
         self.assertTrue(any(each in said for each in (ENODEV, EPERM, EACCES)), said)
         return ENODEV in said
 
+    def test_names_that_the_guest_gives_its_interface_hinder_no_detachment(self):
+        _, grant = self.ready()
+        for alternative in (self.vfs[0].netdev, self.vfs[1].netdev, "lo"):
+            self.engine.attach("c1", grant)
+            subprocess.run(["nsenter", "--target", str(self.engine.pid("c1")), "--net", "ip", "link", "property", "add",
+                            "dev", "ib0", "altname", alternative], check=alternative != "lo")
+            self.engine.detach("c1", grant)
+            self.assertNotIn("ib0", self.privileged().inside(self.engine.pid("c1")).netdevs)
+            await_that(lambda: scan().get(self.vfs[0].id).netdev == self.vfs[0].netdev, "the interface is back")
+
     def test_interface_that_the_guest_renamed_is_told_and_stays(self):
         _, grant = self.ready()
         self.engine.attach("c1", grant)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Users of devices in containers that are made of namespaces and real control groups."""
 
+import fcntl
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ import testtools
 
 from containerhost.errors import HostActionFailed
 from containerhost.linux import freezer
+from containerhost.linux.files import closing
 from containerhost.privileged import Privileged
 from containerhost.process import deviceusers, processes
 from containerhost.sysfs import Host
@@ -107,6 +109,7 @@ class UsersTest(testtools.TestCase):
         super().setUp()
         base = Path(self.useFixture(fixtures.TempDir()).path)
         self.useFixture(fixtures.MockPatchObject(freezer, "LOCK", base / "frozen"))
+        self.useFixture(fixtures.MockPatchObject(freezer, "GROUPS", base / "groups"))
         self.node = str(base / "node")
         os.mknod(self.node, stat.S_IFCHR | 0o600, os.makedev(*NUMBER))
 
@@ -247,9 +250,10 @@ class ThawTest(UsersTest):
 
     def look(self, container: Container) -> "subprocess.Popen[bytes]":
         """:returns: a process that looks at the frozen container until its standard input ends"""
-        process = subprocess.Popen([sys.executable, "-c", f"from pathlib import Path\n{LOOK}".replace(
-            "with", f"freezer.LOCK = Path({str(freezer.LOCK)!r})\nwith", 1), str(container.freeze)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        places = f"freezer.LOCK, freezer.GROUPS = map(Path, {(str(freezer.LOCK), str(freezer.GROUPS))!r})"
+        script = f"from pathlib import Path\n{LOOK}".replace("with", f"{places}\nwith", 1)
+        process = subprocess.Popen([sys.executable, "-c", script, str(container.freeze)],
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.addCleanup(process.communicate)
         self.assertEqual(b"\n", process.stdout.readline())
         self.assertTrue(container.is_frozen())
@@ -354,6 +358,12 @@ class ThawTest(UsersTest):
         self.useFixture(fixtures.MockPatchObject(freezer.Freezer, "is_frozen", is_frozen))
         groups = [freezer.Freezer(str(self.container(next(iter(hierarchies()))).freeze)) for _ in range(3)]
         self.assertRaises(HostActionFailed, self.wait_frozen, groups, self.containers[0])
+
+    def test_lock_of_a_tenant_on_its_own_group_hinders_no_look(self) -> None:
+        for container in self.containers:
+            with closing(os.open(container.group, os.O_RDONLY)) as directory:
+                fcntl.flock(directory, fcntl.LOCK_EX)
+                self.assertEqual((), self.users(container.pid))
 
     def test_second_look_waits_for_the_first(self) -> None:
         self.useFixture(fixtures.MockPatchObject(freezer, "LOCK_TIMEOUT", 0.2))

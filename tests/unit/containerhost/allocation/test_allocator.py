@@ -420,7 +420,7 @@ class TestSickDevices(testtools.TestCase):
         require_well(vf.id, self.allocator.view())
 
     def test_container_that_had_the_device_is_searched_completely(self):
-        for release, looked_at in ((lambda: self.allocator.release_device(self.gpu, consumer("c1"), 7), {7}),
+        for release, looked_at in ((lambda: self.allocator.release_device(self.gpu, consumer("c1"), os.getpid()), {os.getpid()}),
                                    (lambda: self.allocator.release_device(self.gpu, consumer("c1"), None), set()),
                                    (lambda: self.allocator.release(consumer("c1")), set())):
             (grant,) = self.allocator.acquire([Request(self.gpu)], consumer("c1"))
@@ -467,23 +467,33 @@ class TestSickDevices(testtools.TestCase):
         for gpu in (self.gpu, self.other):
             self.allocator.acquire([Request(gpu)], consumer("c1"))
         self.root.sharing = ("process 7 (python3)",)
-        self.assertEqual((), self.allocator.release_device(self.gpu, consumer("c1"), 7))
-        (complaint,) = self.allocator.release_device(self.other, consumer("c1"), 7)
+        self.assertEqual((), self.allocator.release_device(self.gpu, consumer("c1"), os.getpid()))
+        (complaint,) = self.allocator.release_device(self.other, consumer("c1"), os.getpid())
         self.assertIn("process 7 (python3), by a node that GPUs share", complaint)
         self.root.sharing = errors.HostActionFailed("it cannot be frozen")
-        (complaint,) = self.allocator.release_device(self.other, consumer("c1"), 7)
+        (complaint,) = self.allocator.release_device(self.other, consumer("c1"), os.getpid())
         self.assertIn("it cannot be frozen", complaint)
         self.assertEqual({self.other}, self.blocked().keys())
         self.root.sharing = ()
         self.assertEqual((), self.allocator.release(consumer("c1")))
 
+    def test_one_of_two_gpus_without_a_reset_is_not_free_while_a_node_that_gpus_share_is_open(self):
+        for gpu in (self.gpu, self.other):
+            self.allocator.acquire([Request(gpu)], consumer("c1"))
+        self.root.sharing, self.root.able = ("process 7 (python3)",), False
+        (complaint,) = self.allocator.release_device(self.gpu, consumer("c1"), os.getpid())
+        self.assertIn("process 7 (python3), by a node that GPUs share", complaint)
+        self.assertEqual({self.gpu, self.other}, self.blocked().keys())
+        self.root.sharing = ()
+        self.assertEqual((), self.allocator.release_device(self.gpu, consumer("c1"), os.getpid()))
+
     def test_containers_that_may_have_got_it_from_its_own_are_looked_at_whole(self):
         asked = []
         allocator = DeviceAllocator(self.store, lambda: HostView(self.tree.host), self.root, host=self.tree.host,
-                                    holders=lambda who: asked.append(who) or (7, 8))
+                                    holders=lambda who: asked.append(who) or (os.getpid(), os.getppid()))
         allocator.acquire([Request(self.gpu)], consumer("c1"))
-        self.assertEqual((), allocator.release_device(self.gpu, consumer("c1"), 7))
-        self.assertEqual(([consumer("c1")], {7, 8}), (asked, self.root.holders))
+        self.assertEqual((), allocator.release_device(self.gpu, consumer("c1"), os.getpid()))
+        self.assertEqual(([consumer("c1")], {os.getpid(), os.getppid()}), (asked, self.root.holders))
 
     def test_device_stays_where_the_engine_does_not_tell_who_may_have_it(self):
         holders = mock.Mock(side_effect=errors.EngineUnavailable("no daemon"))

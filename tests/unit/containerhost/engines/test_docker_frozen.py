@@ -8,6 +8,7 @@ import testtools
 
 from containerhost.engines.docker import frozen
 from containerhost.errors import EngineTimeout
+from containerhost.linux import freezer
 from containerhost.sysfs import Host
 
 ID = "0123456789abcdef" * 4
@@ -43,6 +44,7 @@ class FrozenTest(testtools.TestCase):
             self.assertEqual(expected, self.states())
 
     def test_one_process_at_a_time(self) -> None:
+        self.useFixture(fixtures.MockPatchObject(freezer, "GROUPS", Path(self.host.root, "locks/groups")))
         self.group(f"docker/{ID}", cgroup_freeze="0\n")
 
         def second() -> None:
