@@ -420,7 +420,8 @@ class TestSickDevices(testtools.TestCase):
         require_well(vf.id, self.allocator.view())
 
     def test_container_that_had_the_device_is_searched_completely(self):
-        for release, looked_at in ((lambda: self.allocator.release_device(self.gpu, consumer("c1"), os.getpid()), {os.getpid()}),
+        own = os.getpid()
+        for release, looked_at in ((lambda: self.allocator.release_device(self.gpu, consumer("c1"), own), {own}),
                                    (lambda: self.allocator.release_device(self.gpu, consumer("c1"), None), set()),
                                    (lambda: self.allocator.release(consumer("c1")), set())):
             (grant,) = self.allocator.acquire([Request(self.gpu)], consumer("c1"))
