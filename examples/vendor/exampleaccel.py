@@ -17,8 +17,15 @@ from containerhost.devices import health
 from containerhost.devices.health.kernellog import DEVICES_LIMIT, DriverLog
 from containerhost.devices.health.rules import Health, Rule, Verdict, health_of
 from containerhost.devices.model import CharNode, Device, Kind, NodeUse, PciFunction
-from containerhost.privileged import Privileged
+from containerhost.errors import HostActionFailed
+from containerhost.linux.poll import wait_until
+from containerhost.privileged import PCI, Privileged
+from containerhost.sysfs import Host
 from containerhost.vendors import base
+
+RESETTING = "resetting"
+RESET_TIMEOUT = 60.0  # s
+POLL_INTERVAL = 0.05  # s
 
 STATUS = Rule(
     name="exampleaccel-status", verdict=Verdict.SICK, reads="status below the PCI function",
@@ -80,5 +87,11 @@ class ExampleAccel(base.GpuVendor):
 
     @classmethod
     def reset(cls, address: str) -> bool:
-        """Reset a card: the driver survives a function-level reset, which clears the card's memory."""
-        return Privileged().reset(address)
+        """Reset a card: the driver survives a function-level reset, which clears the card's memory. The firmware starts
+        after that, and is waited for: the card is given to the next container."""
+        if not Privileged().reset(address):
+            return False
+        status, host = f"{PCI}/devices/{address}/status", Host()
+        if not wait_until(lambda: host.text(status) != RESETTING, RESET_TIMEOUT, POLL_INTERVAL):
+            raise HostActionFailed(f"its firmware has not started within {RESET_TIMEOUT:g} s after the reset")
+        return True

@@ -7,6 +7,8 @@ names two of its devices in an emulated host.
 
 import dataclasses
 import fnmatch
+import sys
+import threading
 from collections.abc import Collection
 from importlib.metadata import entry_points
 from typing import Any, ClassVar
@@ -204,9 +206,13 @@ class Resets(Privileged):
 
 
 class GpuConformance(VendorConformance):
-    """:cvar resets: whether the vendor can reset a GPU under its driver"""
+    """:cvar resets: whether the vendor can reset a GPU under its driver
+    :cvar resetting: an attribute in the GPU's directory, its value while a reset goes on, and after it. None where the
+        kernel or the vendor's tool returns when the reset is complete
+    """
 
     resets: ClassVar[bool] = False
+    resetting: ClassVar[tuple[str, str, str] | None] = None
 
     def release(self, device: Device) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
         """Clean a released GPU; what was done, in words, and the resets that were asked for."""
@@ -223,6 +229,26 @@ class GpuConformance(VendorConformance):
 
     def test_reset_is_the_plugins_own_if_it_has_one(self) -> None:
         self.assertEqual(self.resets, self.vendor.reset.__func__ is not Vendor.reset.__func__)
+
+    def test_reset_returns_when_the_gpu_can_be_used_again(self) -> None:
+        """What follows reads its health, and gives it to the next container."""
+        if self.resetting is None:
+            return
+        name, goes_on, done = self.resetting
+        attribute = self.tree.function(self.first) / name
+        finish = threading.Timer(0.2, attribute.write_text, [f"{done}\n"])
+
+        def begin(_: Privileged, address: str) -> bool:
+            attribute.unlink(missing_ok=True)
+            attribute.write_text(f"{goes_on}\n")
+            finish.start()
+            return True
+
+        self.addCleanup(finish.join)
+        with mock.patch.object(Privileged, "reset", begin), \
+                mock.patch.object(sys.modules[self.vendor.__module__], "Host", lambda: self.tree.host):
+            self.assertTrue(self.vendor.reset(self.first))
+        self.assertEqual(done, attribute.read_text().strip())
 
     def test_failed_reset_blocks(self) -> None:
         refused = HostActionFailed("it does not answer")

@@ -40,6 +40,7 @@ class ExampleTest(suite.GpuConformance):
 
     plugin, first, second = "exampleaccel", "0000:c1:00.0", "0000:c2:00.0"
     resets = True
+    resetting = ("status", "resetting", "ok")
 
     def setUp(self) -> None:
         self.useFixture(OutsideVendor())
