@@ -24,6 +24,7 @@ Number = tuple[int, int]
 HOMES = {"lxd": ("LXD_DIR", "/var/lib/lxd"), "incusd": ("INCUS_DIR", "/var/lib/incus")}
 KIND = "unix."
 KEPT = f"{KIND}kept--by--containerhost."  # then the number of the inode
+DENIED = f"{KIND}denied--by--containerhost.{{}}.{{}}"  # an empty file for each device that is denied
 CGROUPS = "/sys/fs/cgroup/devices"
 PAYLOAD = re.compile(r"/(?:[^/]+/)*?lxc\.payload\.[^/]+")  # the tenant names those below
 WALK_TIMEOUT = 10.0  # s
@@ -34,7 +35,7 @@ def fence(server: int, container: str, pid: int, leaving: Collection[str]) -> No
 
     The daemon unlinks its file, but a bind mount that the tenant made keeps the inode. A node that several devices have
     is one inode, the file of the device that came first: while others need it, a further link keeps it in reach. The
-    daemon removes that with its own files when the container stops.
+    daemon removes that, and the marks of what is denied, with its own files when the container stops.
 
     :param server: the daemon's process
     :param container: as the daemon calls its directory
@@ -44,7 +45,8 @@ def fence(server: int, container: str, pid: int, leaving: Collection[str]) -> No
     """
     with _opened(server, container) as directory:
         if directory is None:
-            return
+            raise HostActionFailed(f"the daemon has no nodes of container {container} where it keeps them, so none can "
+                                   "be made unusable: stop the container, then try again")
         nodes = numbers(directory)
         staying = {number for name, number in nodes.items() if owner(name) not in (None, *leaving)}
         for name, number in nodes.items():
@@ -56,8 +58,11 @@ def fence(server: int, container: str, pid: int, leaving: Collection[str]) -> No
                 with contextlib.suppress(FileExistsError):
                     os.link(name, f"{KEPT}{status.st_ino}", src_dir_fd=directory.fd, dst_dir_fd=directory.fd,
                             follow_symlinks=False)
-    for number in set(nodes.values()) - staying:
-        permit(pid, number, False)
+        for number in set(nodes.values()) - staying:
+            mark = DENIED.format(*number)
+            with closing(directory.open(mark, os.O_WRONLY | os.O_CREAT)):
+                if not permit(pid, number, False):
+                    directory.unlink(mark)
 
 
 def restore(server: int, container: str, pid: int, modes: Mapping[str, int]) -> None:
@@ -80,8 +85,10 @@ def restore(server: int, container: str, pid: int, modes: Mapping[str, int]) -> 
             with _node(directory, name) as node:
                 os.chown(node, *charnodes.root_of(pid))
                 os.chmod(node, own[number])
-    for number in own:
-        permit(pid, number, True)
+        for number in own:
+            if directory.has(mark := DENIED.format(*number)):
+                permit(pid, number, True)
+                directory.unlink(mark)
 
 
 def forget(server: int, container: str, pid: int, known: Collection[str]) -> int:
@@ -140,10 +147,10 @@ def _opened(server: int, container: str) -> Iterator[Directory | None]:
     """
     path = f"{home(server)}/devices/{container}"
     try:
-        if not os.path.isdir(path):
-            yield None
-            return
-        with Directory(path) as directory:
+        with contextlib.ExitStack() as stack:
+            directory = None
+            with contextlib.suppress(FileNotFoundError):
+                directory = stack.enter_context(Directory(path))
             yield directory
     except OSError as error:
         raise HostActionFailed(f"the nodes in {path} cannot be changed: {error.strerror}") from error
@@ -158,16 +165,18 @@ def _node(directory: Directory, name: str) -> Iterator[str]:
         yield f"/proc/self/fd/{fd}"
 
 
-def permit(pid: int, number: Number, allowed: bool) -> None:
+def permit(pid: int, number: Number, allowed: bool) -> bool:
     """Let the processes of a container open a device, or none of them any more (control groups of version 1,
-    Documentation/admin-guide/cgroup-v1/devices.rst). The daemon does that for privileged containers only, and for those
-    with version 2, too; an unprivileged one has no program there, so the node's mode decides alone.
+    Documentation/admin-guide/cgroup-v1/devices.rst). The daemon does that for privileged containers only, with version
+    2, too. An unprivileged one has no program of version 2, so the node's mode decides alone, as it does where this
+    process may not change the rules (it needs CAP_SYS_ADMIN).
 
-    :raises HostActionFailed: the kernel refuses
+    :returns: whether that was changed
+    :raises HostActionFailed: the kernel refuses to permit what is denied, or fails
     """
     payload = PAYLOAD.match(controlgroups.of(pid, Host()).get("devices", ""))
     if payload is None:
-        return
+        return False
     top, end = f"{CGROUPS}{payload[0]}", time.monotonic() + WALK_TIMEOUT
     # The kernel passes down what is denied, and not what is permitted again.
     for group, _, _ in os.walk(top) if allowed else [(top, [], [])]:
@@ -177,9 +186,12 @@ def permit(pid: int, number: Number, allowed: bool) -> None:
         try:
             write_attribute(f"{group}/devices.{'allow' if allowed else 'deny'}", f"c {number[0]}:{number[1]} rwm")
         except OSError as error:
+            if isinstance(error, PermissionError) and not allowed:
+                return False
             if os.path.exists(group):
                 raise HostActionFailed(f"control group {group} cannot be {'permitted' if allowed else 'denied'} device "
                                        f"{number[0]}:{number[1]}: {error.strerror}") from error
+    return True
 
 
 def parted(name: str) -> tuple[str, str]:

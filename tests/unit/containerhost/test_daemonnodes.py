@@ -33,14 +33,18 @@ class NodesCase(testtools.TestCase):
         self.home = Path(self.useFixture(fixtures.TempDir()).path)
         self.directory = self.home / "devices/c1"
         self.directory.mkdir(parents=True)
-        self.owners, self.numbers, self.permitted = {}, {}, {}
+        self.owners, self.numbers, self.permitted, self.rules = {}, {}, {}, True
         for name, stand_in in (("home", lambda server: str(self.home)), ("number_of", self.number_of),
-                               ("permit", lambda pid, number, allowed: self.permitted.update({number: allowed})),
+                               ("permit", self.permit),
                                ("is_containers", lambda status: self.owners[status.st_ino] != 0),
                                ("is_fenced", lambda status: self.owners[status.st_ino] == 0)):
             self.useFixture(fixtures.MockPatchObject(daemonnodes, name, stand_in))
         self.useFixture(fixtures.MockPatchObject(charnodes, "root_of", lambda pid: (100000, 100000)))
         self.useFixture(fixtures.MockPatch("os.chown", self.chown))
+
+    def permit(self, pid, number, allowed):
+        self.permitted[number] = allowed
+        return self.rules
 
     def number_of(self, status):
         return self.numbers.get(status.st_ino)
@@ -56,7 +60,8 @@ class NodesCase(testtools.TestCase):
         return path
 
     def modes(self):
-        return {path.name: path.stat().st_mode & 0o777 for path in self.directory.iterdir()}
+        return {path.name: path.stat().st_mode & 0o777 for path in self.directory.iterdir()
+                if not path.name.startswith("unix.denied")}
 
 
 class ForgetTest(NodesCase):
@@ -99,6 +104,16 @@ class FenceTest(NodesCase):
         self.assertEqual({0o660}, set(self.modes().values()))
         self.assertEqual(0o660, (self.home / "bound").stat().st_mode & 0o777)
         self.assertEqual({(195, 97): False, (195, 98): True, (195, 255): True}, self.permitted)
+        self.assertEqual([daemonnodes.DENIED.format(195, 97)], [path.name for path in self.directory.glob("*denied*")])
+
+    def test_only_what_was_denied_is_permitted(self):
+        """Where the rules cannot be changed, nothing is denied."""
+        self.rules = False
+        self.node("unix.a.dev-nvidia0", (195, 0))
+        daemonnodes.fence(7, "c1", 99, ["a"])
+        self.permitted.clear()
+        daemonnodes.restore(7, "c1", 99, {"a": 0o666})
+        self.assertEqual(({}, []), (self.permitted, list(self.directory.glob("*denied*"))))
 
     def test_what_was_detached_stays_fenced_when_the_device_comes_again(self):
         self.node("unix.a.dev-nvidiactl", (195, 255))
@@ -113,7 +128,7 @@ class FenceTest(NodesCase):
         self.assertEqual(0, (self.home / "bound").stat().st_mode & 0o777)
 
     def test_container_without_nodes(self):
-        daemonnodes.fence(7, "c2", 99, ["a"])
+        self.assertRaises(HostActionFailed, daemonnodes.fence, 7, "c2", 99, ["a"])
         daemonnodes.restore(7, "c2", 99, {"a": 0o666})
         self.assertEqual(({}, []), (self.permitted, list(self.directory.parent.glob("c2"))))
 
@@ -143,7 +158,7 @@ class PermitTest(testtools.TestCase):
 
     def permit(self, group, allowed):
         with mock.patch.object(daemonnodes.controlgroups, "of", return_value=group):
-            daemonnodes.permit(7, (195, 0), allowed)
+            return daemonnodes.permit(7, (195, 0), allowed)
 
     def test_engines_group_is_denied_and_all_of_it_permitted(self):
         inner = {"devices": "/lxc.payload.c1/system.slice/lxc.payload.c2"}
@@ -155,13 +170,18 @@ class PermitTest(testtools.TestCase):
 
     def test_neither_the_hosts_group_nor_version_2_is_changed(self):
         for group in ({"devices": "/"}, {"devices": "/user.slice"}, {"": "/lxc.payload.c1"}, {}):
-            self.permit(group, False)
+            self.assertFalse(self.permit(group, False))
         self.assertEqual([], self.written("deny"))
 
     def test_refusal_of_the_kernel_is_raised(self):
         (self.groups / "lxc.payload.c1/devices.deny").unlink()
         self.assertRaises(HostActionFailed, self.permit, {"devices": "/lxc.payload.c1"}, False)
         self.permit({"devices": "/lxc.payload.gone"}, False)
+
+    def test_process_that_may_not_change_the_rules_denies_nothing(self):
+        with mock.patch.object(daemonnodes, "write_attribute", side_effect=PermissionError(1, "not permitted")):
+            self.assertFalse(self.permit({"devices": "/lxc.payload.c1"}, False))
+            self.assertRaises(HostActionFailed, self.permit, {"devices": "/lxc.payload.c1"}, True)
 
     def test_walk_over_the_tenants_groups_has_a_time_limit(self):
         with mock.patch.object(daemonnodes, "WALK_TIMEOUT", -1.0):
