@@ -6,7 +6,9 @@ Sources: Documentation/ABI/testing/sysfs-class-net; /proc/net/route, ipv6_route 
 
 import dataclasses
 import functools
+import os
 import re
+from collections.abc import Mapping
 
 from containerhost.devices.model import LinkLayer
 from containerhost.sysfs import Host
@@ -107,7 +109,9 @@ class Netdevs:
     def _uses(self, attributes: str, name: str) -> tuple[str, ...]:
         master = self._host.link(f"{attributes}/master")
         uses = [f"{name} is a port of {master}"] if master else []
-        uses += [f"{upper} stands on {name}" for upper in self._above(attributes, name) if upper != master]
+        uses += [f"{upper} stands on {name}" for upper in (
+            *(upper for upper in self._above(attributes, name) if upper != master),
+            *self._elsewhere.get(self._host.number(f"{attributes}/ifindex") or 0, ()))]
         if name in self._default_routes:
             uses.append(f"{name} carries the default route")
         elif name in self._addressed:
@@ -126,6 +130,16 @@ class Netdevs:
         another network namespace; the kernel links all stacked Ethernet interfaces with their lower ones."""
         return (self._host.text(f"{_CLASS}/{other}/type") != _ARPHRD_ETHER
                 or self._host.exists(f"{_CLASS}/{other}/lower_{name}"))
+
+    @functools.cached_property
+    def _elsewhere(self) -> Mapping[int, tuple[str, ...]]:
+        """Return the interfaces of other network namespaces that stand on one of this, by its number; only root may
+        enter these."""
+        if not self._host.live or os.geteuid() != 0:
+            return {}
+        from containerhost.network import stacked  # noqa: PLC0415  (a captured tree has none)
+
+        return stacked.elsewhere()
 
     @functools.cached_property
     def _by_lower(self) -> dict[str, tuple[str, ...]]:

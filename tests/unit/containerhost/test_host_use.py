@@ -3,11 +3,15 @@
 
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import testtools
 
 from containerhost.devices.model import Device
+from containerhost.devices.netdev import Netdevs
 from containerhost.devices.scan import scan
+from containerhost.network import stacked
+from containerhost.sysfs import Host
 from tests.unit.containerhost.hosts import Broken
 
 VF, PF = "0000:5e:00.1", "0000:d8:00.1"
@@ -106,6 +110,19 @@ class StackedTest(HostUse):
             (child / attribute).write_text(value)
         device = self.device(VF)
         self.assertEqual((("ibs1v0",), ("a0.8001 stands on ibs1v0",)), (device.netdevs, device.host_use))
+
+
+class OtherNamespacesTest(HostUse):
+    def test_interface_of_another_namespace_makes_the_function_the_hosts(self) -> None:
+        index = int((self.interfaces(VF) / "ibs1v0/ifindex").read_text())
+        live = Host(self.tree.root)
+        live.live = True
+        said = "eth0 in network namespace /run/docker/netns/1"
+        for user, expected in ((0, (f"{said} stands on ibs1v0",)), (1000, ())):
+            with mock.patch.object(stacked, "elsewhere", return_value={index: (said,)}), \
+                    mock.patch("os.geteuid", return_value=user):
+                found = Netdevs(live).of(str(self.tree.function(VF)).removeprefix(str(self.tree.root)))
+            self.assertEqual(expected, found.uses)
 
 
 class Ipv6RoutesTest(HostUse):
