@@ -120,6 +120,11 @@ def is_ours(action: str, argv: Sequence[str], xml: bytes) -> bool:
     return action != "cpds" or (element.findtext("LCM_STATE"), argv[2]) == (HOTPLUG_SAVEAS, NO_SNAPSHOT)
 
 
+def prebackup_live(request: Request) -> None:
+    raise NotSupported("power the VM off for its backup (onevm poweroff, then onevm backup): OpenNebula backs up what "
+                       "runs by libvirt, which knows no containers")
+
+
 def snap_create_live(request: Request) -> None:
     disk, disk_path = request.disk, request.disk_path
     number = disk_paths.number(request.arguments[1], "the snapshot")
@@ -175,5 +180,5 @@ def on_node(request: Request, script: str, *words: str) -> Sequence[str]:
 
 
 #: With the number of arguments.
-ACTIONS: Mapping[str, tuple[Callable[[Request], None], int]] = {"cpds": (cpds, 5), "snap_create_live":
-                                                                (snap_create_live, 4)}
+ACTIONS: Mapping[str, tuple[Callable[[Request], None], int]] = {
+    "cpds": (cpds, 5), "prebackup_live": (prebackup_live, 6), "snap_create_live": (snap_create_live, 4)}

@@ -48,13 +48,14 @@ def engine() -> Iterable[str]:
 
 
 def containers() -> Iterable[str]:
-    """Complain of containers that run for VMs which OpenNebula deleted, as it does without a script during a boot."""
+    """Complain of containers of VMs which OpenNebula deleted without a script, as it does during a boot."""
     chosen = conf.load()
     client = "incus" if backend.engine(chosen).server().name == "incus" else "lxc"
-    for name in backend.reconciler(chosen).orphans():
+    for state in backend.reconciler(chosen).orphans():
+        name = state.name
         yield (f"`{client} delete --force {name}` if `onevm show {name.partition('-')[2]}` shows no VM or a VM that is "
-               f"DONE: container {name} runs, but OpenNebula removed its VM's directory. The next round of monitoring "
-               "removes the rest")
+               f"DONE: container {name} is {state.status.value} and has what is in no disk, but OpenNebula removed its "
+               "VM's directory. The next round of monitoring removes the rest")
 
 
 def memlock() -> Iterable[str]:

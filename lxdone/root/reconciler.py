@@ -68,12 +68,14 @@ class Reconciler:
         return tuple(vm_id for vm_id in map(int, filter(str.isdecimal, found))
                      if answered(vm_id, functools.partial(self._writeback.is_ended, self._home(vm_id))))
 
-    def orphans(self) -> tuple[str, ...]:
-        """Return the containers that run though OpenNebula removed their VMs' directories. Nothing ends them: what runs
-        is for a person to judge."""
-        return tuple(state.name for state in self._engine.containers() if state.status is Status.RUNNING
-                     and state.labels.get(LABEL, "").isdecimal() and self._writeback.is_ended(self._home(
-                         int(state.labels[LABEL]))))
+    def orphans(self) -> tuple[ContainerState, ...]:
+        """Return the containers that run, or have what is in no disk, though OpenNebula removed their VMs' directories.
+        Nothing removes them: that is for a person to judge."""
+        return tuple(state for state in self._engine.containers() if state.labels.get(LABEL, "").isdecimal()
+                     and self._is_orphan(self._home(int(state.labels[LABEL])), state))
+
+    def _is_orphan(self, home: Path, state: ContainerState) -> bool:
+        return self._writeback.is_ended(home) and (state.status is Status.RUNNING or self._writeback.is_unsaved(home))
 
     def without_console(self, containers: Iterable[ContainerState]) -> tuple[str, ...]:
         """Return the containers whose consoles died."""

@@ -141,6 +141,11 @@ def on_snapshot(what: str, *, live: bool = False) -> Callable[[Call], None]:
     return done
 
 
+def prebackup(call: Call) -> None:
+    raise NotSupported("save the disks as images (onevm disk-saveas): OpenNebula's backups are qcow2 files of disks, "
+                       "and the root of a container is an image of Docker")
+
+
 # Live migration, which there is not: the first step says so, while everything is still as it was.
 
 
@@ -166,4 +171,6 @@ ACTIONS: Mapping[str, tuple[Callable[[Call], str | None], int]] = {
     "mv": (mv, 2), "delete": (delete, 1), "resize": (resize, 2),
     "snap_create": (on_snapshot("create"), 2), "snap_create_live": (on_snapshot("create", live=True), 2),
     "snap_revert": (on_snapshot("revert"), 2), "snap_delete": (on_snapshot("delete"), 2),
+    "prebackup": (prebackup, 4), "prebackup_live": (prebackup, 4), "postbackup": (nothing, 4),
+    "postbackup_live": (nothing, 4),
     "premigrate": (premigrate, 3), "postmigrate": (nothing, 3), "failmigrate": (nothing, 3)}

@@ -12,7 +12,7 @@ from pathlib import Path
 from onedriver.setup import conffile, stanza
 from onedriver.setup.remotes import as_owner
 
-SCRIPTS = ("cpds", "cpds.ssh", "snap_create_live", "snap_create_live.ssh")
+SCRIPTS = ("cpds", "cpds.ssh", "prebackup_live", "snap_create_live", "snap_create_live.ssh")
 #: Exit statuses of the driver's script. Every other one: the VM is none of its own, or it could not find out.
 DONE, FAILED = 0, 100
 #: By the end of a script's first line; HOOK is the driver's script, beside the directory of the one that calls it.

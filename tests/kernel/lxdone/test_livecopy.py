@@ -51,7 +51,7 @@ class LiveCopyTest(testtools.TestCase):
         self.command("sudo", 'shift; exec "$@";')
         self.describe()
         self.remotes = self.base / "remotes"
-        for name in ("cpds", "cpds.ssh", "snap_create_live", "snap_create_live.ssh"):
+        for name in ("cpds", "cpds.ssh", "prebackup_live", "snap_create_live", "snap_create_live.ssh"):
             file = self.remotes / "tm/ssh" / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(ORIGINAL)
@@ -184,3 +184,11 @@ class LiveCopyTest(testtools.TestCase):
             self.assertEqual((1, ""), (status, out), place)
             self.assertNotIn("Traceback", err)
         self.assertEqual(["node1/0/1/disk.1"], self.files())
+
+    def test_backup_of_a_running_vm_is_refused_with_what_to_do(self) -> None:
+        arguments = (f"node1:{self.base}//node1/0/1", "0:1:", "one-1", "-1", "1", "100")
+        status, _, said = self.call("prebackup_live", *arguments)
+        self.assertEqual(1, status)
+        self.assertIn("power the VM off for its backup", said)
+        self.describe(driver="kvm")
+        self.assertEqual((0, "original prebackup_live\n", ""), self.call("prebackup_live", *arguments))

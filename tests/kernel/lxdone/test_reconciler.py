@@ -68,7 +68,8 @@ class ReconcilerTest(testtools.TestCase):
         self.calls.writeback.is_over.return_value = True
         running = ContainerState("one-3", Status.RUNNING, labels={LABEL: "3"})
         self.calls.engine.containers.return_value = (*self.containers.values(), running)
-        self.assertEqual(("one-3",), self.reconciler.orphans())
+        self.calls.writeback.is_unsaved.side_effect = lambda home: home.name == "one-1"
+        self.assertEqual(["one-1", "one-3"], [state.name for state in self.reconciler.orphans()])
         self.reconciler.reconcile()
         self.assertNotIn(mock.call(3), self.calls.forget.call_args_list)
 

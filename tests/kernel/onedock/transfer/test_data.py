@@ -318,6 +318,13 @@ class RefusalsTest(TransferTestCase):
             self.refused("", "clone", f"front-end:{source}", self.place("disk.1"))
         self.assertEqual(([], []), (self.left(self.directory()), list(other.iterdir())))
 
+    def test_backups_are_refused_with_what_to_do(self) -> None:
+        arguments = (self.place(), "0:1:", "one-1", "-1")
+        for action in ("prebackup", "prebackup_live"):
+            self.refused("onevm disk-saveas", action, *arguments, kind=NotSupported)
+        for action in ("postbackup", "postbackup_live"):
+            self.tm(action, *arguments)
+
     def test_live_migration_at_its_first_step(self) -> None:
         self.refused("--poff", "premigrate", "node1", "node2", self.directory(), kind=NotSupported)
         for action in ("postmigrate", "failmigrate", "monitor"):
