@@ -54,6 +54,7 @@ class Checks(upgradecheck.UpgradeCommands):
         try:
             engine = self._engine or engine_of(self._conf)
             server = engine.server()
+            startup.require_permitted(engine)
             engine.pool(self._conf.lxd.storage_pool)
             engineidentity.require_same(self._conf, server, bool(self._store().records()), record=False)
         except (errors.ContainerHostError, exception.InvalidConfiguration) as error:

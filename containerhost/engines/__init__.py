@@ -283,6 +283,9 @@ class Engine(Containers, Protocol):
 
     def pool(self, name: str) -> PoolUsage: ...
 
+    def forbidden(self) -> str | None:
+        """Return what the project of the containers forbids of what they need, all of it, in words; None if nothing."""
+
     def set_limits(self, name: str, spec: ContainerSpec) -> None:
         """Let a container, stopped or running, have the CPUs, the memory and the root disk's size and speed of
         ``spec``. Its devices, and the kernel limits that they need, stay as they are."""

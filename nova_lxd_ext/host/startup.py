@@ -37,6 +37,7 @@ def check(conf: cfg.ConfigOpts, engine: Engine, in_use: bool) -> None:
         LOG.warning("Not every image can be booted: %s", complaint)
     LOG.info("%s %s answers; containers go to project %s, storage pool %s", server.name, server.version,
              conf.lxd.project, conf.lxd.storage_pool)
+    require_permitted(engine)
     try:
         pool = engine.pool(conf.lxd.storage_pool)
     except errors.EngineNotFound as error:
@@ -46,6 +47,16 @@ def check(conf: cfg.ConfigOpts, engine: Engine, in_use: bool) -> None:
     if pool.driver in UNLIMITED:
         LOG.warning("Storage pool %s is of type %s: it holds disks to their flavor's size only if its file system has "
                     "project quotas; without, one server can fill the host", pool.name, pool.driver)
+
+
+def require_permitted(engine: Engine) -> None:
+    """Refuse a project in which the daemon would refuse every server, one key after the other.
+
+    :raises InvalidConfiguration: with all keys
+    """
+    words = engine.forbidden()
+    if words is not None:
+        raise exception.InvalidConfiguration(f"[lxd]project: {words}")
 
 
 def await_server(engine: Engine, limit: int) -> ServerInfo:

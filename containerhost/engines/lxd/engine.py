@@ -13,7 +13,7 @@ from containerhost import engines, errors
 from containerhost.allocation.store import DIRECTORY
 from containerhost.devices.model import Device
 from containerhost.engines import ContainerState, Executed, Metrics, PoolUsage, ServerInfo, Status
-from containerhost.engines.lxd import config, cores, held, operations, rescue_mount
+from containerhost.engines.lxd import config, cores, held, operations, rescue_mount, restrictions
 from containerhost.engines.lxd.client import LxdClient, VersionedInstance
 from containerhost.engines.lxd.device_nodes import DeviceNodes
 from containerhost.engines.lxd.idmap import idmap
@@ -85,6 +85,11 @@ class LxdEngine:
         if name not in self._pool_drivers:
             self._pool_drivers[name] = self.client.pool(name)["driver"]
         return self._pool_drivers[name]
+
+    def forbidden(self) -> str | None:
+        project = self.client.settings.project or "default"
+        keys = restrictions.forbidden(self.client.get("projects", project, asked=f"read project {project}")["config"])
+        return restrictions.in_words(project, keys) if keys else None
 
     def containers(self) -> tuple[ContainerState, ...]:
         return tuple(container_state(instance) for instance in self.client.instances()

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check what the LXD or Incus daemon of this host offers, by its API extensions."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.lxd.config import CDI_HOTPLUG
+from containerhost.engines.lxd.restrictions import forbidden, in_words
 from containerhost.findings import Finding, note, wrong
 
 CHECK, NAME = "daemons", "lxd"
@@ -21,7 +23,20 @@ def check() -> Iterator[Finding]:
 
     :raises EngineError: it does not answer
     """
-    yield from missing(LxdClient().extensions)
+    client = LxdClient()
+    yield from missing(client.extensions)
+    yield from restricted(client.get("projects", asked="list the projects", params={"recursion": "1"}))
+
+
+def restricted(projects: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Yield the projects in which containers of the drivers cannot be made. Pure.
+
+    :param projects: LXD's list (``recursion=1``)
+    """
+    for project in projects:
+        keys = forbidden(project["config"])
+        if keys:
+            yield note(CHECK, NAME, in_words(project["name"], keys), "if the containers of a cloud go there, do so")
 
 
 def missing(extensions: Collection[str]) -> Iterator[Finding]:

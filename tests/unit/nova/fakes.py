@@ -91,6 +91,9 @@ class FakeEngine:
         self._called("server")
         return ServerInfo("lxd", "5.0.2", ("x86_64",), "6.1", "host", self.certificate)
 
+    def forbidden(self) -> str | None:
+        return None
+
     def pool(self, name: str) -> PoolUsage:
         self._called("pool")
         return PoolUsage(name, "dir", 10, 1)

@@ -45,6 +45,11 @@ class CheckTest(testtools.TestCase):
     def test_what_is_right_passes(self) -> None:
         self.check()
 
+    def test_project_that_forbids_what_servers_need_is_refused(self) -> None:
+        self.engine.forbidden = lambda: "project hpc is restricted"
+        error = self.assertRaises(exception.InvalidConfiguration, self.check)
+        self.assertIn("[lxd]project: project hpc is restricted", str(error))
+
     def test_programs_that_unpack_images_are_named_with_their_package(self) -> None:
         log = self.useFixture(fixtures.FakeLogger("nova_lxd_ext.host.startup"))
         self.useFixture(fixtures.EnvironmentVariable("PATH", self.useFixture(fixtures.TempDir()).path))

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compare what a restricted project permits with what containers need. Pure.
+
+Keys and defaults: "Project restrictions" in the documentation of LXD and Incus.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Need(NamedTuple):
+    """:ivar value: that permits it
+    :ivar purpose: what fails without it
+    """
+
+    value: str
+    purpose: str
+
+
+# Each of these forbids by default, and LXD names one alone with each container that it refuses.
+NEEDS: Mapping[str, Need] = {
+    "restricted.containers.lowlevel": Need("allow", "memory of NUMA nodes"),
+    "restricted.devices.disk": Need("allow", "config drives, shared memory"),
+    "restricted.devices.gpu": Need("allow", "GPUs, their slices and libraries"),
+    "restricted.devices.nic": Need("allow", "ports, virtual functions"),
+    "restricted.devices.unix-block": Need("allow", "volumes"),
+    "restricted.devices.unix-char": Need("allow", "nodes of GPUs and RDMA devices"),
+    "restricted.snapshots": Need("allow", "images and snapshots of containers"),
+}
+# Lists of which an empty one permits everything.
+LISTS: Mapping[str, str] = {"restricted.devices.disk.paths": "config drives, shared memory",
+                            "restricted.networks.access": "bridges, virtual functions"}
+TRUE = frozenset({"true", "1", "yes", "on"})  # as LXD reads them
+
+
+def forbidden(config: Mapping[str, str]) -> Mapping[str, Need]:
+    """Return the keys that must change, by key; empty if the project permits all.
+
+    :param config: the project's
+    """
+    if config.get("restricted", "").lower() not in TRUE:
+        return {}
+    found = {key: need for key, need in NEEDS.items() if config.get(key) != need.value}
+    return found | {key: Need("", purpose) for key, purpose in LISTS.items() if config.get(key)}
+
+
+def in_words(project: str, keys: Mapping[str, Need]) -> str:
+    """Return what is forbidden and the command that permits it."""
+    purposes = "; ".join(f"{key} ({need.purpose})" for key, need in keys.items())
+    command = " ".join(f"{key}={need.value}" for key, need in keys.items())
+    return (f"project {project} is restricted and forbids what containers need: {purposes}. "
+            f"Permit it: lxc project set {project} {command}")
