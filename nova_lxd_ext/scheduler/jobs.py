@@ -16,7 +16,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 
-from nova import objects
+from nova import objects, quota
 from nova.scheduler import utils
 
 from containerhost.errors import SpecError
@@ -26,7 +26,9 @@ GROUPS, MEMBERS, RANK = "task_groups", "task_members", "task_rank"
 REQUEST: taskgroups.Resources = {"servers": 1}
 """Resources of one server of the job: all have one flavor, so hosts are measured in how many of them they can hold."""
 
-MOST_MEMBERS = 100_000
+MOST_MEMBERS = 8192  # the time of a placement is linear in it: about 1 s
+LARGE = 256  # members of a job that costs milliseconds: below it no quota is read
+QUOTAS = ("instances", "server_group_members")
 _EARLIER = -1  # a group that the request cannot name: its servers were made before
 
 
@@ -79,6 +81,21 @@ def read(spec: objects.RequestSpec) -> Job | None:
     if members == spec.num_instances:
         return _of_one_request(spec, group, members, groups, strict)
     return _one_by_one(spec, group, members, groups, rank, strict)
+
+
+def require_few(spec: objects.RequestSpec) -> None:
+    """Refuse a job of more servers than its project may have, before any of them is listed. Nova's API has checked
+    those of the request alone.
+
+    :raises SpecError: the job is too large, or the hints are wrong
+    """
+    members, _, _ = numbers(spec)
+    if members > max(LARGE, spec.num_instances):
+        found = quota.QUOTAS.get_project_quotas(spec._context, spec.project_id, usages=False)
+        for name in QUOTAS:
+            if 0 <= found[name]["limit"] < members:
+                raise SpecError(f"{MEMBERS}={members} is more than the {found[name]['limit']} that the project's quota "
+                                f"{name} allows: ask for fewer servers, or for a larger quota")
 
 
 def numbers(spec: objects.RequestSpec) -> tuple[int, int, int]:

@@ -40,6 +40,9 @@ class TaskGroupFilter(filters.BaseHostFilter):
         if not jobs.is_requested(spec_obj) or utils.request_is_rebuild(spec_obj) or jobs.is_move(spec_obj):
             return hosts
         try:
+            jobs.require_few(spec_obj)
+            if not _may_fit(hosts, spec_obj):
+                raise SpecError("no hosts have room for so many servers and task groups at once, so none is started")
             job = jobs.read(spec_obj)
         except SpecError as error:
             if _any_placed(hosts, spec_obj):
@@ -115,6 +118,19 @@ def placement(hosts: Sequence[HostState], spec: objects.RequestSpec, job: jobs.J
         count = capacity.exact(host, spec, min(most, room[host.host]))
         room[host.host] = count if count < most else room[host.host]
     return _place(room, paths, unusable, job)
+
+
+def _may_fit(hosts: Sequence[HostState], spec: objects.RequestSpec) -> bool:
+    """Return whether a large job may fit by the number of hosts and of servers that they hold: what cannot is refused
+    before its servers are listed."""
+    members, groups, rank = jobs.numbers(spec)
+    group = spec.instance_group
+    if members <= jobs.LARGE or group is None:
+        return True
+    if group.policy == "anti-affinity" and groups > len({host.host for host in hosts}.union(group.hosts)):
+        return False
+    pending = members - (len(group.hosts) if members == spec.num_instances else rank)
+    return sum(capacity.upper(host, spec, 0) for host in hosts) >= pending
 
 
 def _any_placed(hosts: Sequence[HostState], spec: objects.RequestSpec) -> bool:

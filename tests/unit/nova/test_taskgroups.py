@@ -3,12 +3,13 @@
 
 import collections
 from typing import Any
+from unittest import mock
 
 import fixtures
 import testtools
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from nova import exception, objects
+from nova import exception, objects, quota
 from nova.scheduler import weights
 
 from nova_lxd_ext.scheduler import TaskGroupFilter, TaskGroupWeigher, capacity, jobs
@@ -291,6 +292,30 @@ class BadInputTest(Base):
         self.assertIn("does not say which: give task_rank, 0 to 7", self.reason(1, task_groups=2, task_members=8))
         self.assertIn("task_rank=8 is not below", self.reason(1, task_groups=2, task_members=8, task_rank=8))
         self.assertIn("has 0 servers before this one", self.reason(1, task_groups=2, task_members=8, task_rank=1))
+
+    def large(self, quotas: dict[str, int], **arguments: Any) -> str:
+        """Return why a job of 1000 servers is refused, of which none may be listed."""
+        found = {name: {"limit": limit} for name, limit in quotas.items()}
+        with mock.patch.object(quota.QUOTAS, "get_project_quotas", return_value=found), \
+                mock.patch.object(jobs, "divide", side_effect=AssertionError):
+            return self.reason(1, task_members=1000, task_rank=0, **arguments)
+
+    def test_job_of_more_servers_than_the_quota_is_refused_before_they_are_listed(self) -> None:
+        for quotas in ({"instances": 10, "server_group_members": -1}, {"instances": -1, "server_group_members": 999}):
+            self.assertIn(f"task_members=1000 is more than the {max(quotas.values())} that the project's quota",
+                          self.large(quotas, task_groups=2))
+
+    def test_job_that_cannot_fit_is_refused_before_its_servers_are_listed(self) -> None:
+        unlimited = dict.fromkeys(jobs.QUOTAS, -1)
+        self.assertIn("no hosts have room", self.large(unlimited, task_groups=2))
+        # Hosts with more room than there are servers, and fewer of them than groups.
+        self.assertIn("no hosts have room", self.large(unlimited, task_groups=1000, policy="anti-affinity",
+                                                       spec={"flavor": records.flavor(vcpus=0, memory_mb=0, root_gb=0)}
+                                                       ))
+
+    def test_number_of_servers_is_limited(self) -> None:
+        self.assertIn(f"task_members={jobs.MOST_MEMBERS + 1} is not from 1 to", self.reason(
+            1, task_groups=1, task_rank=0, task_members=jobs.MOST_MEMBERS + 1))
 
     def test_policies_that_contradict(self) -> None:
         self.assertIn("affinity puts all servers on one host", self.reason(task_groups=2, policy="affinity"))
