@@ -26,6 +26,7 @@ from spawn import timed
 from nova_lxd_ext import backend
 from nova_lxd_ext.server.requested import NOTHING
 from tests.functional.lxd import Daemon
+from tests.unit.nova import records
 
 AIM = 1.2
 MOVE = 1
@@ -66,7 +67,8 @@ def compare(scene: stage.Stage, other: Daemon, runs: int, mib: int) -> dict[str,
     server = scene.server(1)
     server.new_flavor = server.flavor
     server.migration_context = objects.MigrationContext(migration_id=MOVE)
-    move = objects.Migration(id=MOVE, source_compute="here", dest_compute="there", status="migrating")
+    move = objects.Migration(id=MOVE, uuid=records.UUID, source_compute="here", dest_compute="there",
+                             status="migrating")
     admin = context.get_admin_context()
     scene.spawn(server)
     fill(scene, server.name, mib)

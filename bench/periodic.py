@@ -21,6 +21,8 @@ import emulated
 import stage
 from raw import Raw
 
+from nova_lxd_ext.server import labels
+
 AIM = 1.3
 WORKERS = 4  # containers made at once
 
@@ -59,7 +61,7 @@ def fill(scene: stage.Stage, servers: Sequence[Any]) -> None:
         for server in share:
             raw.call("POST", "instances", {
                 "name": server.name, "type": "container", "profiles": [], "devices": made["devices"],
-                "config": config | {"user.nova.uuid": server.uuid},
+                "config": config | {f"user.{key}": value for key, value in labels.of(server).items()},
                 "source": {"type": "image", "fingerprint": scene.image}})
 
     with futures.ThreadPoolExecutor(WORKERS) as pool:

@@ -54,10 +54,16 @@ def in_share(name: str) -> bool:
     """Return whether ``name`` is in this run's share. The same share has the same names everywhere."""
     if not SHARE:
         return False
-    number, count = map(int, SHARE.split("/"))
+    number, count = _share()
+    return zlib.crc32(name.encode()) % count == number
+
+
+def _share() -> tuple[int, int]:
+    """Return the share's number, from 0, and the count of all."""
+    number, count = map(int, (SHARE or "1/1").split("/"))
     if not 1 <= number <= count:
         raise ValueError(f"TEST_SHARE is {SHARE!r}; it must be N/M with 1 <= N <= M")
-    return zlib.crc32(name.encode()) % count == number - 1
+    return number - 1, count
 
 
 def points(name: str, effects: Sequence[Hashable | None]) -> list[int]:
@@ -74,6 +80,18 @@ def points(name: str, effects: Sequence[Hashable | None]) -> list[int]:
         return list(range(len(effects)))
     changes = {effects.index(effect) for effect in set(effects) if effect is not None}
     return [step for step in range(len(effects)) if step in changes or in_share(f"{name} {step}")]
+
+
+def one_point(name: str, effects: Sequence[Hashable | None]) -> list[int]:
+    """Choose as :func:`points` does, where a single try takes many seconds: of the gate's, the one whose turn it is."""
+    changes = points(name, effects)
+    return changes if LEVEL == "exhaustive" else [turn(changes)]
+
+
+def turn(items: Sequence[T]) -> T:
+    """Return the one of the items whose turn it is: the shares go from the first to the last."""
+    number, count = _share()
+    return items[number * len(items) // count]
 
 
 def budget(gate: T, exhaustive: T) -> T:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers that move between two compute hosts, and the networks that go with them."""
 
+from tests import levels
 from tests.functional_cloud import stage
 from tests.functional_cloud.base import CloudTest, Server, answers
 from tools.cloud.configs import HOST
@@ -42,6 +43,7 @@ class TwoHostsTest(CloudTest):
         self.until("what is no longer allowed gets to no host", lambda: not moves.reaches(stays.address))
         self.assertEqual([False] * 3, [moves.reaches(stays.address) for _ in range(3)])
 
+    @levels.exhaustive("a move is shown by the other test, a revert without real networks")
     def test_reverted_server_is_reached_where_it_was(self) -> None:
         server = self.boot_on_first(self.security_group("icmp"))
         address = server.floating_address()

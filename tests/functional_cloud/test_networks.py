@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 
+from tests import levels
 from tests.functional_cloud.base import CloudTest, answers, index_of
 from tools.cloud import networking
 
@@ -44,6 +45,7 @@ class NetworksTest(CloudTest):
         server.wait_for_address()
         self.until("it reaches its router", lambda: server.reaches(self.gateway()))
 
+    @levels.exhaustive("a start wires the port in the same way")
     def test_rebooted_by_force(self) -> None:
         server = self.boot()
         self.tenant.compute.reboot_server(server.id, "HARD")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import testtools
 
+from tests import levels
+
 PROGRAM = Path(__file__).resolve().parents[2] / "bench" / "cycles.py"
 CYCLES = 30
 TIMEOUT = 240  # s
@@ -27,6 +29,7 @@ class CyclesTest(testtools.TestCase):
         self.assertEqual({}, found["left"])
         return found
 
+    @levels.exhaustive("the other test does the same cycles")
     def test_nothing_is_left_of_some(self) -> None:
         process = self.begun(CYCLES)
         found = self.ended(process)

@@ -18,6 +18,7 @@ from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Device, LinkLayer, NodeUse, Role
 from containerhost.devices.scan import HostView, scan
 from containerhost.privileged import Privileged
+from tests import levels
 from tests.fakehost.control import FakeHostControl
 from tests.functional.holder import Holder
 from tests.functional.nova import killing
@@ -28,7 +29,6 @@ PF, IB_PF = "0000:31:00.0", "0000:5e:00.0"
 VFS = 2  # that PF has
 VLAN = 100
 TIMEOUT = 60.0  # s
-POINTS = 6
 SILENCE = 5  # s after which the API gives up on a nova-compute that does not answer
 FREE = {"address": "00:00:00:00:00:00", "vlan": 0}
 NETWORKS = {"lan": "1b70879f-fd00-411e-8ea9-143e7820e61d", "fabric": "2b70879f-fd00-411e-8ea9-143e7820e61d"}
@@ -262,10 +262,11 @@ class KilledPortTest(DirectPortServers):
         self.the_server = self.with_ports(self.mine)
         self.pid = self.lxd.engine.metrics(self.container(self.the_server).name).pid
 
-    def steps(self, request: Callable[[], None]) -> int:
+    def points(self, request: Callable[[], None]) -> list[int]:
+        """Let the request finish, and return the steps at which to kill it."""
         self.killer.arm(None, base.HOST)
         request()
-        return self.killer.steps
+        return levels.one_point(self.id(), self.killer.effects)
 
     def killed(self, step: int, request: Callable[[], None]) -> None:
         self.killer.arm(step, base.HOST)
@@ -305,10 +306,9 @@ class KilledPortTest(DirectPortServers):
         self.neutron._ports[self.more["id"]] |= {"device_id": "", "binding:host_id": ""}
 
     def test_attachment(self) -> None:
-        steps = self.steps(self.attach_more)
+        points = self.points(self.attach_more)
         self.detach(self.the_server, self.more)
-        self.assertGreater(steps, POINTS)
-        for step in range(1, steps, steps // POINTS):
+        for step in points:
             with self.subTest(step):
                 self.killed(step, self.attach_more)
                 self.after_kill(step)
@@ -316,9 +316,7 @@ class KilledPortTest(DirectPortServers):
 
     def test_detachment(self) -> None:
         self.attach_more()
-        steps = self.steps(lambda: self.detach(self.the_server, self.more))
-        self.assertGreater(steps, POINTS)
-        for step in range(1, steps, steps // POINTS):
+        for step in self.points(lambda: self.detach(self.the_server, self.more)):
             with self.subTest(step):
                 self.attach_more()
                 self.assert_has(self.mine, self.more)

@@ -10,6 +10,7 @@ from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind
 from containerhost.devices.scan import scan
 from onedriver.pciaddress import from_device_id
+from tests import levels
 from tests.functional.containerhost import test_lxd_devices as devices
 from tests.functional.nvml import Nvml
 from tests.functional_docker.base import DockerDeviceCase
@@ -101,6 +102,7 @@ class NovaTest(LiveServers):
             self.assertEqual(used, self.used(server))
         self.delete(server)
 
+    @levels.exhaustive("one of nova's tests remains")
     def test_reverted(self) -> None:
         server = self.counting(self.one)
         for flavor, ids in ((self.two, (THIRD, FOURTH)), (self.small, ()), (self.sized(**{SMALL: 1}), (FIRST,))):

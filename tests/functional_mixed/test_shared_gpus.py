@@ -14,6 +14,7 @@ from containerhost.devices.model import Kind
 from containerhost.devices.scan import scan
 from nova_lxd_ext.hardware.sliceproviders import provider_name, provider_uuid
 from onedriver.pciaddress import from_device_id
+from tests import levels
 from tests.functional.containerhost import test_lxd_devices as devices
 from tests.functional.nova.base import HOST
 from tests.functional_docker.base import DockerDeviceCase
@@ -100,6 +101,7 @@ class NovaTest(SharedCase, LiveServers):
             self._delete_server(server)
         self.assert_nothing_left()
 
+    @levels.exhaustive("one of nova's tests remains")
     def test_a_running_server_gains_and_loses_a_place(self) -> None:
         server = self.counting(self.small)
         self.resize(server, self.wants(1, lxd__live_resize="required"))

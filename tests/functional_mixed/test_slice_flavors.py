@@ -8,6 +8,7 @@ from typing import Any
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.scan import scan
 from nova_lxd_ext.hardware.sliceproviders import provider_name, provider_uuid
+from tests import levels
 from tests.fakehost.control import FakeHostControl
 from tests.functional.nvml import Nvml
 
@@ -79,6 +80,7 @@ class SliceFlavorTest(base.LxdServers):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @levels.exhaustive("slices of a GPU follow the same steps as whole ones")
     def test_without_a_record_placement_is_asked(self) -> None:
         """As after the revert of a migration, which nova begins without telling what Placement gave."""
         server = self.sliced(**{SMALL: 1})
@@ -93,6 +95,7 @@ class SliceFlavorTest(base.LxdServers):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @levels.exhaustive("slices of a GPU follow the same steps as whole ones")
     def test_a_resize_changes_the_slice_for_good_or_not(self) -> None:
         self.flags(allow_resize_to_same_host=True)
         server = self.sliced(**{SMALL: 1})
@@ -121,6 +124,7 @@ class SliceFlavorTest(base.LxdServers):
         self.assertEqual({SMALL: (2, 0), LARGE: (2, 0)}, self.inventory())
         self.assert_nothing_left()
 
+    @levels.exhaustive("slices of a GPU follow the same steps as whole ones")
     def test_a_gpu_that_falls_off_the_bus_is_reserved_while_in_use_and_then_goes(self) -> None:
         server = self.sliced(**{SMALL: 1})
         self.control.set_fallen(GPU)

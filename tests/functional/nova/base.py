@@ -30,7 +30,7 @@ from containerhost.engines.lxd.engine import LxdEngine
 from nova_lxd_ext import conf, osvif_hook
 from nova_lxd_ext.server import labels
 from tests.functional import lxd
-from tests.functional.nova import reuse, states
+from tests.functional.nova import reuse, states, wakeups
 
 CONF = nova.conf.CONF
 conf.register()
@@ -70,6 +70,7 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
         for poison in ("SysFsPoisonFixture", "GenericPoisonFixture"):
             self.useFixture(fixtures.MonkeyPatch(f"nova.tests.fixtures.{poison}", fixtures.Fixture))
         self.useFixture(reuse.Reused())
+        self.useFixture(wakeups.WakeUps())
         self.states = self.useFixture(states.States())
         self._configure()
         super().setUp()

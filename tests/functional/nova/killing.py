@@ -27,6 +27,7 @@ from containerhost.engines.lxd.client import LxdClient
 from nova_lxd_ext.peers import Peers
 from nova_lxd_ext.storage import configdrive, connections, directories
 from nova_lxd_ext.storage.connectors import Connectors
+from tests.functional.nova.effects import effect
 
 OPERATIONS = ("prep_resize", "resize_instance", "finish_resize", "revert_resize", "finish_revert_resize",
               "confirm_resize", "rescue_instance", "unrescue_instance", "rebuild_instance", "reboot_instance",
@@ -62,11 +63,11 @@ OUTSIDE = (
 
 
 class Killer:
-    """:ivar steps: that the operations have taken since :meth:`arm`
+    """:ivar effects: what each step of the operations since :meth:`arm` has changed outside
     """
 
     def __init__(self) -> None:
-        self.steps = 0
+        self.effects: list[str | None] = []
         self._act: Callable[[], None] | None = None
         self._at: int | None = None
         self._host: str | None = None
@@ -81,10 +82,10 @@ class Killer:
         :param act: done there instead of the kill; one that is under way is waited for
         """
         with self._acting, self._lock:
-            self.steps, self._at, self._host, self._act = 0, step, host, act
+            self.effects, self._at, self._host, self._act = [], step, host, act
             self.happened.clear()
 
-    def step(self) -> None:
+    def step(self, change: str | None = None) -> None:
         compute = getattr(self._process, "compute", None)
         if compute is None:
             return
@@ -93,8 +94,8 @@ class Killer:
         with self._lock:
             if compute.host != self._host:
                 return
-            hit = self.steps == self._at
-            self.steps += 1
+            hit = len(self.effects) == self._at
+            self.effects.append(change)
             act = self._act
             if hit and act is None:
                 self._dead[id(compute)] = compute
@@ -105,12 +106,14 @@ class Killer:
             with self._acting:
                 act()
 
-    def around(self, function: Callable) -> Callable:
+    def around(self, target: Any, name: str) -> Callable:
+        function = getattr(target, name)
+
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             self.step()
             result = function(*args, **kwargs)
-            self.step()
+            self.step(effect(f"{target.__name__}.{name}", args, kwargs))
             return result
         return call
 
@@ -131,7 +134,7 @@ class Killer:
             for target, names in OUTSIDE:
                 for name in names:
                     static = inspect.getattr_static(target, name)
-                    wrapped = self.around(getattr(target, name))
+                    wrapped = self.around(target, name)
                     stack.enter_context(mock.patch.object(
                         target, name, staticmethod(wrapped) if isinstance(static, (classmethod, staticmethod))
                         else wrapped))

@@ -46,7 +46,7 @@ class RandomKills(test_recovery.RecoveryServers):
             step = -1
             try:
                 if name not in lengths:
-                    lengths[name] = self.length(server, name)
+                    lengths[name] = len(self.effects(server, name))
                 step = chance.randrange(lengths[name])
                 outcome = self._kill(server, name, step, victim)
                 print(f"{self.figures.kills}: {victim} at step {step} of {lengths[name]} of {name}: {outcome}",

@@ -17,7 +17,6 @@ from oslo_db.sqlalchemy import engines
 from oslo_policy import policy
 from placement.tests import fixtures as placement_fixtures
 
-IDLE = 0.1  # s between the looks of an idle thread whether it shall end; nova's fixtures say 0.01
 LEGACY_API = "/v2/+: openstack_compute_api_v21_legacy_v2_compatible\n"
 
 _dialects: dict[Hashable, Any] = {}
@@ -38,11 +37,9 @@ class Reused(fixtures.Fixture):
 
 
 class Calm(fixtures.Fixture):
-    """Stop what a cloud that stands need not do: look a hundred times a second whether an idle thread shall end, and
-    search the modules and classes of nova for garbage. Its end is as quick as before."""
+    """Stop what a cloud that stands need not do: search the modules and classes of nova for garbage."""
 
     def _setUp(self) -> None:
-        self.useFixture(fixtures.MonkeyPatch("futurist._thread.ThreadWorker.MAX_IDLE_FOR", IDLE))
         _freeze()
 
 

@@ -14,6 +14,7 @@ from containerhost import topology
 from containerhost.engines import Status
 from containerhost.idlist import id_list
 from containerhost.sysfs import Host
+from tests import levels
 from tests.waiting import await_that
 
 ONLY_NODE = frozenset({0})  # of the kernel's memory
@@ -76,6 +77,7 @@ class AffinityTest(base.LxdServers):
         self._wait_until_deleted(first)
         self.assertNotEqual(self.cores(second), self.cores(self.server(self.one)))
 
+    @levels.exhaustive("the engines' contract and units show it; one test of nova remains")
     def test_wider_than_a_socket_and_contradictions_are_refused(self) -> None:
         table = ((self.wide, "asked 2 cores on one socket; socket 0 has 1 free of 1"),
                  (self.flavor(vcpu=2, hpc__affinity="cpumem", hw__numa_nodes="2"), "hw:numa_nodes=2"),
@@ -87,6 +89,7 @@ class AffinityTest(base.LxdServers):
             self._wait_until_deleted(server)
         self.assert_nothing_left()
 
+    @levels.exhaustive("the engines' contract and units show it; one test of nova remains")
     def test_live_resize_chooses_anew_and_a_refused_one_changes_nothing(self) -> None:
         server = self.server(self.one)
         pid = self.lxd.engine.metrics(self.container(server).name).pid
@@ -102,6 +105,7 @@ class AffinityTest(base.LxdServers):
         self.resize(plain, self.one)
         self.assertEqual(frozenset().union(*self.nodes.values()), self.cores(server) | self.cores(plain))
 
+    @levels.exhaustive("the engines' contract and units show it; one test of nova remains")
     def test_cores_stay_reserved_until_a_resize_is_confirmed(self) -> None:
         plain = self.flavor(memory_mb=96)
         server, _ = self.server(self.one), self.server(self.one)
@@ -116,6 +120,7 @@ class AffinityTest(base.LxdServers):
         self._wait_for_migration_status(server, ["confirmed"])
         self.assertEqual(cores, self.cores(self.server(self.one)))
 
+    @levels.exhaustive("the engines' contract and units show it; one test of nova remains")
     def test_rescued_server_has_its_cores(self) -> None:
         server = self.server(self.one)
         cores = self.cores(server)

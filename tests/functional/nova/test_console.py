@@ -17,6 +17,7 @@ from nova.tests.functional.api import client as api_client
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
+from tests import levels
 from tests.waiting import await_that
 
 TIMEOUT = 60  # s
@@ -122,7 +123,7 @@ class ConsoleTest(base.LxdServers):
 
     def test_servers_that_end_under_their_clients(self) -> None:
         server, daemon = self.server(), self.lxd.daemon.pid
-        for _ in range(ROUNDS):
+        for _ in range(levels.budget(gate=1, exhaustive=ROUNDS)):
             client = self.visited(server)
             self._reboot_server(server, hard=True)
             self.assertRaises(ConnectionClosed, self.read_to_the_end, client)

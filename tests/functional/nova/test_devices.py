@@ -13,6 +13,7 @@ from containerhost.devices.model import Device, Kind
 from containerhost.devices.scan import scan
 from containerhost.engines import Status
 from nova_lxd_ext.hardware import devices
+from tests import levels
 from tests.fakehost.control import FakeHostControl
 from tests.functional.nova.base import GPU_ALIAS, VF_ALIAS
 
@@ -131,7 +132,12 @@ class FlavorTest(DeviceServers):
         self.assertIn("no-such", str(error))
 
 
+@levels.exhaustive("FlavorTest, with the devices in Placement, too")
 class FlavorWithPlacementTest(FlavorTest):
+    pci_in_placement = True
+
+
+class PlacementTest(DeviceServers):
     pci_in_placement = True
 
     def test_placement_counts_devices(self) -> None:
@@ -177,6 +183,7 @@ class TroubleTest(DeviceServers):
                 self.control.restore(gpu.address)
         self.assert_nothing_left()
 
+    @levels.exhaustive("a device of the other kind; one of them remains")
     def test_a_device_another_driver_holds_is_refused(self) -> None:
         store = AllocationStore(self.state / "owners")
         store.claim(self.gpus(), Consumer("lxdone", "lxd", "one-7", "7"), lambda device: ())

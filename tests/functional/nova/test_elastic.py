@@ -20,6 +20,7 @@ from containerhost.inside.guestfiles import GuestFiles
 from containerhost.inside.guestnotice import GuestNotice
 from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
+from tests import levels
 from tests.waiting import await_that
 
 
@@ -64,6 +65,7 @@ class ElasticTest(base.LxdServers):
         self._confirm_resize(first)
         self.assertEqual((1, generation), (self.cores(first), self.document(first)["generation"]))
 
+    @levels.exhaustive("the engines' contract and units show it; one test of nova remains")
     def test_resize_while_the_service_waits_for_the_guest(self) -> None:
         first = self.server(self.elastic)
         self.rounds_until(first, 2)

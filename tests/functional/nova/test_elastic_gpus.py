@@ -23,6 +23,7 @@ from containerhost.inside.guestnotice import GuestNotice
 from containerhost.privileged import Privileged
 from containerhost.resizelock import resizing
 from containerhost.sysfs import Host
+from tests import levels
 from tests.functional.kmsg import xid
 from tests.functional.nova.base import GPU_ALIAS, HOST
 
@@ -90,6 +91,7 @@ class ElasticGpusTest(HealthServers):
             self._delete_server(each)
         self.assert_nothing_left()
 
+    @levels.exhaustive("the engines' contract and units show it; one test of nova remains")
     def test_reboot_brings_what_is_in_order_and_end_returns_all(self) -> None:
         server, kept, taken = self.without()
         self._reboot_server(server)
@@ -114,6 +116,7 @@ class ElasticGpusTest(HealthServers):
         TaintFile(Host()).untaint(taken)
         self.assert_nothing_left()
 
+    @levels.exhaustive("the engines' contract and units show it; one test of nova remains")
     def test_server_without_enough_does_not_start(self) -> None:
         server = self.server(self.elastic())
         self._stop_server(server)
@@ -124,6 +127,7 @@ class ElasticGpusTest(HealthServers):
         self.assertEqual(1, list(self.allocations().values()).count(State.ATTACHED))  # the other can be done without
         self._delete_server(server)
 
+    @levels.exhaustive("the engines' contract and units show it; one test of nova remains")
     def test_resize_of_the_tenants_own_meets_the_service(self) -> None:
         server, kept, taken = self.without()
         TaintFile(Host()).untaint(taken)

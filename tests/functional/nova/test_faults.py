@@ -12,6 +12,7 @@ from containerhost.devices.model import Device, Kind
 from containerhost.devices.scan import scan
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
 from nova_lxd_ext.image.images import Cache
+from tests import levels
 from tests.fakehost.control import FakeHostControl
 from tests.functional.lxd import POOL
 from tests.functional.nova import base
@@ -78,6 +79,7 @@ class DeviceFaultTest(base.LxdServers):
         self.assertIn("no-such-alias", str(error))
         self.assert_nothing_left()
 
+    @levels.exhaustive("the boot is undone in the same way after each of these; two of them remain")
     def test_gpu_in_the_configuration_of_a_foreign_container(self) -> None:
         self.lxd.engine.create(ContainerSpec("mine", self.lxd.imported(), Cpu(1), Memory(64 * MIB), RootDisk(POOL)))
         self.lxd.engine.client.patch_instance("mine", {"devices": {
@@ -96,6 +98,7 @@ class DeviceFaultTest(base.LxdServers):
             self.each(devices, repair)()
         self.still_usable(alias)
 
+    @levels.exhaustive("the boot is undone in the same way after each of these; two of them remain")
     def test_gpu_that_vanishes_after_the_claim(self) -> None:
         gpus = self.gpus()
         self.trouble(base.GPU_ALIAS, gpus, self.fakehost.remove, self.fakehost.restore, gpus[0].address)
@@ -104,10 +107,12 @@ class DeviceFaultTest(base.LxdServers):
         self.trouble(base.GPU_ALIAS, self.gpus(), self.fakehost.set_fallen,
                      lambda address: self.fakehost.set_fallen(address, False), "fallen off the bus")
 
+    @levels.exhaustive("the boot is undone in the same way after each of these; two of them remain")
     def test_gpu_whose_nodes_are_gone(self) -> None:
         self.trouble(base.GPU_ALIAS, self.gpus(), lambda address: self.fakehost.set_nodes(address, False),
                      lambda address: self.fakehost.set_nodes(address, True), "/dev/")
 
+    @levels.exhaustive("the boot is undone in the same way after each of these; two of them remain")
     def test_vf_without_a_driver(self) -> None:
         self.trouble(base.VF_ALIAS, self.vfs(), self.fakehost.unbind, self.fakehost.bind, "no driver")
 

@@ -13,6 +13,7 @@ from containerhost.allocation.store import AllocationStore
 from containerhost.cli import main
 from containerhost.devices.model import Device, Kind, NodeUse
 from containerhost.devices.scan import scan
+from tests import levels
 from tests.functional.holder import Holder
 from tests.functional.kmsg import xid
 from tests.functional.nova.base import HOST, VF_ALIAS
@@ -78,6 +79,7 @@ class GpusTest(SickServers):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @levels.exhaustive("the allocator does it, whatever the cloud is; units show it")
     def test_one_that_comes_back_sick_is_reset_for_the_next(self) -> None:
         server = self.with_gpu()
         (gpu,) = self.held()
@@ -86,6 +88,7 @@ class GpusTest(SickServers):
         self.assertEqual(set(self.gpus), self.known())
         self.assert_nothing_left()
 
+    @levels.exhaustive("the allocator does it, whatever the cloud is; units show it")
     def test_one_that_cannot_be_cleaned_is_blocked_until_the_operator_has(self) -> None:
         self.useFixture(fixtures.MonkeyPatch("containerhost.scrub.USERS_TIMEOUT", 0.5))
         server = self.with_gpu()
@@ -100,6 +103,7 @@ class GpusTest(SickServers):
         self.assertEqual(set(self.gpus), self.known())
         self.assert_nothing_left()
 
+    @levels.exhaustive("the allocator does it, whatever the cloud is; units show it")
     def test_one_whose_driver_is_unloaded(self) -> None:
         server = self.with_gpu()
         (held,) = self.held()
@@ -115,6 +119,7 @@ class GpusTest(SickServers):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @levels.exhaustive("the allocator does it, whatever the cloud is; units show it")
     def test_what_is_not_there_is_not_cleaned(self) -> None:
         self.assertIn("has no device 0000:99:00.0", self.scrub("0000:99:00.0", expected=1))
         pf = next(device for device in self.devices_before if device.host_use and device.kind is Kind.NET)
@@ -122,6 +127,7 @@ class GpusTest(SickServers):
         self.assertEqual({}, self.held())
 
 
+@levels.exhaustive("the same with the devices in Placement, too")
 class GpusWithPlacementTest(GpusTest):
     pci_in_placement = True
 

@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-compute killed (-9) at every step of a boot and of an end: the next start and the server's end leave nothing.
+"""nova-compute killed (-9) during a boot and during an end: the next start and the server's end leave nothing.
 
 The victim is a forked process that kills itself before or after the n-th thing it does to the outside: a request to the
-engine, an allocation record, an action as root, a file. Every n is tried until one of them lets the victim finish.
+engine, an allocation record, an action as root, a file. One victim finishes first, which shows the steps there are.
 """
 
 import contextlib
 import inspect
+import json
 import os
 import shutil
 import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import fixtures
@@ -33,14 +36,16 @@ from nova_lxd_ext.server import labels
 from nova_lxd_ext.server.requested import NOTHING
 from nova_lxd_ext.storage import configdrive, connections, directories
 from nova_lxd_ext.storage.connectors import Connectors
+from tests import levels
 from tests.functional import lxd
+from tests.functional.nova.effects import effect
 from tests.unit.nova import records
 
 CONF = nova.conf.CONF
 conf.register()
 
 FINISHED = 0
-FEWEST_STEPS, MOST_STEPS = 30, 400  # a boot takes more than the first, or its steps are not seen; the loop must end
+FEWEST_STEPS = 30  # a boot takes more, or its steps are not seen
 OUTSIDE = ((LxdClient, ("request",)), (AllocationStore, ("claim", "prepare", "attach", "begin_cleaning", "release")),
            (configdrive, ("write",)), (directories, ("remove",)), (connections, ("keep", "forget")),
            (Connectors, ("connect", "disconnect")), (glance.API, ("download",)),
@@ -49,76 +54,85 @@ OUTSIDE = ((LxdClient, ("request",)), (AllocationStore, ("claim", "prepare", "at
 
 
 class Countdown:
-    """Kills the process at the n-th step; a step is either edge of a call to the outside."""
+    """Kill the process at the n-th step; a step is either edge of a call to the outside.
 
-    def __init__(self, steps: int) -> None:
-        self.left = steps
+    :ivar effects: what the steps have changed
+    """
 
-    def step(self) -> None:
-        if self.left == 0:
+    def __init__(self, step: int | None) -> None:
+        self._at = step
+        self.effects: list[str | None] = []
+
+    def step(self, change: str | None = None) -> None:
+        if len(self.effects) == self._at:
             os.kill(os.getpid(), signal.SIGKILL)
-        self.left -= 1
+        self.effects.append(change)
 
-    def around(self, function: Callable) -> Callable:
+    def around(self, target: Any, name: str) -> Callable:
+        function = getattr(target, name)
+
         def call(*args: object, **kwargs: object) -> object:
             self.step()
             result = function(*args, **kwargs)
-            self.step()
+            self.step(effect(f"{target.__name__}.{name}", args, kwargs))
             return result
         return call
 
 
 @contextlib.contextmanager
-def armed(steps: int) -> Iterator[None]:
-    countdown = Countdown(steps)
+def armed(step: int | None) -> Iterator[Countdown]:
+    countdown = Countdown(step)
     with contextlib.ExitStack() as stack:
         for target, names in OUTSIDE:
             for name in names:
-                stack.enter_context(mock.patch.object(target, name, countdown.around(getattr(target, name))))
-        yield
+                stack.enter_context(mock.patch.object(target, name, countdown.around(target, name)))
+        yield countdown
 
 
-def killed_at(step: int, action: Callable[[], None]) -> bool:
+def killed_at(step: int | None, action: Callable[[], None]) -> list[str | None] | None:
     """Run ``action`` in a process that is killed at ``step``.
 
-    :returns: False when it finished before
+    :returns: what its steps changed, where it finished before
     """
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            with armed(step):
-                action()
-            status = FINISHED
-        except BaseException:
-            traceback.print_exc(file=sys.stderr)
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(pid, 0)
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
-        return True
-    if os.waitstatus_to_exitcode(status) != FINISHED:
-        raise AssertionError(f"the victim failed by itself before step {step}; its error is above")
-    return False
+    with tempfile.NamedTemporaryFile() as effects:
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                with armed(step) as countdown:
+                    action()
+                Path(effects.name).write_text(json.dumps(countdown.effects))
+                status = FINISHED
+            except BaseException:
+                traceback.print_exc(file=sys.stderr)
+            finally:
+                os._exit(status)
+        _, status = os.waitpid(pid, 0)
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+            return None
+        if os.waitstatus_to_exitcode(status) != FINISHED:
+            raise AssertionError(f"the victim failed by itself before step {step}; its error is above")
+        return json.loads(Path(effects.name).read_text())
 
 
-def killed_at_each(action: Callable[[], None], fewest: int, before: Callable[[], object] = lambda: None,
-                   stride: int = 1) -> Iterator[int]:
-    """Kill ``action`` at one step after the other, and at last let it finish.
+def killed_at_points(name: str, action: Callable[[], None], fewest: int,
+                     before: Callable[[], object] = lambda: None) -> Iterator[int | None]:
+    """Let ``action`` finish, and then kill it at one of its points after the other (``levels.points``).
 
+    :param name: of the operation, unique among all tests
     :param fewest: steps that it takes more than, or nothing was tried
     :param before: done before each try
-    :returns: the steps, each once it came to that
+    :returns: None once it finished, and each step once it was killed there
     """
-    for step in range(0, MOST_STEPS, stride):
+    before()
+    effects = killed_at(None, action) or []
+    if len(effects) <= fewest:
+        raise AssertionError(f"it took {len(effects)} steps only")
+    yield None
+    for step in levels.points(name, effects):
         before()
-        finished = not killed_at(step, action)
+        killed_at(step, action)
         yield step
-        if finished:
-            if step <= fewest:
-                raise AssertionError(f"it took {step} steps only")
-            return
-    raise AssertionError(f"it took more than {MOST_STEPS} steps")
 
 
 class KilledCase(testtools.TestCase):
@@ -180,7 +194,7 @@ class KilledCase(testtools.TestCase):
         parts.lifecycle.reconcile([instance])
         parts.lifecycle.end_interrupted_boots(context.get_admin_context(), [instance])
 
-    def assert_nothing_left(self, step: int) -> None:
+    def assert_nothing_left(self, step: int | None) -> None:
         self.assertEqual([], [state.name for state in self.lxd.engine.containers() if labels.uuid(state.labels)],
                          f"containers after step {step}")
         self.assertEqual({}, AllocationStore(self.state / "owners").records(), f"allocation records after step {step}")
@@ -194,28 +208,18 @@ class KilledCase(testtools.TestCase):
 class KilledTest(KilledCase):
     def test_boot(self) -> None:
         """After the restart nothing of an unfinished boot is left, although the server is not deleted yet."""
-        for step in range(MOST_STEPS):
-            if step % 8 == 0:
-                self._delete_images()  # so that some boots are killed while they fetch and import the image
-            finished = not killed_at(step, self.boot)
-            if finished:
-                break
-            self.restart(self.server(vm_state=vm_states.BUILDING, task_state=task_states.SPAWNING))
+        # Each boot fetches and imports the image.
+        for step in killed_at_points("boot", self.boot, FEWEST_STEPS, self._delete_images):
+            if step is None:
+                self.assertEqual(1, len(self.lxd.engine.containers()))
+                self.end()
+            else:
+                self.restart(self.server(vm_state=vm_states.BUILDING, task_state=task_states.SPAWNING))
             self.assert_nothing_left(step)
-        self.assertTrue(finished)
-        self.assertGreater(step, FEWEST_STEPS)
-        self.assertEqual(1, len(self.lxd.engine.containers()))
-        self.end()
-        self.assert_nothing_left(step)
 
     def test_end(self) -> None:
-        for step in range(MOST_STEPS):
-            self.boot()
-            finished = not killed_at(step, self.end)
-            if not finished:
+        for step in killed_at_points("end", self.end, FEWEST_STEPS, self.boot):
+            if step is not None:
                 self.restart(self.server(vm_state=vm_states.ACTIVE, task_state=task_states.DELETING))
                 self.end()
             self.assert_nothing_left(step)
-            if finished:
-                return
-        self.fail(f"the end of a server took more than {MOST_STEPS} steps")

@@ -9,11 +9,11 @@ from nova import context as nova_context
 from nova import objects
 from nova.volume import cinder
 
+from tests import levels
 from tests.functional.nova import base, killing
 from tests.waiting import await_that
 
 TIMEOUT = 60.0  # s
-POINTS = 4
 
 
 class KilledAttachmentsTest(test_volumes.VolumeServers):
@@ -32,10 +32,9 @@ class KilledAttachmentsTest(test_volumes.VolumeServers):
         server = self.server()
         self.killer.arm(None, base.HOST)
         self.attach(server, volume)
-        steps = self.killer.steps
-        self.assertGreater(steps, POINTS)
+        effects = self.killer.effects
         self.detach(server, volume)
-        for step in range(1, steps, steps // POINTS):
+        for step in levels.one_point(self.id(), effects):
             self.killer.arm(step, base.HOST)
             self.api.post_server_volume(server["id"], {"volumeAttachment": {"volumeId": volume}})
             await_that(self.killer.happened.is_set, "nova-compute is killed", TIMEOUT)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-compute killed (-9) at every step of a port's attachment and of its detachment: the container runs on, the
+"""nova-compute killed (-9) in the middle of a port's attachment and of its detachment: the container runs on, the
 function is its own or the host's, and the next try does what the first one began."""
 
-from tests.functional.nova.test_killed import CONF, KilledCase, killed_at_each  # isort: skip (decides how nova runs)
+from tests.functional.nova.test_killed import CONF, KilledCase, killed_at_points  # isort: skip (decides how nova runs)
 
 from nova import context, objects
 from nova.compute import vm_states
@@ -15,9 +15,9 @@ from containerhost.privileged import Privileged
 from nova_lxd_ext import backend
 from nova_lxd_ext.hardware.flavor_devices import consumer
 from nova_lxd_ext.server.requested import RequestedResources
+from tests import levels
 from tests.unit.nova import ports, records
 
-STRIDE = 5  # every single step would take minutes
 FEWEST_STEPS = 10
 
 
@@ -57,28 +57,29 @@ class KilledPortTest(KilledCase):
     def records(self) -> dict:
         return AllocationStore(self.state / "owners").records()
 
-    def assert_taken_back(self, step: int) -> None:
+    def assert_taken_back(self, step: int | None) -> None:
         self.restart(self.running())
         self.detach()
         self.assert_holds()
         self.assertEqual(self.before[self.more], self._devices()[self.more], f"the function after step {step}")
 
     def test_attachment(self) -> None:
-        for step in killed_at_each(self.attach, FEWEST_STEPS):
+        for step in killed_at_points("attachment of a port", self.attach, FEWEST_STEPS):
             self.assert_taken_back(step)
 
     def test_detachment(self) -> None:
-        for step in killed_at_each(self.detach, FEWEST_STEPS, self.attached):
+        for step in killed_at_points("detachment of a port", self.detach, FEWEST_STEPS, self.attached):
             self.assert_taken_back(step)
 
     def attached(self) -> None:
         self.attach()
         self.assert_holds(self.more)
 
+    @levels.exhaustive("the next start and a detachment are shown for each of its points")
     def test_a_hard_reboot_finishes_an_attachment(self) -> None:
         """Nova counts the port as the server's."""
         wanted = RequestedResources.of(model.NetworkInfo([self.vif]))
-        for _ in killed_at_each(self.attach, FEWEST_STEPS, stride=STRIDE):
+        for _ in killed_at_points("rebooted attachment of a port", self.attach, FEWEST_STEPS):
             self.restart(self.running())
             backend.build(CONF).power.reboot(context.get_admin_context(), self.running(), wanted, soft=False)
             self.pid = self.lxd.engine.metrics(self.running().name).pid

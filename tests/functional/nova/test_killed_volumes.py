@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-compute killed (-9) at every step of attaching and of detaching a volume: detaching it then leaves nothing."""
+"""nova-compute killed (-9) while it attaches or detaches a volume: detaching it then leaves nothing."""
 
 import contextlib
 import stat
@@ -16,8 +16,9 @@ from nova_lxd_ext.server import labels
 from nova_lxd_ext.storage import connections
 from nova_lxd_ext.storage.volumeconfig import Volume
 from nova_lxd_ext.storage.volumes import Volumes
+from tests import levels
 from tests.functional import lxd, storage
-from tests.functional.nova.test_killed import killed_at_each
+from tests.functional.nova.test_killed import killed_at_points
 from tests.unit.nova import records
 
 CONF = nova.conf.CONF
@@ -58,7 +59,7 @@ class KilledVolumesTest(testtools.TestCase):
     def detach(self) -> None:
         self.volumes().detach(self.server, PATH)
 
-    def put_right(self, step: int) -> None:
+    def put_right(self, step: int | None) -> None:
         with contextlib.suppress(exception.DiskNotFound):
             self.detach()
         self.assertEqual((), connections.of(self.server.uuid), f"records after step {step}")
@@ -68,17 +69,18 @@ class KilledVolumesTest(testtools.TestCase):
         self.assertFalse(Path(f"/proc/{pid}/root{PATH}").exists(), f"node after step {step}")
 
     def test_attach(self) -> None:
-        for step in killed_at_each(self.attach, FEWEST_STEPS):
+        for step in killed_at_points("attachment of a volume", self.attach, FEWEST_STEPS):
             self.put_right(step)
 
     def test_detach(self) -> None:
-        for step in killed_at_each(self.detach, FEWEST_STEPS, self.attach):
+        for step in killed_at_points("detachment of a volume", self.detach, FEWEST_STEPS, self.attach):
             self.put_right(step)
 
+    @levels.exhaustive("the same points as test_detach")
     def test_a_killed_detachment_leaves_the_volume_usable(self) -> None:
         """It is fenced while it is detached: the next start gives it back."""
         fenced = 0
-        for step in killed_at_each(self.detach, FEWEST_STEPS, self.attach):
+        for step in killed_at_points("fenced detachment of a volume", self.detach, FEWEST_STEPS, self.attach):
             node = Path(f"/proc/{self.lxd.engine.metrics(self.server.name).pid}/root{PATH}")
             before = stat.S_IMODE(node.stat().st_mode) if node.exists() else None
             fenced += before == 0

@@ -12,6 +12,7 @@ from tests.functional.nova import base  # isort: skip (decides how nova runs)
 from nova.tests.functional.api.client import OpenStackApiException
 
 from containerhost.engines import Status
+from tests import levels
 from tests.functional.nova.test_ports import PortServers
 from tests.waiting import await_that
 
@@ -144,6 +145,7 @@ class LiveResizeTest(LiveServers):
         self.assert_went_on(server)
         self.delete(server)
 
+    @levels.exhaustive("a live resize with other sizes and devices remains")
     def test_other_devices_of_the_same_kind(self) -> None:
         """Nova claims others for the new flavor, even if it asks for the same: one interface takes the other's name."""
         server = self.counting(self.equipped)
@@ -186,6 +188,7 @@ class LiveResizeTest(LiveServers):
         self.assertNotEqual(self.before, self.life(server))
         self.assertEqual(Status.RUNNING, self.container(server).status)
 
+    @levels.exhaustive("a live resize with other sizes and devices remains")
     def test_libraries_are_there_before_the_gpu(self) -> None:
         capabilities = {"memory_mb": 96, "lxd__gpu_capabilities": "compute,utility"}
         server = self.counting(self.flavor(**capabilities))

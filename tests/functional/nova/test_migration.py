@@ -16,6 +16,7 @@ from nova import objects
 
 from containerhost.engines import Status
 from containerhost.engines.lxd.client import LxdClient
+from tests import levels
 from tests.functional.nova.base import GPU_ALIAS
 from tests.functional.nova.twohosts import FIRST, SECOND
 from tests.ports import free_port
@@ -131,10 +132,12 @@ class FaultTest(MigrationServers):
     def leave_by(self, address: str | None) -> None:
         self.computes[FIRST].manager.driver._backend.moves._address = address
 
+    @levels.exhaustive("units and the engine's own tests of a remote host show it")
     def test_no_address(self) -> None:
         self.leave_by(None)
         self.refused("migration_address")
 
+    @levels.exhaustive("units and the engine's own tests of a remote host show it")
     def test_unreachable(self) -> None:
         self.leave_by(f"https://127.0.0.1:{free_port()}")
         self.refused("connection refused")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from containerhost.engines import Status
+from tests import levels
 from tests.functional.nova import base
 from tests.functional.nova.test_ports import PortServers
 from tests.functional.nova.test_volumes import VolumeServers
@@ -81,6 +82,7 @@ class LoadedTest(LoadedServers):
         self.assert_is_whole_on(SECOND)
         self.assert_goes_without_a_trace()
 
+    @levels.exhaustive("MoveTest and LoadedTest together show it")
     def test_moved_to_another_size_and_back(self) -> None:
         self.resize(self.the_server, self.with_everything(memory_mb=160))
         self.assert_is_whole_on(SECOND)

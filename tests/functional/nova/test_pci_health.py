@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from containerhost.devices.model import Kind
+from tests import levels
 from tests.fakehost.control import FakeHostControl
 from tests.functional import kmsg
 from tests.functional.nova.base import GPU_ALIAS
@@ -87,7 +88,12 @@ class BreakingTest(HealthServers):
         self.assert_nothing_left()
 
 
+@levels.exhaustive("BreakingTest, with the devices in Placement, too")
 class BreakingWithPlacementTest(BreakingTest):
+    pci_in_placement = True
+
+
+class PlacementTest(HealthServers):
     pci_in_placement = True
 
     def test_an_operator_sees_in_placement_that_it_is_there_and_why_nobody_gets_it(self) -> None:

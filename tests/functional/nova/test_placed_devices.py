@@ -15,6 +15,7 @@ from nova.compute import manager, rpcapi, vm_states
 
 from containerhost.devices.model import Device, Kind
 from containerhost.devices.scan import scan
+from tests import levels
 from tests.functional.nova import base
 from tests.functional.nova.base import VF_ALIAS
 from tests.functional.nova.glance import Uploads
@@ -24,6 +25,7 @@ from tests.waiting import await_that
 FIRST_GPU, LAST_GPU = "gpu-first", "gpu-last"
 CHOSEN_VF = "vf-chosen"
 OWN = "own"
+WAYS = ({}, {"lxd__nested_allowed": "true"})  # of a resize: live; while the server is off
 
 
 class Agreement(base.LxdServers):
@@ -121,10 +123,15 @@ class PlacedServers(Agreement):
 
 
 class PlacedResizeTest(PlacedServers):
+    def orders(self) -> list[list[str]]:
+        """Return the GPUs to try for each of WAYS; in the gate each GPU once."""
+        names = list(self.gpus)
+        return levels.budget(gate=[names[1:], names[:1]], exhaustive=[names, names])
+
     def test_resize_claims_the_devices_that_placement_chose(self) -> None:
-        for how in ({}, {"lxd__nested_allowed": "true"}):  # live; while the server is off
+        for how, names in zip(WAYS, self.orders(), strict=True):
             server = self.server(self.sized())
-            for name, address in self.gpus.items():
+            for name, address in ((name, self.gpus[name]) for name in names):
                 with self.subTest(name, **how):
                     self.resize(server, self.sized(name, VF_ALIAS, **how))
                     self.assertIn(address, self.assert_agreed(server, GPU=1, NET=1))
@@ -137,8 +144,9 @@ class PlacedResizeTest(PlacedServers):
             self.end(server)
 
     def test_reverted_resize_has_the_devices_it_had(self) -> None:
-        for how in ({}, {"lxd__nested_allowed": "true"}):  # live; while the server is off
-            for before, after in (tuple(self.gpus), tuple(self.gpus)[::-1]):
+        for how, names in zip(WAYS, self.orders(), strict=True):
+            for before in names:
+                (after,) = set(self.gpus) - {before}
                 with self.subTest(before, **how):
                     server = self.server(self.sized(before, VF_ALIAS))
                     held = self.assert_agreed(server, GPU=1, NET=1)
@@ -191,7 +199,7 @@ class PlacedResizeTest(PlacedServers):
         """A resize leaves nova's record of the request and that of the server with different ids."""
         self.flags(shelved_offload_time=0)
         Uploads(self.glance)
-        for name, address in self.gpus.items():
+        for name in self.orders()[0]:
             with self.subTest(name):
                 server = self.server(self.sized())
                 self.resize(server, self.sized(name))
@@ -199,11 +207,12 @@ class PlacedResizeTest(PlacedServers):
                 self._shelve_server(server)
                 self._run_periodics()  # the scheduler learns that the device is free
                 self._unshelve_server(server)
-                self.assertEqual([address], self.assert_agreed(server, GPU=1))
+                self.assertEqual([self.gpus[name]], self.assert_agreed(server, GPU=1))
                 self.end(server)
 
+    @levels.exhaustive("one GPU of a resize remains")
     def test_another_server_gets_the_device_that_placement_has_left(self) -> None:
-        for name in self.gpus:
+        for name in self.orders()[0]:
             with self.subTest(name):
                 first = self.server(self.sized())
                 self.resize(first, self.sized(name))
@@ -298,6 +307,7 @@ class PlacedMoves(Agreement, twohosts.TwoHosts):
         self.end()
 
 
+@levels.exhaustive("the other card is chosen in the same way")
 class FirstCardTest(PlacedMoves):
     chosen = "0000:5e:00.0"
 

@@ -17,6 +17,7 @@ from containerhost.devices.scan import HostView
 from containerhost.engines import Status
 from containerhost.linux.poll import wait_until
 from nova_lxd_ext.server.requested import RequestedResources
+from tests import levels
 from tests.functional import ovs
 from tests.unit.nova import records
 
@@ -332,15 +333,18 @@ class EventsTest(PortServers):
         self._wait_for_state_change(server, "ACTIVE")
         self.assert_is_wired(server, self.unwired)
 
+    @levels.exhaustive("units show it with an engine in memory")
     def test_neutron_failed(self) -> None:
         server = self.booting()
         self.tell(server, "network-vif-plugged", "failed")
         self.ends(server, "Neutron failed")
 
+    @levels.exhaustive("units show it with an engine in memory")
     def test_neutron_never_answers(self) -> None:
         self.flags(vif_plugging_timeout=1)
         self.ends(self.with_ports(self.unwired, expected="ERROR"), "within 1 s")
 
+    @levels.exhaustive("units show it with an engine in memory")
     def test_a_server_may_start_unwired(self) -> None:
         self.flags(vif_plugging_timeout=1, vif_plugging_is_fatal=False)
         self.assert_is_wired(self.with_ports(self.unwired), self.unwired)

@@ -4,7 +4,6 @@ nobody uses."""
 
 from tests.functional.nova import base  # isort: skip (decides how nova runs)
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
@@ -21,12 +20,11 @@ from containerhost.engines import Status
 from containerhost.engines.lxd.client import LxdClient
 from nova_lxd_ext.image.images import IMAGE_ID
 from nova_lxd_ext.server import labels
+from tests import levels
 from tests.functional.nova.glance import Uploads, filtered
 from tests.functional.nova.killing import Killer
 from tests.waiting import await_that
 
-STRIDE = int(os.environ.get("NOVA_KILL_STRIDE", "0"))  # 0: a few points of each operation
-POINTS = 3
 IN_FLIGHT = 90.0  # s
 QUEUE_TIMEOUT = 5.0  # s; these hosts have no other requests
 STATES = {"ACTIVE": Status.RUNNING, "SHUTOFF": Status.STOPPED, "PAUSED": Status.FROZEN, "SUSPENDED": Status.FROZEN,
@@ -225,17 +223,17 @@ class RecoveryServers(base.LxdServers):
             "start": (after("SHUTOFF", **{"os-stop": None}), ask(**{"os-start": None})),
         }
 
-    def length(self, server: Mapping[str, Any], name: str) -> int:
-        """Return the number of steps of the operation when nothing kills it."""
+    def effects(self, server: Mapping[str, Any], name: str) -> list[str | None]:
+        """Return what each step of the operation changes outside when nothing kills it."""
         prepare, request = self.operations()[name]
         prepare(server)
         self.killer.arm(None, base.HOST)
         request(server)
         await_that(lambda: self.idle(server), f"{name} ends", IN_FLIGHT)
-        steps = self.killer.steps
+        effects = self.killer.effects
         self.check(name, server, -1, False)
         self.normal(server)
-        return steps
+        return effects
 
     def kill_once(self, server: Mapping[str, Any], name: str, step: int) -> bool:
         prepare, request = self.operations()[name]
@@ -252,13 +250,14 @@ class RecoveryTest(RecoveryServers):
         server = self.server(self.small)
         server = self.admin_api.get_server(server["id"])
         for name in names:
-            steps = self.length(server, name)
-            self.assertGreater(steps, 2, name)
-            stride = STRIDE or max(1, steps // POINTS)
-            for step in range(1, steps, stride):
+            for step in levels.one_point(f"recovery of {name}", self.effects(server, name)):
                 self.kill_once(server, name, step)
         self._delete_server(server)
         self.assert_nothing_left()
+
+    def each_in_turn(self, *names: str) -> None:
+        """Try similar operations, in the gate the one whose turn it is."""
+        self.each(*levels.budget(gate=(levels.turn(names),), exhaustive=names))
 
     def test_live_resize(self) -> None:
         self.each("live resize")
@@ -267,13 +266,13 @@ class RecoveryTest(RecoveryServers):
         self.each("cold resize")
 
     def test_revert(self) -> None:
-        self.each("revert of a live resize", "revert of a cold resize")
+        self.each_in_turn("revert of a live resize", "revert of a cold resize")
 
     def test_confirm(self) -> None:
         self.each("confirm")
 
     def test_rescue(self) -> None:
-        self.each("rescue", "unrescue")
+        self.each_in_turn("rescue", "unrescue")
 
     def test_killed_while_the_guest_shuts_down(self) -> None:
         """The engine has asked it to: the server that still runs at the next start stops a moment later."""
@@ -303,10 +302,10 @@ class RecoveryTest(RecoveryServers):
         self.each("rebuild")
 
     def test_reboot(self) -> None:
-        self.each("hard reboot", "soft reboot")
+        self.each_in_turn("hard reboot", "soft reboot")
 
     def test_shelve(self) -> None:
-        self.each("shelve", "unshelve")
+        self.each_in_turn("shelve", "unshelve")
 
     def test_unshelving_whose_image_is_gone_is_finished(self) -> None:
         """Nova deletes the image of a shelving before it records that the server runs, and a lock is an action too."""
@@ -409,6 +408,6 @@ class RecoveryTest(RecoveryServers):
         self.assert_nothing_left()
 
     def test_power(self) -> None:
-        self.each("pause", "unpause", "suspend", "resume", "stop", "start")
+        self.each_in_turn("pause", "unpause", "suspend", "resume", "stop", "start")
 
 

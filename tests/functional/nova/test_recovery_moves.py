@@ -3,7 +3,6 @@
 
 from tests.functional.nova import twohosts  # isort: skip (decides how nova runs)
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ from nova import objects
 from nova.scheduler.client import report
 
 from containerhost.engines import Status
+from tests import levels
 from tests.functional.nova import base
 from tests.functional.nova.killing import Killer
 from tests.functional.nova.twohosts import FIRST, SECOND
@@ -19,8 +19,6 @@ from tests.waiting import await_that
 
 TIMEOUT = 300.0  # s
 SILENCE = 20  # s that the other host may take for an answer
-STRIDE = int(os.environ.get("NOVA_KILL_STRIDE", "0"))  # 0: a few points of each operation
-POINTS = 2
 UNDER_WAY = ("confirming", "reverting", "pre-migrating", "migrating", "post-migrating")
 
 
@@ -60,12 +58,12 @@ class MovesTest(twohosts.TwoHosts):
         events = self.admin_api.api_get(url).body["instanceAction"]["events"]
         return self.settled() and bool(events) and all(event["finish_time"] for event in events)
 
-    def steps(self, host: str, request: Callable[[], None]) -> int:
+    def effects(self, host: str, request: Callable[[], None]) -> list[str | None]:
         self.killer.arm(None, host)
         request()
         await_that(self.idle, "the request ends", TIMEOUT)
         self.assert_nothing_more()
-        return self.killer.steps
+        return self.killer.effects
 
     def killed(self, host: str, step: int, request: Callable[[], None]) -> None:
         self.killer.arm(step, host)
@@ -108,24 +106,27 @@ class MovesTest(twohosts.TwoHosts):
     def moved(self) -> None:
         self._migrate_server(self.the_server)
 
+    @levels.exhaustive("nova-compute of either host recovers in the same way; a migration and an evacuation remain")
     def test_confirm_killed_on_the_old_host(self) -> None:
         self.each(FIRST, self.moved, lambda: self.act(confirmResize=None))
 
+    @levels.exhaustive("nova-compute of either host recovers in the same way; a migration and an evacuation remain")
     def test_migration_killed_on_the_new_host(self) -> None:
         self.each(SECOND, lambda: None, self.migrate)
 
+    @levels.exhaustive("nova-compute of either host recovers in the same way; a migration and an evacuation remain")
     def test_revert_killed_on_the_new_host(self) -> None:
         self.each(SECOND, self.moved, lambda: self.act(revertResize=None))
 
+    @levels.exhaustive("nova-compute of either host recovers in the same way; a migration and an evacuation remain")
     def test_revert_killed_on_the_old_host(self) -> None:
         self.each(FIRST, self.moved, lambda: self.act(revertResize=None))
 
     def each(self, host: str, prepare: Callable[[], Any], request: Callable[[], None]) -> None:
         prepare()
-        steps = self.steps(host, request)
-        self.assertGreater(steps, POINTS)
+        effects = self.effects(host, request)
         self.back_on_the_first()
-        for step in range(1, steps, STRIDE or max(1, steps // POINTS)):
+        for step in levels.one_point(self.id(), effects):
             prepare()
             self.killed(host, step, request)
             self.back_on_the_first()
@@ -139,9 +140,9 @@ class MovesTest(twohosts.TwoHosts):
         self.killer.arm(None, SECOND)
         self.evacuate()
         await_that(self.idle, "the evacuation ends", TIMEOUT)
-        steps = self.killer.steps
+        effects = self.killer.effects
         self.old_host_returns()
-        for step in range(1, steps, STRIDE or max(1, steps // POINTS)):
+        for step in levels.one_point(self.id(), effects):
             self.old_host_fails()
             self.killer.arm(step, SECOND)
             self.evacuate()

@@ -8,6 +8,7 @@ from typing import ClassVar
 from nova.tests.functional.api.client import OpenStackApiException
 
 from containerhost.engines import Status
+from tests import levels
 from tests.functional.nova.interrupting import Interrupted
 from tests.functional.nova.test_ports import PortServers
 from tests.functional.nova.test_volumes import VolumeServers
@@ -28,6 +29,7 @@ class RestartTest(Interrupted, PortServers, VolumeServers):
         self.assertEqual("mine\n", self.inside(self.the_server, "cat", "/root/file").output)
         self.assertEqual({self.the_server["id"]}, set(self.held().values()))
 
+    @levels.exhaustive("a restart of the daemon is shown at ports and resizes")
     def test_volumes_come_and_go(self) -> None:
         """A daemon killed at a point from which it cannot go on leaves nothing, and the next try works."""
         server, (volume, _) = self.the_server, self.cinder.volume()
@@ -82,6 +84,7 @@ class RestartTest(Interrupted, PortServers, VolumeServers):
                 self.assert_runs()
         self.gone(self.the_server)
 
+    @levels.exhaustive("a restart of the daemon is shown at ports and resizes")
     def test_a_rescue_succeeds_or_leaves_the_server_to_a_hard_reboot(self) -> None:
         for asked in ("rename container", "create container"):
             with self.subTest(asked):

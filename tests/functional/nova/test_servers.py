@@ -16,6 +16,7 @@ from nova.tests.functional.api import client
 from containerhost import errors
 from containerhost.engines import Status
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
+from tests import levels
 from tests.functional.lxd import POOL
 from tests.functional.nova import base
 from tests.waiting import await_that
@@ -36,6 +37,7 @@ class BootTest(base.LxdServers):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @levels.exhaustive("test_images boots every format")
     def test_every_image_format(self) -> None:
         for form in self.lxd.images:
             with self.subTest(form):

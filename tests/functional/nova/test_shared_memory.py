@@ -6,6 +6,7 @@ from tests.functional.nova import base  # isort: skip (decides how nova runs)
 from typing import Any, ClassVar
 
 from containerhost.storage.memorymounts import MOUNTS
+from tests import levels
 
 
 class SharedMemoryTest(base.LxdServers):
@@ -49,6 +50,7 @@ class SharedMemoryTest(base.LxdServers):
         self.assertEqual([], list((self.state / "owners/memory").glob("*.json")))
         self.assert_nothing_left()
 
+    @levels.exhaustive("the engines' contract and units show it; one test of nova remains")
     def test_resize_takes_and_gives_it(self) -> None:
         job = self.group()
         flavors = [self.flavor(hpc__shared_memory="4"), self.flavor(), self.flavor(hpc__shared_memory="8")]
@@ -65,6 +67,7 @@ class SharedMemoryTest(base.LxdServers):
         self._delete_server(server)
         self.assertEqual([], self.shares())
 
+    @levels.exhaustive("the engines' contract and units show it; one test of nova remains")
     def test_what_cannot_be_is_refused_and_leaves_nothing(self) -> None:
         fits = self.flavor(hpc__shared_memory="128")
         for flavor, group, words in ((fits, None, "in no server group"),

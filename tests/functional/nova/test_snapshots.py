@@ -10,6 +10,7 @@ from nova import objects
 from containerhost.engines import Status
 from containerhost.engines.lxd.exports import PREFIX, Exports
 from nova_lxd_ext.image.images import IMAGE_ID
+from tests import levels
 from tests.functional.nova import base
 from tests.functional.nova.glance import Uploads, filtered
 from tests.functional.nova.interrupting import Interrupted
@@ -152,6 +153,7 @@ class FaultTest(SnapshotCase, Interrupted):
             nova_context.get_admin_context(), [server["id"]])
         return str(faults[0].message)
 
+    @levels.exhaustive("units show it with an engine in memory")
     def test_the_image_is_deleted_during_the_upload(self) -> None:
         server = self.written()
         self.uploads.at_piece = lambda image_id: self.glance.images.pop(image_id, None)
@@ -169,6 +171,7 @@ class FaultTest(SnapshotCase, Interrupted):
         self.assert_as_before(server)
         self.assertEqual("active", self.glance.show(None, image_id)["status"])
 
+    @levels.exhaustive("units show it with an engine in memory")
     def test_the_server_is_deleted_during_the_upload(self) -> None:
         server = self.written()
         self.uploads.at_piece = lambda image_id: self._delete_server(server) if self.there(server) else None
@@ -180,6 +183,7 @@ class FaultTest(SnapshotCase, Interrupted):
     def there(self, server: dict[str, Any]) -> bool:
         return server["id"] in self.driver.list_instance_uuids()
 
+    @levels.exhaustive("units show it with an engine in memory")
     def test_an_upload_that_lost_bytes_is_no_image(self) -> None:
         server = self.written()
         self.uploads.lost = 10

@@ -6,15 +6,18 @@ from tests.functional.nova.test_pci_health import HealthServers  # isort: skip (
 import json
 import threading
 from typing import ClassVar
+from unittest import mock
 
 from click.testing import CliRunner, Result
+from nova.compute.manager import ComputeManager
 
 from containerhost.cli import main
 from containerhost.devices.taints import TaintFile
 from containerhost.sysfs import Host
 from tests.waiting import await_that
 
-LOOK = 120  # s; nova-compute looks after 60
+INTERVAL = 2  # s between nova-compute's updates of its resources
+POLL = 0.5  # s
 
 
 class ToldServers(HealthServers):
@@ -27,9 +30,15 @@ class ToldServers(HealthServers):
 
 
 class UnattendedTest(ToldServers):
-    """Nova-compute looks by itself, as often as by default: once a minute."""
+    """Nova-compute looks by itself, here every few seconds instead of once a minute."""
 
     options: ClassVar = {(None, "periodic_enable"): True, (None, "periodic_fuzzy_delay"): 0}
+
+    def setUp(self) -> None:
+        spacing = mock.patch.dict(ComputeManager._periodic_spacing, update_available_resource=INTERVAL)
+        spacing.start()
+        self.addCleanup(spacing.stop)
+        super().setUp()
 
     def test_holder_is_told_and_sick_devices_return_when_they_are_well(self) -> None:
         server = self.with_gpu()
@@ -38,13 +47,13 @@ class UnattendedTest(ToldServers):
         for gpu in self.gpus:
             self.control.set_fallen(gpu)
         await_that(lambda: self.reserved_functions() == {free: "CUSTOM_DEVICE_SICK"}, "the free one is reserved",
-                   limit=LOOK, pause=1)
+                   pause=POLL)
         await_that(lambda: [fault.partition(": ")[0] for fault in self.faults(server)] == [held], "its holder is told",
-                   limit=LOOK, pause=1)
+                   pause=POLL)
         for gpu in self.gpus:
             self.control.set_fallen(gpu, False)
-        await_that(lambda: self.reserved_functions() == {}, "it is free again", limit=LOOK, pause=1)
-        await_that(lambda: self.faults(server) == [], "its holder is told that it is over", limit=LOOK, pause=1)
+        await_that(lambda: self.reserved_functions() == {}, "it is free again", pause=POLL)
+        await_that(lambda: self.faults(server) == [], "its holder is told that it is over", pause=POLL)
         second = self.with_gpu()
         self.assertEqual({held: server["id"], free: second["id"]}, self.held())
         for one in (server, second):

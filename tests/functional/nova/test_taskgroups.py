@@ -6,6 +6,7 @@ from tests.functional.nova import twohosts  # isort: skip (decides how nova runs
 import collections
 from typing import Any
 
+from tests import levels
 from tests.functional.nova import base
 from tests.functional.nova.twohosts import FIRST, SECOND
 
@@ -52,6 +53,7 @@ class TaskGroupsTest(twohosts.TwoHosts):
         self.assertEqual([SECOND, SECOND, FIRST, FIRST], [self.host_of(server) for server in servers])
         self.gone(servers)
 
+    @levels.exhaustive("units show the choice of hosts; one test of nova remains")
     def test_one_after_the_other_as_in_one_request(self) -> None:
         flavor, group, servers = self.flavor(), self.group(), []
         for rank in range(4):

@@ -87,6 +87,26 @@ class LevelsTest(testtools.TestCase):
         self.use("exhaustive")
         self.assertEqual([0, 1, 2], levels.points("boot", [None, "record", "record"]))
 
+    def test_one_point_has_its_turn_and_none_is_missing_from_the_exhaustive_level(self) -> None:
+        effects = [None, "record", None, "container", "device"]
+        found = set()
+        for number in range(SHARES):
+            self.use("gate", f"{number + 1}/{SHARES}")
+            (point,) = levels.one_point("boot", effects)
+            found.add(point)
+        self.assertLessEqual({1, 4}, found)
+        self.use("exhaustive")
+        self.assertEqual(list(range(5)), levels.one_point("boot", effects))
+
+    def test_each_item_has_its_turn(self) -> None:
+        found = []
+        for number in range(SHARES):
+            self.use("gate", f"{number + 1}/{SHARES}")
+            found.append(levels.turn("abc"))
+        self.assertEqual(list("aabbc"), found)
+        self.use("")
+        self.assertEqual("a", levels.turn("abc"))
+
     def test_budgets(self) -> None:
         for level, expected in (("gate", 20), ("exhaustive", 300), ("", 20)):
             self.use(level)

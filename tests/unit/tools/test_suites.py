@@ -5,7 +5,7 @@ from pathlib import Path
 import testtools
 
 ROOT = Path(__file__).parents[3]
-SUITE = re.compile(r"""^\s*(?:.*;\s)?(?:then\s)?(?:next\s|timed\s)?suite\s+\S+\s+\./(?P<directory>\S+)\s+\S+\s+"""
+SUITE = re.compile(r"""^\s*(?:.*;\s)?(?:next\s|timed\s)?suite\s+\S+\s+\./(?P<directory>\S+)\s+\S+\s+"""
                    r"""(?P<tests>'[^']*'|\S+)""", re.M)
 GUEST = re.compile(r"--test-path \./(\S+)")
 
@@ -24,3 +24,8 @@ class SuitesTest(testtools.TestCase):
             name = path.removesuffix(".py").replace("/", ".")
             found = [suite for suite in suites if path.startswith(f"{suite[0]}/") and re.search(suite[1], name)]
             self.assertEqual(1, len(found), f"{path} is in {found}")
+
+    def test_every_benchmark_is_tried_or_needs_more_than_the_tests(self) -> None:
+        tried = set(re.findall(r"^\t(\w+)\.py", (ROOT / "tools/test").read_text(), re.M))
+        programs = {path.stem for path in (ROOT / "bench").glob("*.py") if "__main__" in path.read_text()}
+        self.assertEqual(programs - {"hpc", "opennebula_peer"}, tried)
