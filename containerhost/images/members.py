@@ -20,6 +20,7 @@ BLOCK: Final = 512
 PIECE: Final = 1 << 20
 HEADERS_LIMIT: Final = 1 << 20  # bytes of all headers of one member
 MEMBERS_LIMIT: Final = 2_000_000
+HOLES: Final = 4  # times the bytes that may be read: programs that copy a container read its holes as zeros
 PATH_LIMIT: Final = 4000  # bytes; the kernel's is 4096 with the directory that it is unpacked in
 NAME_LIMIT: Final = 255  # bytes
 LAST_ID: Final = 2 ** 32 - 2
@@ -93,6 +94,7 @@ class Stream:
         self._limit = limit
         self._left = HEADERS_LIMIT
         self._header: bytes | None = None
+        self._holes = 0
         self.total = 0
 
     def tell(self) -> int:
@@ -141,6 +143,15 @@ class Stream:
             raise BadImage(f"it is damaged: it ends {where}")
         return data
 
+    def count_holes(self, member: Member) -> None:
+        """Count the holes of a sparse file, which take no bytes of the stream.
+
+        :raises BadImage: those of all files are too large
+        """
+        self._holes += member.size - member.stored
+        if self._holes > HOLES * self._limit:
+            raise BadImage(f"its sparse files have holes of {self._holes} bytes, {HOLES * self._limit} are allowed")
+
     def drain(self) -> None:
         """Read what follows the archive's end: padding, behind which a compressor has its checksum."""
         while self.upto(PIECE):
@@ -188,7 +199,9 @@ def read(stream: Stream) -> Iterator[Member]:
         if number > MEMBERS_LIMIT:
             raise BadImage(f"it has more than {MEMBERS_LIMIT} members")
         end = archive.offset
-        yield _validated(info, end - info.offset_data)
+        member = _validated(info, end - info.offset_data)
+        stream.count_holes(member)
+        yield member
         stream.seek(end)
 
 

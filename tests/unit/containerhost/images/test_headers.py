@@ -114,6 +114,16 @@ class LargeSparseFilesTest(testtools.TestCase):
                        + record("size", b"%d" % self.stored))
             self.assert_whole(members(extended(records), header("big"), self.stored, header("next"), END))
 
+    def test_holes_are_limited(self):
+        """What copies a container reads them as zeros."""
+        for real, count in ((2**63 - 1, 1), (2**40, 5)):
+            chart = padded(b"1\n%d\n0\n" % real)
+            records = (record("GNU.sparse.major", b"1") + record("GNU.sparse.minor", b"0")
+                       + record("GNU.sparse.name", b"big") + record("GNU.sparse.realsize", b"%d" % real))
+            parts = (extended(records), header("GNUSparseFile.0/big", size=len(chart)), chart)
+            error = self.assertRaises(BadImage, members, *parts * count, END)
+            self.assertIn("sparse files have holes of", str(error))
+
     def assert_whole(self, found: list[Member]) -> None:
         self.assertEqual([(("big",), self.real, self.stored), (("next",), 0, 0)],
                          [(member.path, member.size, member.stored) for member in found])
