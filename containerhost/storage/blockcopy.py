@@ -16,13 +16,13 @@ def copy(source: str, target: str, offset: int, size: int) -> int:
     :param offset: where the piece begins, in bytes
     :param size: bytes of the piece; less at the end
     :returns: bytes copied; 0 at the end of ``source``
-    :raises HostActionFailed: one is no block device, the target is smaller or used by the host (mounted, in a RAID or a
-        volume group), or reading or writing fails
+    :raises HostActionFailed: one is no block device or used by the host (mounted, in a RAID or a volume group), the
+        target is smaller, or reading or writing fails
     """
     # O_NONBLOCK: below /dev there are directories in which everybody may make a FIFO, whose opening would wait. O_EXCL
-    # of a block device: the kernel refuses one that it uses itself (open(2)).
+    # of a block device: the kernel refuses one that it uses itself (open(2)), also for reading: the caller is not root.
     try:
-        with (closing(os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as reading,
+        with (closing(os.open(source, os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC)) as reading,
               closing(os.open(target, os.O_WRONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC)) as writing):
             return copied(reading, writing, offset, size)
     except OSError as error:

@@ -63,8 +63,9 @@ class LiveResize:
         """Let a running server be what the move under way makes of it, if it can go on meanwhile.
 
         :param flavor: the new one
-        :param wanted: what it is to have with the old one
-        :param state: the container's
+        :param requested: the resources of the server with the old one
+        :param state: of the container
+        :param view: of the operation that this is a part of
         :returns: whether it has changed; if not it is as it was, to be resized while it is off
         :raises SpecError: the flavor demands a live resize, and it cannot be
         :raises ResizeError: its processes need more memory than it would have

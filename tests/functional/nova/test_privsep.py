@@ -166,8 +166,9 @@ class PrivsepTest(DaemonTest):
         directory = self.useFixture(fixtures.TempDir()).path
         subprocess.run(["mount", loop.path, directory], check=True)
         self.addCleanup(subprocess.run, ["umount", directory], check=True)
-        self.assertIn("busy", str(self.assertRaises(HostActionFailed, self.helper.copy_block, other.path, loop.path, 0,
-                                                    MIB)))
+        for source, target in ((other.path, loop.path), (loop.path, other.path)):
+            error = self.assertRaises(HostActionFailed, self.helper.copy_block, source, target, 0, MIB)
+            self.assertIn("busy", str(error))
 
     def test_a_fifo_does_not_hold_up_the_daemon(self) -> None:
         fifo = f"/dev/shm/{os.getpid()}"
