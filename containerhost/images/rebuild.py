@@ -99,7 +99,10 @@ class Worker:
         :raises BadImage, TooLarge, EngineTimeout, EngineError: it failed
         """
         said = cast(IO[bytes], self._process.stderr).read(RESULT_LIMIT).decode("utf-8", "replace").strip()
-        status = self._process.wait()
+        try:
+            status = self._process.wait(self._timeout)
+        except subprocess.TimeoutExpired:  # killed, it waits in the kernel
+            status = -signal.SIGKILL
         try:
             found = json.loads(said.rpartition("\n")[2])
             if "size" in found:

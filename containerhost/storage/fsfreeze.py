@@ -61,7 +61,7 @@ def freeze(directory: Path) -> None:
     :raises HostActionFailed: it cannot be frozen; it is not
     """
     with started(directory, KEEP) as process:
-        process.wait()
+        release(process, FREEZE_TIMEOUT)
 
 
 def started(directory: Path, how: str) -> AbstractContextManager["subprocess.Popen[bytes]"]:
