@@ -97,7 +97,7 @@ def remove_altnames(name: str) -> None:
     if not exists(name):
         return
     asked = f"remove the alternative names of interface {name}"
-    (found,) = json.loads(ip(asked, "-json", "link", "show", "dev", name))
+    (found,) = json.loads(ip(asked, "-json", "address", "show", "dev", name))
     others = [word for other in found.get("altnames", ()) for word in ("altname", other)]
     if others:
         ip(asked, "link", "property", "del", "dev", name, *others)
