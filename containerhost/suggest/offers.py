@@ -103,7 +103,8 @@ def _name(device: Device) -> str:
     if device.kind is Kind.NET:
         return sort(device)
     if device.slice:
-        return f"slice-{_slug(device.slice.profile or _ids(device))}"
+        profile = (device.slice.profile or "").replace("-", " no ")  # 1g.24gb-me is another one than 1g.24gb+me
+        return f"slice-{_slug(profile or _ids(device))}"
     return f"{sort(device)}-{_slug(device.model or _ids(device))}"
 
 
