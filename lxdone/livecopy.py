@@ -22,6 +22,7 @@ from lxdone import translate
 from onedriver import disk_paths, document, program, vm
 from onedriver.disk_paths import DiskPath
 from onedriver.errors import BadInput, DriverError, NotSupported
+from onedriver.node import pipes, tarstream
 from onedriver.setup.transferdrivers import DONE, FAILED
 from onedriver.ssh import SSH, problem
 from onedriver.vm import Disk, Vm
@@ -31,6 +32,7 @@ NOT_OURS = 3  # exit status: the script goes on
 HOTPLUG_SAVEAS = "26"  # LCM state (OpenNebula's VirtualMachine.h): disk-saveas of a VM that runs
 NO_SNAPSHOT = "-1"
 SHOW_TIMEOUT = 60  # s
+LAST_WORDS_TIMEOUT = 30  # s; the node has sent everything, or says why not
 ON_NODES = ".ssh"  # ends a script's name
 LINKING = ("shared", "qcow2")  # transfer drivers that keep the snapshots of a persistent image beside the image
 # $1 VM, $2 disk, on the node; the VM's description is on standard input.
@@ -135,8 +137,12 @@ def snap_create_live(request: Request) -> None:
     # Those of system datastores that are on the nodes themselves keep all of them beside the disk.
     beside_image = (not request.script.endswith(ON_NODES) and disk.tm_mad in LINKING and not disk.clone and disk.source)
     directory = f"{disk_paths.source(disk.source) if beside_image and disk.source else disk_path.path}.snap"
-    done = subprocess.run(on_node(request, SNAPSHOT, directory, str(number)), input=request.xml, capture_output=True,
-                          check=False)
+    try:
+        done = subprocess.run(on_node(request, SNAPSHOT, directory, str(number)), input=request.xml, check=False,
+                              capture_output=True, timeout=pipes.STALL_TIMEOUT)
+    except subprocess.TimeoutExpired as error:
+        raise DriverError(f"{disk_path.host} has not made the snapshot within {error.timeout / 60:g} min; does its "
+                          "storage or LXD hang?") from error
     if done.returncode:
         raise DriverError(problem(disk_path.host, "the snapshot", done.returncode, done.stderr))
 
@@ -155,17 +161,26 @@ def receive(request: Request, directory: Path) -> None:
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as complaints:
         stdin.write(request.xml)
         stdin.seek(0)
-        with subprocess.Popen(on_node(request, SEND), stdin=stdin, stdout=subprocess.PIPE, stderr=complaints) as ssh:
-            done = subprocess.run(["tar", "--extract", "--sparse", "--no-same-owner", "--file", "-", "--directory",
-                                   str(directory)], stdin=ssh.stdout, capture_output=True, check=False)
-            cast("BinaryIO", ssh.stdout).close()
-            status = ssh.wait()
+        failure = None
+        with subprocess.Popen(on_node(request, SEND), stdin=stdin, stdout=subprocess.PIPE, stderr=complaints,
+                              bufsize=0) as ssh:
+            try:
+                with pipes.reader(cast("BinaryIO", ssh.stdout), f"{request.disk_path.host}: the copy") as sent_by_node:
+                    tarstream.tar(["--extract", "--sparse", "--no-same-owner", "--directory", str(directory)],
+                                  "the image cannot be written", source=sent_by_node)
+            except DriverError as error:
+                failure = error
+            try:
+                status = ssh.wait(LAST_WORDS_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                ssh.terminate()
+                status = ssh.wait()
         complaints.seek(0)
         said = complaints.read()
-    if done.returncode and done.stderr and not (status and program.reason(said)):
-        raise DriverError(f"the image cannot be written: {done.stderr.decode(errors='replace')[:300]}")
+    if failure and not program.reason(said):
+        raise DriverError(str(failure)) from failure
     sent = directory / SENT
-    if status or done.returncode or sent.is_symlink() or not sent.is_file():
+    if status or failure or sent.is_symlink() or not sent.is_file():
         raise DriverError(problem(request.disk_path.host, "the copy", status, said))
 
 

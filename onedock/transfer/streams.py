@@ -3,18 +3,14 @@
 
 import contextlib
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from containerhost.linux.run import start, words
 from onedock import datafiles
 from onedriver.errors import BadInput, DriverError
-from onedriver.node import pipes
-
-CHUNK = 1 << 16  # bytes
+from onedriver.node.tarstream import tar
 
 
 def send(path: Path, out: BinaryIO, lock: Sequence[int] = ()) -> None:
@@ -52,30 +48,3 @@ def incoming(parent: Path) -> Iterator[Path]:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def tar(arguments: list[str], problem: str, source: BinaryIO | None = None, out: BinaryIO | None = None,
-        inherited: Sequence[int] = ()) -> None:
-    """Run tar between two streams. One of them that does not move ends it.
-
-    :raises DriverError: it failed, for instance because a disk is full; what it said is in the message
-    """
-    with tempfile.TemporaryFile() as complaints:
-        # No `with`: a program that waits in the kernel for its storage is not waited for.
-        process = start(["tar", "--file", "-", *arguments], problem, DriverError, bufsize=0, stderr=complaints,
-                        stdin=subprocess.PIPE if source else subprocess.DEVNULL,
-                        stdout=subprocess.PIPE if out else subprocess.DEVNULL, pass_fds=inherited)
-        try:
-            if source and process.stdin:
-                with contextlib.suppress(BrokenPipeError), pipes.writer(process.stdin, problem) as sink:
-                    shutil.copyfileobj(source, sink, CHUNK)
-            if out and process.stdout:
-                with pipes.reader(process.stdout, problem) as content:
-                    shutil.copyfileobj(content, out, CHUNK)
-            status = process.wait(pipes.STALL_TIMEOUT)
-        except subprocess.TimeoutExpired as error:
-            raise DriverError(f"{problem}: tar does not end; does the storage hang?") from error
-        finally:
-            process.kill()
-        if status:
-            raise DriverError(f"{problem}: {words(complaints) or f'tar ended with status {status}'}")
