@@ -220,6 +220,12 @@ class Privileged:
         (:func:`kernellog.restored`)."""
         return kernellog.plain(kernellog.read(Host()))
 
+    def stacked(self) -> list[tuple[int, tuple[str, ...]]]:
+        """Return pairs of what :func:`containerhost.network.stacked.elsewhere` finds."""
+        from containerhost.network import stacked  # noqa: PLC0415  (most actions look for no device)
+
+        return sorted(stacked.elsewhere().items())
+
     def fetch_netdev(self, pid: int, name: str, host_name: str) -> None:
         """Move an interface of the container of process ``pid`` to the host; done already when it has none of that
         name."""

@@ -10,7 +10,7 @@ import functools
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 ATTRIBUTE_LIMIT = 4096  # bytes; the kernel gives a sysfs attribute at most one page
@@ -24,7 +24,10 @@ class Host:
     """One host's kernel files.
 
     :param root: ``/``, or a directory that holds a host's captured ``sys``, ``proc`` and ``dev``
+    :ivar stacked: reads what :func:`containerhost.network.stacked.elsewhere` does, for a process that may not
     """
+
+    stacked: Callable[[], Mapping[int, tuple[str, ...]]] | None = None
 
     def __init__(self, root: Path | str = "/") -> None:
         self.root = Path(root)

@@ -101,6 +101,7 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
     host = host or Host()
     client = LxdClient(settings(conf))
     root_actions = privileged()
+    host.stacked = lambda: dict(root_actions.stacked())
     engine = LxdEngine(client, root_actions, locks=Path(conf.lxd.owners_dir), restart_limit=conf.lxd.ready_timeout)
     store = AllocationStore(Path(conf.lxd.owners_dir))
 

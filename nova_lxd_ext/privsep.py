@@ -131,6 +131,9 @@ class Helper(Privileged):
     def kernel_log(self) -> str:
         return str(act("kernel_log"))
 
+    def stacked(self) -> list[tuple[int, tuple[str, ...]]]:
+        return [(number, tuple(names)) for number, names in act("stacked")]
+
     def fetch_netdev(self, pid: int, name: str, host_name: str) -> None:
         act("fetch_netdev", pid, name, host_name)
 

@@ -118,7 +118,9 @@ class OtherNamespacesTest(HostUse):
         live = Host(self.tree.root)
         live.live = True
         said = "eth0 in network namespace /run/docker/netns/1"
-        for user, expected in ((0, (f"{said} stands on ibs1v0",)), (1000, ())):
+        used = (f"{said} stands on ibs1v0",)
+        for user, helper, expected in ((0, None, used), (1000, None, ()), (1000, lambda: {index: (said,)}, used)):
+            live.stacked = helper
             with mock.patch.object(stacked, "elsewhere", return_value={index: (said,)}), \
                     mock.patch("os.geteuid", return_value=user):
                 found = Netdevs(live).of(str(self.tree.function(VF)).removeprefix(str(self.tree.root)))

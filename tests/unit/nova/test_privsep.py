@@ -47,6 +47,8 @@ class PrivsepTest(testtools.TestCase):
         with mock.patch.object(privsep, "act", return_value=crossed):
             self.assertEqual(Inside({"/dev/nvidia0": (195, 0)}, ("lo", "ib0"), {"memlock": "unlimited"}),
                              privsep.Helper().inside(1))
+        with mock.patch.object(privsep, "act", return_value=[[12, ["eth0 in network namespace /run/netns/x"]]]):
+            self.assertEqual([(12, ("eth0 in network namespace /run/netns/x",))], privsep.Helper().stacked())
         with mock.patch.object(privsep, "act", return_value=["process 7"]):
             self.assertEqual(("process 7",), privsep.Helper().users([(195, 0)]))
 
