@@ -49,9 +49,9 @@ def run(command: Sequence[str], timeout: float, **options: Any) -> subprocess.Co
     :raises HostActionFailed: it cannot be run, or was killed
     """
     text = options.pop("input", None)
-    streams = {"stdin": subprocess.DEVNULL if text is None else subprocess.PIPE}
+    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL if text is None else subprocess.PIPE, "errors": "replace"}
     try:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                    start_new_session=True, **streams | options)
     except OSError as error:
         raise HostActionFailed(not_run(command[0], error)) from error
@@ -101,7 +101,8 @@ def check(command: Sequence[str], timeout: float, problem: str, accepted: Contai
     except HostActionFailed as error:
         raise failure(f"{problem}: {error}") from error
     if done.returncode not in accepted:
-        raise failure(f"{problem}: {' '.join((done.stderr or done.stdout).split())[:SAID]}")
+        said = " ".join((done.stderr or done.stdout).split())[:SAID].encode(errors="replace").decode()
+        raise failure(f"{problem}: {said}")
     return done.stdout
 
 

@@ -8,19 +8,24 @@ all else. Only :mod:`containerhost.privileged` calls this; it has checked every 
 import array
 import fcntl
 import json
+import logging
 import os
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from containerhost.errors import HostActionFailed
 from containerhost.linux.run import check
 from containerhost.process.namespaces import within
 
+LOG = logging.getLogger(__name__)
+
 # linux/sockios.h, linux/ethtool.h
 SIOCETHTOOL, ETHTOOL_STXCSUM = 0x8946, 0x17
 TIMEOUT = 30  # s
+REQUEST_SIZE = 512  # bytes of names
 HOME = "/proc/thread-self/ns/net"
+NAMES = "/proc/thread-self/net/dev"
 
 
 def make_veth(host_end: str, inner_end: str, mac: str, mtu: int | None, mark: str, switched: bool) -> None:
@@ -92,15 +97,43 @@ def rename(name: str, new: str) -> None:
 
 def remove_altnames(name: str) -> None:
     """Remove an interface's alternative names: a tenant chooses what it likes, and one that the host uses for this
-    interface or another one keeps it from being moved or renamed. udev gives its own again. Idempotent: does nothing
-    if there is no such interface."""
+    interface or another one keeps it from being moved or renamed. udev gives its own again.
+
+    Idempotent: does nothing if there is no such interface. A name that cannot be removed is logged, and hinders nothing
+    by itself.
+    """
     if not exists(name):
         return
     asked = f"remove the alternative names of interface {name}"
-    (found,) = json.loads(ip(asked, "-json", "address", "show", "dev", name))
-    others = [word for other in found.get("altnames", ()) for word in ("altname", other)]
-    if others:
-        ip(asked, "link", "property", "del", "dev", name, *others)
+    try:
+        (found,) = json.loads(ip(asked, "-json", "address", "show", "dev", name), strict=False)
+    except ValueError as error:
+        LOG.warning("Cannot %s: %s", asked, error)
+        return
+    for chunk in chunks(found.get("altnames", ())):
+        for others in (chunk, *((each,) for each in chunk)):
+            try:
+                ip(asked, "link", "property", "del", "dev", name, *(word for other in others for word in
+                                                                    ("altname", other)))
+            except HostActionFailed as error:
+                LOG.warning("%s", error)
+                continue
+            if others is chunk:
+                break
+
+
+def chunks(names: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    """Divide names into groups that fit into one of iproute2's requests, of 1024 bytes."""
+    group, size = list[str](), 0
+    for name in names:
+        needed = len(name.encode("utf-8", "surrogateescape")) + 8
+        if group and size + needed > REQUEST_SIZE:
+            yield tuple(group)
+            group, size = [], 0
+        group.append(name)
+        size += needed
+    if group:
+        yield tuple(group)
 
 
 def link_down_and_flush(name: str) -> None:
@@ -145,7 +178,7 @@ def fetch(name: str, namespace: str, new: str) -> None:
 def names_in(namespace: str) -> tuple[str, ...]:
     """Return the names of the interfaces in a network namespace."""
     found: list[str] = []
-    within(namespace, lambda: found.extend(name for _, name in socket.if_nameindex()))
+    within(namespace, lambda: found.extend(names()))
     return tuple(found)
 
 
@@ -167,7 +200,14 @@ def disable_ipv6(name: str) -> None:
 
 
 def exists(name: str) -> bool:
-    return name in {found for _, found in socket.if_nameindex()}
+    return name in names()
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the interfaces in the calling thread's network namespace: two lines of headings, then ``name:
+    counters``. The C library's list (if_nameindex(3)) leaves one out whose alternative names do not fit into a page."""
+    with open(NAMES, encoding="utf-8", errors="surrogateescape") as table:
+        return tuple(line.partition(":")[0].strip() for line in table.read().split("\n")[2:-1])
 
 
 def ip(asked: str, *words: str, pass_fds: Sequence[int] = ()) -> str:
@@ -177,4 +217,5 @@ def ip(asked: str, *words: str, pass_fds: Sequence[int] = ()) -> str:
     :returns: what it prints
     :raises HostActionFailed: it fails, with its words
     """
-    return check(["ip", *words], TIMEOUT, f"cannot {asked}", pass_fds=pass_fds)
+    # A tenant's alternative name may be any bytes.
+    return check(["ip", *words], TIMEOUT, f"cannot {asked}", pass_fds=pass_fds, errors="surrogateescape")

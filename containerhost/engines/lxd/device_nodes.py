@@ -43,8 +43,9 @@ class DeviceNodes:
         leaving = with_nodes(gone)
         pid = self._engine.pid(name) if gone else None
         if pid is not None:
-            for interface in (device["name"] for device in gone.values() if device.get("nictype") == "physical"):
-                self._privileged.remove_altnames(pid, interface)
+            for device in gone.values():
+                if device.get("nictype") == "physical" and "name" in device:
+                    self._privileged.remove_altnames(pid, device["name"])
         if pid is None or not leaving:
             yield
             return

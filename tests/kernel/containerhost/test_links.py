@@ -39,6 +39,15 @@ class AlternativeNamesTest(testtools.TestCase):
             self.assertEqual((OWN, []), (found["ifname"], found.get("altnames", [])))
             links.move_in(OWN, self.namespace, INSIDE)
 
+    def test_many_and_odd_names(self) -> None:
+        odd = [b"\xff\xfe", b'a"b', b"with space", b"line\nfeed"]
+        many = [f"{number:03}{'x' * 100}".encode() for number in range(40)]
+        for name in (*odd, *many, OWN.encode()):
+            subprocess.run(["nsenter", f"--net={self.namespace}", "ip", "link", "property", "add", "dev", INSIDE,
+                            "altname", name], check=name not in odd, capture_output=True)
+        links.fetch(INSIDE, self.namespace, OWN)
+        self.assertNotIn("altname", self.ip("link", "show", "dev", OWN))
+
     def test_interface_is_renamed_to_what_it_is_called_beside_its_name(self) -> None:
         links.fetch(INSIDE, self.namespace, OTHER)
         self.ip("link", "property", "add", "dev", OTHER, "altname", OWN)
