@@ -18,6 +18,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -31,6 +32,7 @@ FILE = "command.json"
 SENT_ONCE = "command.sent"  # the name of the file after one round has sent it
 DIRECTORY = re.compile(r"one-(?P<id>[0-9]{1,9})")
 CANCEL_TIMEOUT = 30  # seconds
+REPORTED_FOR = 3600  # seconds, where no round acknowledges: an earlier release's script of the probe passes nothing on
 
 
 class CommandFailed(DriverError):
@@ -118,7 +120,8 @@ def lines(state: Path, sent: Collection[str]) -> Iterator[str]:
         vm = DIRECTORY.fullmatch(file.parent.name)
         with contextlib.suppress(FileNotFoundError):  # a new command, or the VM's end, removed it
             line = template.vector("VM", {"ID": vm["id"], **json.loads(file.read_text(encoding="utf-8"))}) if vm else ""
-            if not line or (file.name == SENT_ONCE and token(line) in sent):
+            if (not line or time.time() - file.stat().st_mtime > REPORTED_FOR
+                    or (file.name == SENT_ONCE and token(line) in sent)):
                 file.unlink()
                 continue
             if token(line) in sent:

@@ -43,6 +43,13 @@ class CommandsTest(testtools.TestCase):
         self.assertEqual("", commands.unreported(self.state, ["3", commands.token(line)]))
         self.assertEqual([], list((self.state / "one-7").iterdir()))
 
+    def test_outcome_that_nobody_acknowledges_is_not_reported_for_ever(self) -> None:
+        (self.state / "one-7").mkdir()
+        commands.leave(self.state / "one-7", DONE)
+        os.utime(self.state / "one-7" / commands.FILE, (0, 0))
+        self.assertEqual("", commands.unreported(self.state))
+        self.assertEqual([], list((self.state / "one-7").iterdir()))
+
     def test_outcome_that_came_after_a_report_is_not_forgotten_with_it(self) -> None:
         for name in ("one-1", "one-2"):
             (self.state / name).mkdir()
