@@ -7,11 +7,21 @@ from unittest import mock
 
 import testtools
 
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.choice import Request
+from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Device
 from containerhost.devices.netdev import Netdevs
-from containerhost.devices.scan import scan
+from containerhost.devices.scan import HostView, scan
+from containerhost.errors import DeviceHeld
+from containerhost.freedevices import candidates
 from containerhost.network import stacked
 from containerhost.sysfs import Host
+from nova_lxd_ext.hardware import pci
+from nova_lxd_ext.hardware.pci import Reason
+from onedriver.node import probes
+from onedriver.node.pcifilter import PciFilter
+from tests.unit.containerhost.allocation.test_allocator import NoHardware, consumer
 from tests.unit.containerhost.hosts import Broken
 
 VF, PF = "0000:5e:00.1", "0000:d8:00.1"
@@ -110,6 +120,21 @@ class StackedTest(HostUse):
             (child / attribute).write_text(value)
         device = self.device(VF)
         self.assertEqual((("ibs1v0",), ("a0.8001 stands on ibs1v0",)), (device.netdevs, device.host_use))
+
+
+class OneAnswerTest(HostUse):
+    def test_nothing_gives_or_cleans_what_the_host_uses(self) -> None:
+        (self.interfaces(VF) / "ibs1v0/upper_stor.100").symlink_to("anywhere")
+        store = AllocationStore(self.tree.path("/records"))
+        allocator = DeviceAllocator(store, lambda: HostView(self.tree.host), NoHardware(), host=self.tree.host)
+        for act in (lambda: allocator.acquire([Request(VF)], consumer("c1")), lambda: allocator.repair.clean(VF)):
+            self.assertIn("stor.100 stands on ibs1v0", str(self.assertRaises(DeviceHeld, act)))
+        self.assertEqual({}, store.records())
+        inventory = scan(self.tree.host)
+        self.assertEqual(["0000:5e:00.2"], [one.id for one in candidates(inventory, self.tree.host, {})])
+        self.assertEqual({Reason.ELSEWHERE}, {reason for device, _, reason in pci.reserved(inventory, {})
+                                              if device.id == VF})
+        self.assertNotIn("5e:00:1", "".join(probes.pci(inventory, (), (), PciFilter())))
 
 
 class OtherNamespacesTest(HostUse):

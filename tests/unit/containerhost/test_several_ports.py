@@ -21,7 +21,7 @@ from containerhost.vendors import make_grant
 from tests.unit.containerhost.allocation.test_allocator import Willing, consumer
 from tests.unit.containerhost.hosts import Broken
 
-VF = "0000:5e:00.1"
+CARD, VF = "0000:5e:00.0", "0000:5e:00.1"
 
 
 class Renaming(Willing):
@@ -110,6 +110,19 @@ class PortsTest(testtools.TestCase):
             shutil.rmtree(interface)
         (grant,) = self.allocator.grants([Request(VF)], consumer("c1"))
         self.assertEqual(["ibs1v0", "ibs1v0d1"], [netdev.host_name for netdev in grant.netdevs])
+
+    def test_one_port_with_a_link_is_enough(self) -> None:
+        second = []
+        for address in (VF, CARD):
+            ports = next((self.tree.function(address) / "infiniband").iterdir()) / "ports"
+            shutil.copytree(ports / "1", ports / "2", symlinks=True)
+            (ports / "1/phys_state").write_text("2: Polling\n")
+            (ports / "1/state").write_text("1: DOWN\n")
+            second.append(ports / "2/phys_state")
+        self.assertEqual(((), "active"), (self.device().health, self.device().rdma.port_state))
+        for state in second:
+            state.write_text("2: Polling\n")
+        self.assertIn("has no link to its switch (phys_state polling)", self.device().health[0])
 
     def test_waits_for_all_interfaces(self):
         function = NetFunction(self.device(), ("ibs1",), self.privileged, self.tree.host)
