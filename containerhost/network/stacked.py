@@ -66,15 +66,16 @@ def _links_to(home: int) -> Iterator[tuple[str, int]]:
     """
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as control:
         control.settimeout(_TIMEOUT)
-        asked = struct.pack("=B3xHHI", socket.AF_UNSPEC, 8, _NETNSA_FD, home)
-        ids = [_number(attributes.get(_NETNSA_NSID))
-               for attributes in _ask(control, _RTM_GETNSID, 0, asked, 4)]
-        if not ids or ids[0] is None or ids[0] < 0:  # it has no link to that namespace
+        linked = [(attributes.get(_IFLA_IFNAME, b"?").rstrip(b"\0").decode("utf-8", "replace"),
+                   _number(attributes.get(_IFLA_LINK)), _number(attributes[_IFLA_LINK_NETNSID]))
+                  for attributes in _ask(control, _RTM_GETLINK, _DUMP, bytes(16), 16)
+                  if _IFLA_LINK_NETNSID in attributes]
+        if not linked:
             return
-        for attributes in _ask(control, _RTM_GETLINK, _DUMP, bytes(16), 16):
-            lower = _number(attributes.get(_IFLA_LINK))
-            if lower and _number(attributes.get(_IFLA_LINK_NETNSID)) == ids[0]:
-                yield attributes.get(_IFLA_IFNAME, b"?").rstrip(b"\0").decode("utf-8", "replace"), lower
+        # Afterwards: the kernel numbers the other namespace when it first reports a link to it.
+        asked = struct.pack("=B3xHHI", socket.AF_UNSPEC, 8, _NETNSA_FD, home)
+        ids = [_number(attributes.get(_NETNSA_NSID)) for attributes in _ask(control, _RTM_GETNSID, 0, asked, 4)]
+        yield from ((name, lower) for name, lower, space in linked if lower and space in ids)
 
 
 def _ask(control: socket.socket, kind: int, flags: int, body: bytes, header: int) -> Iterator[dict[int, bytes]]:

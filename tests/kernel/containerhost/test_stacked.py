@@ -21,7 +21,7 @@ import socket
 from containerhost.network import stacked
 numbers = {name: number for number, name in socket.if_nameindex()}
 found = stacked.elsewhere()
-print(sorted(found.get(numbers["d0"], ())), found.get(numbers["d1"], ()))
+print(sorted(found.get(numbers["d0"], ())), found.get(numbers["d1"], ()), found.get(numbers["w0"]))
 """
 
 
@@ -30,4 +30,5 @@ class StackedTest(testtools.TestCase):
         command = ["unshare", "--net", "--mount", "sh", "-ec", f'{PREPARE}exec "$0" -c "$1"', sys.executable, TELL]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
         expected = [f"{name} in network namespace /run/netns/other" for name in ("m0", "t0")]
-        self.assertEqual(f"{expected} ()\n", done.stdout, done.stderr)
+        peer = ("w1 in network namespace /run/netns/other",)
+        self.assertEqual(f"{expected} () {peer}\n", done.stdout, done.stderr)
