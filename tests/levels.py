@@ -14,7 +14,7 @@ shares the N-th, which ``tools/test`` derives from the commit, so that a few mer
 import os
 import unittest
 import zlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any, TypeVar
 
 LEVEL = os.environ.get("TEST_LEVEL", "")
@@ -23,11 +23,12 @@ SHARE = os.environ.get("TEST_SHARE", "")
 T = TypeVar("T")
 
 
-def exhaustive(reason: str, when: bool = True) -> Callable[[Any], Any]:
+def exhaustive(reason: str, when: bool = True, tests: Collection[str] = ()) -> Callable[[Any], Any]:
     """Decorate a test, or a class of tests, that belongs to the exhaustive level. The gate lists its share only.
 
     :param reason: why the gate can do without it; HACKING.md names the module
     :param when: whether that applies, for a class that runs on several engines
+    :param tests: names of tests of a class, inherited ones too; empty for all
     """
     if not reason:
         raise ValueError("a test of the exhaustive level needs a reason")
@@ -38,7 +39,10 @@ def exhaustive(reason: str, when: bool = True) -> Callable[[Any], Any]:
         name = f"{target.__module__}.{target.__qualname__}"
         if not isinstance(target, type):
             return target if chosen(name) else None  # loaders list callables only
-        for test in unittest.defaultTestLoader.getTestCaseNames(target):  # type: ignore[arg-type]
+        known = unittest.defaultTestLoader.getTestCaseNames(target)  # type: ignore[arg-type]
+        if not set(tests) <= set(known):
+            raise ValueError(f"{name} has no {', '.join(sorted(set(tests) - set(known)))}")
+        for test in tests or known:
             if not chosen(f"{name}.{test}"):
                 setattr(target, test, None)
         return target
@@ -92,6 +96,16 @@ def turn(items: Sequence[T]) -> T:
     """Return the one of the items whose turn it is: the shares go from the first to the last."""
     number, count = _share()
     return items[number * len(items) // count]
+
+
+def some(name: str, items: Sequence[T], gate: Collection[int]) -> list[T]:
+    """Choose from a list: the exhaustive level takes all, the gate those at some places and its share of the others.
+
+    :param name: of the list, unique among all tests
+    :param gate: places in ``items``
+    """
+    return [item for place, item in enumerate(items)
+            if LEVEL == "exhaustive" or place in gate or in_share(f"{name} {place}")]
 
 
 def budget(gate: T, exhaustive: T) -> T:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import testtools
 
+from tests import levels
 from tests.functional.overlay import PACKAGES, OverlaidMachine
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +28,7 @@ GUEST = "complete -o default -W 'show watch ack run follow faults' containerhost
 LEFT = 'for file; do if [ -e "$file" ]; then echo "$file"; fi; done'
 
 
+@levels.exhaustive("a package is built for minutes, of files that other suites run")
 class PackageTest(testtools.TestCase):
     @classmethod
     def setUpClass(cls) -> None:

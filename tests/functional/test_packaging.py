@@ -10,6 +10,8 @@ from pathlib import Path
 import fixtures
 import testtools
 
+from tests import levels
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # What nova.cmd.compute.main does before it makes its service, without the service.
@@ -36,6 +38,7 @@ class PackagingTest(testtools.TestCase):
         self.assertEqual(["nova_lxd_ext.driver", "LXDDriver", str(ROOT / "nova_lxd_ext/__init__.py")],
                          self.run_python("-c", LOAD).splitlines()[-3:])
 
+    @levels.exhaustive("a wheel is built for a minute, of files that other suites run")
     def test_wheel(self) -> None:
         directory = self.useFixture(fixtures.TempDir()).path
         source, site = f"{directory}/source", f"{directory}/site"

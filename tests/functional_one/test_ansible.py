@@ -3,10 +3,12 @@
 
 import testtools
 
+from tests import levels
 from tests.functional import ansiblecontract
 from tests.functional_one.node import Node
 
 
+@levels.exhaustive("plays take minutes; the files that the roles write are compared in tests/unit")
 class AnsibleTest(ansiblecontract.AnsibleContract, testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from containerhost.engines import Status
 from onedriver.node import consoles, single_instance
+from tests import levels
 from tests.functional_one.test_actions import CLEANUP, POWEROFF, RESTORE, RESUME, SUSPEND, ActionsCase
 from tests.functional_one.vms import Machine
 from tests.rfbclient import Refused, Viewer
@@ -136,6 +137,7 @@ class ConsoleTest(ConsoleCase):
                                          "for i in $(seq 30); do printf \"$x\"; done > /dev/console")
         self.type(self.viewer(), machine, "file")
 
+    @levels.exhaustive("the walk of FuzzTest has two consoles")
     def test_two_vms(self) -> None:
         machines = [self.screened(number) for number in (1, 2)]
         for machine in machines:
@@ -158,6 +160,7 @@ class ConsoleTest(ConsoleCase):
         self.ok("reconfigure", machine, "hda", "/path")
         self.assertTrue(self.is_open())
 
+    @levels.exhaustive("tests/unit has how GRAPHICS is read")
     def test_screens_that_cannot_be(self) -> None:
         for words, more in (("PORT is '22'", graphics(PORT=22)), ("TYPE is 'RDP'", graphics(TYPE="RDP")),
                             ("LISTEN is 'x'", graphics(LISTEN="x"))):

@@ -19,6 +19,7 @@ from testtools.content import text_content
 from containerhost.allocation.store import AllocationStore
 from containerhost.errors import EngineNotFound
 from onedriver.node import single_instance
+from tests import levels
 from tests.functional_one import diskfiles
 from tests.functional_one.node import Result
 from tests.functional_one.test_actions import ActionsCase
@@ -27,7 +28,7 @@ from tests.functional_one.vms import ROOT, Machine
 from tests.rfbclient import Refused, Viewer
 from tests.waiting import await_that
 
-SECONDS = float(os.environ.get("LXDONE_FUZZ_SECONDS", "50"))
+SECONDS = float(os.environ.get("LXDONE_FUZZ_SECONDS", levels.budget(gate="20", exhaustive="300")))
 SEED = int(os.environ.get("LXDONE_FUZZ_SEED", "1"))
 UNCHANGED = (2, 3)  # statuses that promise that nothing was changed
 STATES = (2, 3, 5, 6, 7, 12, 15, 18, 20, 21, 22, 23, 25, 29, 32, 99)  # of LCM

@@ -17,6 +17,7 @@ from containerhost.cli import main
 from containerhost.devices.model import Device, NodeUse
 from containerhost.engines import Status
 from onedriver.pciaddress import from_device_id
+from tests import levels
 from tests.fakehost.control import FakeHostControl
 from tests.functional import kmsg, leftdevicescontract
 from tests.functional.holder import Holder
@@ -117,11 +118,11 @@ class InterruptedTest(HealthCase):
         before = self.pid(machine)
         for device in (self.gpus[0], self.vfs[1]):
             more = self.more(machine, device)
-            for moment in MOMENTS:
+            for moment in levels.some("attach_nic killed", MOMENTS, (4, 6)):
                 self.killed("attach_nic", more, moment, *ATTACH)
                 self.ok("detach_nic", more, ATTACH[0])
                 self.assert_has(machine, self.vfs[0])
-            for moment in MOMENTS:
+            for moment in levels.some("detach_nic killed", MOMENTS, (4, 6)):
                 self.ok("attach_nic", more, *ATTACH)
                 self.killed("detach_nic", more, moment, ATTACH[0])
                 self.ok("detach_nic", more, ATTACH[0])
@@ -135,7 +136,7 @@ class InterruptedTest(HealthCase):
 
     def test_the_container_restarts_stops_or_goes_in_the_middle(self) -> None:
         for end in ("delete", "stop", "restart"):
-            for moment in MOMENTS[1:6:2]:
+            for moment in levels.some(f"container {end}", MOMENTS[1:6:2], (2,)):
                 machine = self.deployed(Machine(devices=(self.vfs[0],)))
                 more = self.more(machine, self.gpus[0])
                 with self.node.begun("attach_nic", more, *ATTACH) as process:
@@ -154,7 +155,7 @@ class InterruptedTest(HealthCase):
         for device in (self.gpus[0], self.vfs[1]):
             more = self.more(machine, device)
             for action, arguments in (("attach_nic", ATTACH), ("detach_nic", ATTACH[:1])):
-                for moment in MOMENTS[1:6:2]:
+                for moment in levels.some(f"daemon {device.id} {action}", MOMENTS[1:6:2], (2,)):
                     if action == "detach_nic":
                         self.ok("attach_nic", more, *ATTACH)
                     with self.node.begun(action, more, *arguments) as process:

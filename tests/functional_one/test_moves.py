@@ -16,6 +16,7 @@ from containerhost.allocation.store import AllocationStore
 from containerhost.engines import Status
 from lxdone.root import root_state
 from onedriver.node import vmlock
+from tests import levels
 from tests.functional_one import diskfiles
 from tests.functional_one.node import Node, SecondNode
 from tests.functional_one.test_actions import (
@@ -309,6 +310,7 @@ class SshTest(MovesCase):
         self.assertEqual(("kept", Status.RUNNING), (self.read(machine), self.status(machine)))
         self.write(machine, "written on")
 
+    @levels.exhaustive("a packer that fails in the same step is in the gate")
     def test_a_datastore_without_room(self) -> None:
         store = self.first.datastores / "0"
         store.mkdir(parents=True)
@@ -349,6 +351,7 @@ class SshTest(MovesCase):
         self.ok("restore", machine, lcm=RESTORE)
         self.assertEqual("kept", self.read(machine))
 
+    @levels.exhaustive("PersistentTest has each format written back")
     def test_roots_of_every_format_come_back(self) -> None:
         qcow2 = self.work / "qcow2"
         subprocess.run(["qemu-img", "convert", "-O", "qcow2", str(self.disk), str(qcow2)], check=True)

@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """VMs with an affinity on Docker."""
 
+from tests import levels
 from tests.functional import affinitycontract, viewcontract
 from tests.functional.affinitycontract import affine
 from tests.functional_one.vms import Machine
 from tests.functional_onedock.base import OnedockCase
 
+REPEATED = "the drivers share this code, and the gate has it on LXD"
+
 COUNT = "nproc; grep -c ^processor /proc/cpuinfo; grep -c '^cpu[0-9]' /proc/stat"
 
 
+@levels.exhaustive(REPEATED, tests=(
+    "test_resize_chooses_anew_and_a_refused_one_changes_nothing",
+    "test_bad_affinities_are_refused",
+))
 class AffinityTest(affinitycontract.AffinityContract, OnedockCase):
     def test_proc_tells_its_own_cpus_with_lxcfs(self) -> None:
         self.useFixture(viewcontract.Lxcfs())

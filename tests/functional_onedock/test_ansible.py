@@ -5,6 +5,7 @@ import json
 
 import testtools
 
+from tests import levels
 from tests.commands import script
 from tests.functional import ansiblecontract
 from tests.functional_docker.dockerd import Daemon
@@ -13,6 +14,7 @@ from tests.functional_onedock.node import DockerNode
 OTHER = {"log-level": "warn", "runtimes": {"other": {"path": "/usr/bin/runc"}}}
 
 
+@levels.exhaustive("plays take minutes; the files that the roles write are compared in tests/unit")
 class AnsibleTest(ansiblecontract.AnsibleContract, testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()

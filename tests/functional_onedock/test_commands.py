@@ -3,14 +3,18 @@
 
 import base64
 
+from tests import levels
 from tests.functional import commandcontract
 from tests.functional_one.vms import Machine
 from tests.functional_onedock.base import OnedockCase, own
+
+REPEATED = "the drivers share this code, and the gate has it on LXD"
 
 # A shell, a program below it, one that hides from its session and its parent, and one that hides its environment too.
 TREE = "sh -c 'sleep 1001 & setsid sleep 1002 & env -i setsid sleep 1003 & (sleep 1004 &) ; wait'"
 
 
+@levels.exhaustive(REPEATED, tests=("test_commands_that_end_badly_are_told", "test_what_cannot_begin_is_refused"))
 class CommandsTest(commandcontract.CommandContract, OnedockCase):
     inline = False
     long = TREE

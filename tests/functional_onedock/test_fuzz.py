@@ -3,11 +3,12 @@
 
 import random
 
+from tests import levels
 from tests.functional_one.vms import ROOT, Machine
 from tests.functional_onedock.base import BOOT, CLEANUP, POWEROFF, RESTORE, SUSPEND, UNDEPLOY, OnedockCase
 from tests.functional_onedock.test_parts import MARK, PLACE, disk
 
-STEPS = 26
+STEPS = levels.budget(gate=26, exhaustive=200)
 SEED = 7
 
 

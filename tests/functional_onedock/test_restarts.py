@@ -13,6 +13,7 @@ import fixtures
 from containerhost.allocation.store import AllocationStore
 from containerhost.engines import Status
 from onedriver import actions
+from tests import levels
 from tests.functional_one.commands import Commands
 from tests.functional_one.node import Result
 from tests.functional_one.vms import ROOT, Machine
@@ -31,6 +32,7 @@ from tests.functional_onedock.test_parts import MARK, PLACE, addressed, disk, ma
 from tests.waiting import await_that
 
 LONG = "sleep 1001"
+GATE = (0, 3, 8, 10, 15, 21)  # among the steps
 
 
 class When(enum.Enum):
@@ -94,9 +96,17 @@ class RestartsTest(Commands, OnedockCase):
         self.node.give_file_system(Machine(), 3)
         self.addCleanup(self.ok, "cancel", Machine(), lcm=CLEANUP)
         tried = {"migrate"}  # which asks Docker nothing: it is refused
-        for step in self.steps():
+        steps = list(self.steps())
+        interrupted = levels.some("Docker restarts", steps, GATE)
+        for step in steps:
             told = f"{step.action} (LCM {step.lcm})"
             self.prepare(step)
+            if step not in interrupted:
+                result = self.done(step)
+                self.assertEqual((0, ""), (result.status, result.reason), f"{told}: {result.err}")
+                self.await_no_command(step)
+                tried.add(step.action)
+                continue
             with self.restarted(step.when) as began:
                 result = self.done(step)
             self.assertTrue(began, f"{told}: Docker was not restarted")

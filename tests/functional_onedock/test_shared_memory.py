@@ -2,12 +2,16 @@
 """Memory that the VMs of a job share, on Docker."""
 
 from onedock import backend, conf
+from tests import levels
 from tests.functional import sharedmemorycontract
 from tests.functional_docker import userids
 from tests.functional_docker.dockerd import Daemon
 from tests.functional_onedock.base import BOOT, CLEANUP, POWEROFF, OnedockCase
 
+REPEATED = "the drivers share this code, and the gate has it on LXD"
 
+
+@levels.exhaustive(REPEATED, tests=("test_other_input_is_refused_and_leaves_nothing",))
 class SharedMemoryTest(sharedmemorycontract.SharedMemory, OnedockCase):
     def reconcile(self) -> None:
         backend.recover_devices(conf.load(self.node._conf))
@@ -22,6 +26,11 @@ class SharedMemoryTest(sharedmemorycontract.SharedMemory, OnedockCase):
         self.assert_gone()
 
 
+@levels.exhaustive(REPEATED, tests=(
+    "test_other_input_is_refused_and_leaves_nothing",
+    "test_memory_comes_back_after_the_host_was_restarted",
+    "test_what_a_killed_action_left_is_removed",
+))
 class MappedUsersTest(sharedmemorycontract.SharedMemory, OnedockCase):
     """A daemon that maps users: all of its containers have the same ones."""
 

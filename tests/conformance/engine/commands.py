@@ -6,11 +6,13 @@ import time
 
 from containerhost import errors
 from containerhost.engines import KEPT, Executed
+from tests import levels
 from tests.conformance.engine import frame
 from tests.conformance.engine.frame import TIMEOUT, MiB
 from tests.waiting import await_that
 
 
+@levels.exhaustive(frame.REPEATED, when=frame.INCUS)
 class Commands(frame.DeviceFrame):
     def test_commands_with_standard_input(self):
         self.running()

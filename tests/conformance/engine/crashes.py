@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 
 from containerhost.engines import Containers, Status
 from containerhost.spec import Part
-from tests.conformance.engine import interfaces, killing
+from tests import levels
+from tests.conformance.engine import frame, interfaces, killing
 from tests.conformance.engine.frame import TIMEOUT
 
 
+@levels.exhaustive(frame.REPEATED, when=frame.INCUS)
 class Crashes(interfaces.Interfaces):
     """The process that drives the engine is killed at steps of a call: the same call brings it to its end, and deletion
     leaves nothing."""
@@ -22,7 +24,7 @@ class Crashes(interfaces.Interfaces):
         :param undo: brings back the state before the call
         """
         total = killing.steps(lambda: call(self.another()))
-        for step in killing.spread(total):
+        for step in killing.spread(self.id(), total):
             undo()
             killing.killed_at(step, lambda: call(self.another()))
             yield

@@ -4,6 +4,7 @@
 Import the module, not its classes: each would else be a test of the importing module.
 """
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -24,6 +25,9 @@ from tests.functional.lxd import memlock
 from tests.waiting import await_that
 
 MiB = 1 << 20
+# Incus serves LXD's API to the same engine of ours: what it decides little about is repeated at the exhaustive level.
+INCUS = Path(os.environ.get("LXD_PROGRAM", "")).name == "incusd"
+REPEATED = "the gate has it on LXD, with the same engine of this project"
 EACCES, EPERM = "Permission denied", "Operation not permitted"
 ENODEV = "No such device"  # of a number that no driver has; ENXIO of one that a driver has no device for
 ENXIO = f"{ENODEV} or address"

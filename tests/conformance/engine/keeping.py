@@ -9,6 +9,7 @@ from containerhost.allocation.choice import Request
 from containerhost.devices.scan import HostView
 from containerhost.spec import Mount
 from containerhost.storage.sharedmemory import JobMemory, SharedMemories
+from tests import levels
 from tests.conformance.engine import frame
 from tests.conformance.engine.frame import PYTHON, MiB
 from tests.waiting import await_that
@@ -73,6 +74,7 @@ if os.uname().machine == "x86_64":
 """
 
 
+@levels.exhaustive(frame.REPEATED, when=frame.INCUS)
 class Keeping(frame.DeviceFrame):
     def test_no_process_makes_an_io_uring(self):
         """Nobody could tell that a device is kept in one."""

@@ -15,10 +15,12 @@ from types import FrameType
 from typing import Any
 
 import containerhost
+from tests import levels
 
 OURS = str(Path(containerhost.__file__).parent)
 ANSWER = "getresponse"  # of http.client
 POINTS = 8  # of a call, at which a process is killed
+GATE = (3, 5, 7)  # of these points: in the middle, later, and at the last step
 
 
 def steps(call: Callable[[], object]) -> int:
@@ -28,9 +30,13 @@ def steps(call: Callable[[], object]) -> int:
     return next(counter)
 
 
-def spread(total: int) -> list[int]:
-    """Return the steps at which to kill, the first and the last included."""
-    return sorted({total * point // (POINTS - 1) for point in range(POINTS - 1)} | {total - 1})
+def spread(name: str, total: int) -> list[int]:
+    """Return the steps at which to kill: the exhaustive level has the first too, and more between.
+
+    :param name: of the test and the call in it
+    """
+    steps = sorted({total * point // (POINTS - 1) for point in range(POINTS - 1)} | {total - 1})
+    return levels.some(name, steps, GATE)
 
 
 def killed_at(step: int | None, call: Callable[[], object]) -> bool:

@@ -2,6 +2,7 @@
 """Test that a container is held to its limits, and that what its processes may do to each other holds."""
 
 from containerhost.spec import Cpu, Memory, Mount
+from tests import levels
 from tests.conformance.engine import frame
 from tests.conformance.engine.frame import EPERM, PYTHON, TIMEOUT, MiB
 
@@ -29,6 +30,7 @@ print(call("process_vm_writev", ctypes.create_string_buffer(b"sent")),
 """
 
 
+@levels.exhaustive(frame.REPEATED, when=frame.INCUS)
 class Limits(frame.DeviceFrame):
     def test_limits_hold_inside(self):
         self.running(cpu=Cpu(1, cores=frozenset({0}), share=50), limits={"nofile": "1024"})

@@ -5,10 +5,12 @@ from containerhost.engines.capabilities import LiveSizes
 from containerhost.engines.lxd.client import VersionedInstance
 from containerhost.engines.lxd.live import Live
 from containerhost.privileged import Privileged
-from tests.conformance.engine import elastic
+from tests import levels
+from tests.conformance.engine import elastic, frame
 from tests.functional.containerhost.base import LxdTestCase
 
 
+@levels.exhaustive(frame.REPEATED, when=frame.INCUS)
 class LxdElasticTest(elastic.ElasticConformance, LxdTestCase):
     def sizes(self) -> LiveSizes[VersionedInstance]:
         return Live(self.engine, Privileged())

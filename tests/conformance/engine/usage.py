@@ -7,6 +7,7 @@ import time
 
 from containerhost.engines import InterfaceMetrics, Metrics, Status
 from containerhost.spec import Memory, Nic
+from tests import levels
 from tests.conformance.engine import frame
 from tests.conformance.engine.frame import TIMEOUT, MiB
 from tests.waiting import await_that
@@ -14,6 +15,7 @@ from tests.waiting import await_that
 NEAR, FAR = "10.9.1.1", "10.9.1.2"  # the host's end, the container's
 
 
+@levels.exhaustive(frame.REPEATED, when=frame.INCUS)
 class Usage(frame.DeviceFrame):
     def test_metrics_are_plausible_and_grow(self):
         peer = self.veth("one-1-0")

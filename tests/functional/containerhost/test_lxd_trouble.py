@@ -6,6 +6,7 @@ import re
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from containerhost.engines import Status
 from containerhost.engines.lxd.client import LxdClient, Settings
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.spec import DirectoryDisk, RootDisk
+from tests import levels
 from tests.functional.containerhost.base import LxdTestCase, MiB
 from tests.functional.lxd import Lxd
 
@@ -80,7 +82,7 @@ class TestDaemonTrouble(LxdTestCase):
         self.assertFalse(self.engine.exists("c1"))
 
     def test_killed_in_the_middle_of_a_creation(self):
-        for pause in (0.0, 0.01, 0.03, 0.06):
+        for pause in levels.some("LXD killed in a creation", (0.0, 0.01, 0.03, 0.06), (1, 3)):
             self.kill_during(lambda: self.engine.create(self.spec()), pause)
         self.running()
         self.assertEqual(Status.RUNNING, self.engine.container("c1").status)
@@ -92,23 +94,33 @@ class TestDaemonTrouble(LxdTestCase):
 
 
 class SlowWaits(LxdClient):
-    """Asks for the end of an operation so late that LXD has forgotten it, as through a slow connection."""
+    """Asks for the end of an operation so late that LXD has forgotten it, as through a slow connection.
+
+    :ivar really: that long after its end; else for an operation that LXD never had, about which it says the same
+    """
+
+    really = True
 
     def request(self, method, *path, asked, **arguments):
         if path[:1] == ("operations",) and path[-1:] == ("wait",):
-            time.sleep(FORGOTTEN)
+            super().request(method, *path, asked=asked, **arguments)
+            if self.really:
+                time.sleep(FORGOTTEN)
+            else:
+                path = ("operations", str(uuid.uuid4()), "wait")
         return super().request(method, *path, asked=asked, **arguments)
 
 
 class TestForgottenOperations(LxdTestCase):
     def setUp(self):
         super().setUp()
-        self.slow = LxdEngine(SlowWaits(self.lxd.daemon.client().settings),
-                              locks=Path(self.useFixture(fixtures.TempDir()).path))
+        self.waits = SlowWaits(self.lxd.daemon.client().settings)
+        self.slow = LxdEngine(self.waits, locks=Path(self.useFixture(fixtures.TempDir()).path))
 
     def test_what_went_well_is_not_undone(self):
         spec = self.spec()
         self.slow.create(spec)
+        self.waits.really = False
         self.slow.start("c1")
         self.assertEqual(Status.RUNNING, self.engine.container("c1").status)
         disk = DirectoryDisk("d1", str(self.useFixture(fixtures.TempDir()).path), "/mnt/d1")

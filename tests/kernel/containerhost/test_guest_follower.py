@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that follow their resources: the helper's Follower, and its command "follow"."""
+"""Programs that follow their resources: the command ``containerhost-guest follow``."""
 
 import os
 import subprocess

@@ -111,3 +111,27 @@ class LevelsTest(testtools.TestCase):
         for level, expected in (("gate", 20), ("exhaustive", 300), ("", 20)):
             self.use(level)
             self.assertEqual(expected, levels.budget(gate=20, exhaustive=300))
+
+    def test_gate_takes_some_items_and_its_share(self) -> None:
+        items = [f"item{number}" for number in range(40)]
+        self.use("gate")
+        self.assertEqual(["item3", "item7"], levels.some("list", items, (3, 7)))
+        found: set[str] = set()
+        for number in range(SHARES):
+            self.use("gate", f"{number + 1}/{SHARES}")
+            found.update(levels.some("list", items, ()))
+        self.assertEqual(set(items), found)
+        self.use("exhaustive")
+        self.assertEqual(items, levels.some("list", items, ()))
+
+    def test_some_tests_of_a_class_are_marked(self) -> None:
+        self.use("gate")
+
+        class Both(testtools.TestCase):
+            def test_one(self) -> None: ...
+
+            def test_two(self) -> None: ...
+
+        marked = levels.exhaustive("another engine has it", tests=("test_two",))(Both)
+        self.assertEqual(["test_one"], unittest.defaultTestLoader.getTestCaseNames(marked))
+        self.assertRaises(ValueError, levels.exhaustive("another engine has it", tests=("test_three",)), Both)
