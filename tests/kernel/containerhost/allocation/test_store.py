@@ -4,50 +4,58 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+from containerhost.allocation.store import AllocationStore, Consumer
 from tests.unit.containerhost.allocation.test_store import BERT, StoreTestCase, device, related
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 
 
-# One process that claims what its arguments say; KILL is the number of the system call before which it kills itself.
-CLAIMANT = """
-import os, signal, sys
-from pathlib import Path
-from containerhost.allocation.store import Consumer, AllocationStore
-from tests.unit.containerhost.allocation.test_store import device
-root, name, step, *ids = sys.argv[1:]
-left = int(step)
-def deadly(call):
-    def wrapped(*arguments, **options):
-        global left
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return call(*arguments, **options)
-    return wrapped
-for call in ("fsync", "rename", "unlink"):
-    setattr(os, call, deadly(getattr(os, call)))
-AllocationStore(Path(root)).claim([device(one) for one in ids], Consumer("nova", "lxd", name, name), lambda one: ())
-"""
-
-
 class Killed(StoreTestCase):
+    def claimed(self, step: int, ids: Sequence[str]) -> int:
+        """Claim devices in a process that is killed before a system call, and return its exit code."""
+        child = os.fork()
+        if not child:
+            try:
+                self.claim(step, ids)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def claim(self, step: int, ids: Sequence[str]) -> None:
+        left = step
+
+        def deadly(call: Callable[..., Any]) -> Callable[..., Any]:
+            def wrapped(*arguments: Any, **options: Any) -> Any:
+                nonlocal left
+                left -= 1
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return call(*arguments, **options)
+            return wrapped
+
+        for call in ("fsync", "rename", "unlink"):
+            setattr(os, call, deadly(getattr(os, call)))
+        AllocationStore(self.root).claim([device(one) for one in ids], Consumer("nova", "lxd", "victim", "victim"),
+                                         lambda one: ())
+
     def test_a_claim_killed_at_any_step_is_taken_back_or_complete(self):
         ids = [f"0000:3b:00.{number}" for number in range(3)]
         outcomes = []
         for step in range(1, 40):
-            done = subprocess.run([sys.executable, "-c", CLAIMANT, str(self.root), "victim", str(step), *ids],
-                                  cwd=REPOSITORY, timeout=60, check=False)
+            code = self.claimed(step, ids)
             # Whoever comes next finds all of it or nothing.
             self.store.claim([device("0000:ff:00.0")], BERT, related)
             self.store.release("0000:ff:00.0", BERT)
-            outcomes.append((done.returncode, len(self.held())))
+            outcomes.append((code, len(self.held())))
             self.assertEqual([], [name for name in os.listdir(self.root) if name == ".claim"])
             for record in self.store.records().values():
                 self.store.release(record.device_id, record.consumer)
-            if done.returncode == 0:
+            if code == 0:
                 break
         killed = [held for code, held in outcomes if code == -signal.SIGKILL]
         self.assertEqual({0, 3}, set(killed))
@@ -57,9 +65,12 @@ class Killed(StoreTestCase):
 
 RACER = """
 import sys, time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 from containerhost.errors import DeviceHeld
 from containerhost.allocation.store import Consumer, AllocationStore
+from containerhost.allocation.store import AllocationStore, Consumer
 from tests.unit.containerhost.allocation.test_store import device
 root, name, begin, rounds, *ids = sys.argv[1:]
 consumer, store, wins = Consumer("nova", "lxd", name, name), AllocationStore(Path(root)), 0
