@@ -343,10 +343,11 @@ class ThawTest(UsersTest):
     def test_what_thaws_leaves_only_what_it_could_not(self) -> None:
         group = freezer.LOCK.with_name("freezer.state")
         group.touch()
-        freezer.LOCK.write_text(f"{group}\n/nonexistent/freezer.state")
-        subprocess.run(["sh", "-c", freezer.THAW, "thaw", "10", freezer.LOCK, "THAWED", group, "THAWED",
-                        "/nonexistent/freezer.state"], input=b"", capture_output=True, check=True)
-        self.assertEqual(("THAWED\n", "/nonexistent/freezer.state\n"), (group.read_text(), freezer.LOCK.read_text()))
+        absent = group.parent / "absent/freezer.state"
+        freezer.LOCK.write_text(f"{group}\n{absent}")
+        subprocess.run(["sh", "-c", freezer.THAW, "thaw", "10", freezer.LOCK, "THAWED", group, "THAWED", absent],
+                       input=b"", capture_output=True, check=True)
+        self.assertEqual(("THAWED\n", f"{absent}\n"), (group.read_text(), freezer.LOCK.read_text()))
 
     def test_time_to_freeze_is_for_all_together(self) -> None:
         self.useFixture(fixtures.MockPatchObject(freezer, "FREEZE_TIMEOUT", 0.4))
@@ -393,8 +394,6 @@ class UninterruptibleTest(UsersTest):
         for kind in hierarchies():
             with Container(kind, WAITING, directory) as container:
                 await_that(lambda pid=container.pid: waiting(pid) == 2, "they wait in the kernel")
-                start = time.monotonic()
                 error = self.assertRaises(HostActionFailed, self.users, container.pid)
                 self.assertIn("cannot be frozen within 0.5 s", str(error))
-                self.assertLess(time.monotonic() - start, 10)
                 self.assertFalse(container.is_frozen())

@@ -11,12 +11,12 @@ import testtools
 
 UNITS = sorted((Path(__file__).parents[3] / "etc/systemd").glob("*.service"))
 COMMAND = Path(sys.executable).with_name("containerhost")
-# What may be tried against a service that was broken into. systemd calls less than 4.5 "OK", and a service without a
-# sandbox has 9.6. nova-compute is root, mounts and runs sudo.
-OK, PRIVILEGED = 4.5, 9.0
-EXPOSURE = {"containerhost-elastic.service": OK, "containerhost-exporter.service": OK, "containerhost-vfs.service": OK,
-            "nova-compute-lxd.service": PRIVILEGED}
-OVERALL = re.compile(r"Overall exposure level for .*?: ([0-9.]+)")
+# systemd's words for what may be tried against a service that was broken into; the figures differ between its releases.
+# A service without a sandbox is "UNSAFE". nova-compute is root, mounts and runs sudo.
+LEVELS = ("PERFECT", "SAFE", "OK", "MEDIUM", "EXPOSED", "UNSAFE")
+EXPOSURE = {"containerhost-elastic.service": "OK", "containerhost-exporter.service": "OK",
+            "containerhost-vfs.service": "OK", "nova-compute-lxd.service": "EXPOSED"}
+OVERALL = re.compile(r"Overall exposure level for .*?: [0-9.]+ (\w+)")
 
 
 class Units(testtools.TestCase):
@@ -39,14 +39,14 @@ class Units(testtools.TestCase):
             done = self.analyze("--man=no", "verify", self.installed(unit))
             self.assertEqual((0, "", ""), (done.returncode, done.stdout, done.stderr), unit.name)
 
-    def exposure(self, unit: str) -> float:
+    def exposure(self, unit: str) -> int:
         shown = self.analyze("security", "--offline=true", "--no-pager", unit)
         found = OVERALL.search(shown.stdout)
         self.assertIsNotNone(found, shown.stdout + shown.stderr)
-        return float(found[1])
+        return LEVELS.index(found[1])
 
     def test_every_unit_is_exposed_to_little(self) -> None:
         for unit in UNITS:
             exposed = self.exposure(self.installed(unit))
-            self.assertLess(exposed, EXPOSURE[unit.name], unit.name)
+            self.assertLessEqual(exposed, LEVELS.index(EXPOSURE[unit.name]), unit.name)
             self.assertLess(exposed, self.exposure(self.installed(unit, sandbox=False)), "as without a sandbox")

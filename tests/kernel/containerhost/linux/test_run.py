@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,14 +123,17 @@ class Running(testtools.TestCase):
 
     def test_program_that_no_signal_ends_is_left_behind(self) -> None:
         """As one that waits in the kernel (state D)."""
-        self.useFixture(fixtures.MockPatch("os.killpg"))
+        kill, killed = os.killpg, self.useFixture(fixtures.MockPatch("os.killpg")).mock
         self.useFixture(fixtures.MonkeyPatch("containerhost.linux.run.KILL_TIMEOUT", 0.05))
-        start = time.monotonic()
-        self.assertRaises(HostActionFailed, run, ["sleep", "1"], 0.05)
-        self.assertRaises(HostActionFailed, self.beside, ["sleep", "1"], 0.05)
-        with holding(["sh", "-c", "echo frozen; exec sleep 1"], "the disk", 60, "it waits") as process:
+        self.assertRaises(HostActionFailed, run, ["sleep", "60"], 0.05)
+        self.assertRaises(HostActionFailed, self.beside, ["sleep", "60"], 0.05)
+        with holding(["sh", "-c", "echo frozen; exec sleep 60"], "the disk", 60, "it waits") as process:
             self.assertEqual(-signal.SIGKILL, release(process, 0.05))
-        self.assertLess(time.monotonic() - start, 0.9)
+        left = {call.args[0] for call in killed.call_args_list}
+        self.assertEqual(left, {pid for pid in left if runs(pid)})
+        self.assertEqual(3, len(left))
+        for pid in left:
+            kill(pid, signal.SIGKILL)
 
     def test_status_and_output_are_the_callers(self) -> None:
         done = run(["sh", "-c", "echo out; echo err >&2; exit 3"], 60)
