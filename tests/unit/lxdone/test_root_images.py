@@ -18,10 +18,11 @@ from containerhost.errors import EngineError, EngineNotFound
 from containerhost.inside import resources
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
 from lxdone.disk.qcow2 import Origin
+from lxdone.reasons import naming_size
 from lxdone.root import root_images
 from lxdone.root.root_images import PREFIX, RootImages
 from lxdone.translate import IMAGE_LABEL
-from lxdone.vmm import Vmm, naming_size
+from lxdone.vmm import Vmm
 from onedriver.errors import DriverError
 from onedriver.node.imagelocks import Busy
 from tests.unit.lxdone.machines import machine
