@@ -15,7 +15,7 @@ from containerhost.images import members
 from containerhost.images.errors import BadImage
 from containerhost.images.members import Kind, Stream
 from onedock.datastore import content, decompress, digests
-from onedock.datastore.content import Content, Layer
+from onedock.datastore.content import Content, Layer, WrongArchitecture
 from onedock.datastore.decompress import Corrupt
 from onedock.datastore.safefiles import SafeFiles
 from onedriver.errors import BadInput
@@ -168,10 +168,15 @@ def read(files: Files, architecture: str, name: str) -> Content:
     :param name: of the archive, for people
     :raises BadInput: it is damaged, holds no image for the architecture, or more than one
     """
+    if files.has(INDEX):
+        try:
+            return oci(files, architecture, name)
+        except (Corrupt, WrongArchitecture):
+            # `docker save` writes both, and an index of platforms that the archive need not have.
+            if not files.has(MANIFEST):
+                raise
     if files.has(MANIFEST):
         return docker(files, name)
-    if files.has(INDEX):
-        return oci(files, architecture, name)
     raise Corrupt(f"{name} is no archive of an image: it has neither {MANIFEST} (docker save) nor {INDEX} (OCI)")
 
 

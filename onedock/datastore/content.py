@@ -20,6 +20,7 @@ from onedriver.errors import BadInput
 CONFIG_LIMIT = 8 << 20  # bytes
 LAYERS_LIMIT = 500  # Docker's own is 127
 INDEX_DEPTH = 4
+SIF_MAGIC = b"SIF_MAGIC"  # 32 bytes behind the beginning
 
 #: Machines as Linux calls them, by their names in images (Go's GOARCH).
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "i686": "386", "armv7l": "arm"}
@@ -128,13 +129,18 @@ def chosen(index: Mapping[str, Any], architecture: str, what: str) -> Mapping[st
     """
     manifests = descriptors(index.get("manifests"), what)
     found = [one for one in manifests if platform_of(one) in (f"linux/{architecture}", None)]
-    if len({name_of(one) for one in found}) > 1:
-        raise BadInput(f"{what} holds {len(found)} images; make an archive of the one that is wanted")
+    if len({name_of(one) for one in found}) > 1 and (count := len({one["digest"] for one in found})) > 1:
+        raise BadInput(f"{what} holds {count} images; make an archive of the one that is wanted")
     if not found:
         others = ", ".join(sorted({str(platform_of(one)) for one in manifests})) or "none"
         raise WrongArchitecture(f"{what} has images for {others}, but none for linux/{architecture}, which this "
                                 "datastore's nodes are; its ONEDOCK_ARCHITECTURE says so")
     return found[0]
+
+
+def sif(what: str) -> str:
+    return (f"{what} is Apptainer's SIF, a file system of its own form, and no container image: name the image that it "
+            "was built from, or build one from its definition")
 
 
 def name_of(descriptor: Mapping[str, Any]) -> str | None:
@@ -167,6 +173,9 @@ def layers_of(manifest: Mapping[str, Any], what: str) -> tuple[Mapping[str, Any]
         raise BadInput(f"{what} has a manifest of schema 1, which Docker gave up in 2017: push it anew")
     (config,) = descriptors([manifest.get("config")], what)
     layers = descriptors(manifest.get("layers"), what)
+    types = [str(one.get("mediaType", "")) for one in (config, *layers)]
+    if any("sylabs.sif" in one for one in types):
+        raise BadInput(sif(what))
     if any(one.get("urls") for one in layers):
         raise BadInput(f"{what} has layers that are not in its registry (foreign layers)")
     return config, layers

@@ -7,16 +7,17 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import requests
 
-from onedock.datastore import archives, decompress, reference
+from onedock.datastore import archives, content, decompress, reference
 from onedock.datastore.content import Content
 from onedock.datastore.options import Options
-from onedock.datastore.registry import Registry, failures, got, no_netrc
+from onedock.datastore.registry import Registry, failures
 from onedock.datastore.room import Room
 from onedock.datastore.safefiles import SafeFiles
+from onedock.datastore.web import Web
 from onedriver.errors import BadInput
 
 WEB = ("http://", "https://")
@@ -43,7 +44,8 @@ def image(path: str, options: Options, scratch: Path, room: Room) -> Iterator[Co
 def of_registry(path: str, options: Options) -> Content:
     wanted = reference.parse(path)
     options.require_host(wanted.host, path)
-    registry = Registry(wanted.host, options.credentials_for(wanted.host), wanted.host in options.plain_hosts)
+    registry = Registry(wanted.host, options.credentials_for(wanted.host), wanted.host in options.plain_hosts,
+                        options.hosts | options.plain_hosts)
     return checked(registry.content(wanted, options.architecture), options)
 
 
@@ -72,12 +74,15 @@ def fetch(url: str, options: Options, target: Path, room: Room) -> None:
 
 @contextlib.contextmanager
 def asked(url: str, options: Options) -> Iterator[requests.Response]:
+    def require(at: SplitResult) -> None:
+        if "@" in at.netloc:
+            raise BadInput("the address of an image must not have a user and a password in it: everybody who may see "
+                           "the image could read them")
+        options.require_host(at.netloc, url)
+
+    require(urlsplit(url))
     host = urlsplit(url).netloc
-    if "@" in host:
-        raise BadInput("the address of an image must not have a user and a password in it: everybody who may see the "
-                       "image could read them")
-    options.require_host(host, url)
-    with failures(host), got(url, auth=no_netrc) as response:
+    with failures(host), Web(options.hosts | options.plain_hosts).get(url, require) as response:
         if response.status_code != 200:
             raise BadInput(f"{url} cannot be fetched: {host} answers with HTTP status {response.status_code}")
         yield response
@@ -109,8 +114,10 @@ def full(path: str) -> Path:
 @contextlib.contextmanager
 def unpacked(packed: BinaryIO, scratch: Path, name: str, room: Room) -> Iterator[BinaryIO]:
     """Yield the tarball in a compressed one; random access must be possible."""
-    head = packed.read(16)
+    head = packed.read(64)
     packed.seek(0)
+    if content.SIF_MAGIC in head:
+        raise BadInput(content.sif(name))
     if decompress.of(head) is None:
         yield packed
         return

@@ -6,22 +6,20 @@ registry they are for, and to the address that it names for tokens, over TLS unl
 """
 
 import contextlib
-import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, BinaryIO, cast
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import requests
 import urllib3.exceptions
-from requests.utils import parse_dict_header
 
-from onedock.datastore import content, digests
+from onedock.datastore import challenges, content, digests
 from onedock.datastore.content import Content, Layer
 from onedock.datastore.reference import HUB, Reference
+from onedock.datastore.web import Web
 from onedriver.errors import BadInput, DriverError
 
-TIMEOUT = (10, 60)  # seconds to connect, and without a byte
 MANIFEST_LIMIT = 4 << 20  # bytes; the specification's
 TOKEN_LIMIT = 1 << 16  # bytes
 HUB_API = "registry-1.docker.io"
@@ -42,17 +40,16 @@ class Denied(BadInput):
 class Registry:
     """:param host: as references write it
     :param plain: whether it is spoken to without TLS
+    :param listed: hosts of the administrator, which may be on this machine; a plain one is his
     """
 
-    def __init__(self, host: str, credentials: Credentials | None = None, plain: bool = False) -> None:
+    def __init__(self, host: str, credentials: Credentials | None = None, plain: bool = False,
+                 listed: Collection[str] = ()) -> None:
         self._host = host
         self._credentials = credentials
         self._plain = plain
         self._token: str | None = None
-        self._session = requests.Session()
-        self._session.max_redirects = 5
-        self._session.hooks["response"].append(without_body)
-        self._session.auth = self._authorize  # also keeps requests from looking for a ~/.netrc
+        self._web = Web({*listed, host} if plain else listed)
 
     def content(self, wanted: Reference, architecture: str) -> Content:
         """Return an image of the registry.
@@ -92,10 +89,9 @@ class Registry:
         with failures(self._host):
             response = self._ask(wanted, path)
             if response.status_code == 401:
-                challenge = response.headers.get("WWW-Authenticate", "")
+                offered = challenges.parse(response.headers.get("WWW-Authenticate", ""))
                 response.close()
-                self._answer(challenge, wanted)
-                response = self._ask(wanted, path)
+                response = self._asked_again(offered, wanted, path)
         with response:
             if response.status_code != 200:
                 raise refused(wanted, self._host, response.status_code, self._credentials is not None)
@@ -103,13 +99,14 @@ class Registry:
 
     def _ask(self, wanted: Reference, path: str) -> requests.Response:
         host = HUB_API if self._host == HUB else self._host
-        response = self._session.get(
-            f"{'http' if self._plain else 'https'}://{host}/v2/{wanted.name}/{path}", stream=True, timeout=TIMEOUT,
-            headers={"Accept": ", ".join((*INDEXES, *MANIFESTS)), "Accept-Encoding": "identity"})
-        if urlsplit(response.url).scheme != "https" and not self._plain:
-            response.close()
-            raise RegistryError(f"{self._host} sends {wanted} on to an address without TLS")
-        return response
+        return self._web.get(
+            f"{'http' if self._plain else 'https'}://{host}/v2/{wanted.name}/{path}",
+            lambda at: self._require_tls(at, f"{self._host} sends {wanted} on to an address"), self._authorize,
+            accept=", ".join((*INDEXES, *MANIFESTS)))
+
+    def _require_tls(self, at: SplitResult, what: str) -> None:
+        if at.scheme != "https" and not self._plain:
+            raise RegistryError(f"{what} without TLS: {at.netloc[:100]}")
 
     # Authentication: the distribution project's token specification.
 
@@ -118,23 +115,38 @@ class Registry:
             request.headers["Authorization"] = self._token
         return request
 
-    def _answer(self, challenge: str, wanted: Reference) -> None:
-        kind, _, rest = challenge.partition(" ")
-        values = parse_dict_header(rest)
-        if kind.lower() == "basic" and self._credentials:
-            self._token = requests.auth._basic_auth_str(*self._credentials)
-        elif kind.lower() == "bearer" and values.get("realm"):
-            self._token = f"Bearer {self._fetched_token(values, wanted)}"
-        else:
-            raise Denied(f"{wanted}: {self._host} wants credentials, and this datastore has none for it "
-                         "(ONEDOCK_CREDENTIALS_FILE)")
+    def _asked_again(self, offered: list[challenges.Challenge], wanted: Reference, path: str) -> requests.Response:
+        """Return the answer to a request with the strongest authentication that the registry accepts.
 
-    def _fetched_token(self, values: Mapping[str, Any], wanted: Reference) -> str:
-        realm = str(values["realm"])
-        if urlsplit(realm).scheme != "https" and not self._plain:
-            raise RegistryError(f"{self._host} wants tokens from {realm[:100]}, which is without TLS")
-        with got(realm, auth=self._credentials or no_netrc, params={
-                "service": str(values.get("service", "")), "scope": f"repository:{wanted.name}:pull"}) as response:
+        :raises Denied: it accepts none that this datastore is capable of
+        """
+        error: Exception = Denied(f"{wanted}: {self._host} wants credentials, and this datastore has none for it "
+                                  "(ONEDOCK_CREDENTIALS_FILE)")
+        for scheme, values in sorted(offered, key=lambda challenge: challenge.scheme != "bearer"):
+            try:
+                if scheme == "bearer" and values.get("realm"):
+                    self._token = f"Bearer {self._fetched_token(values, wanted)}"
+                elif scheme == "basic" and self._credentials:
+                    self._token = requests.auth._basic_auth_str(*self._credentials)
+                else:
+                    continue
+            except (Denied, RegistryError) as refusal:
+                error = refusal
+                continue
+            response = self._ask(wanted, path)
+            if response.status_code != 401:
+                return response
+            response.close()
+            error = refused(wanted, self._host, 401, self._credentials is not None)
+        raise error
+
+    def _fetched_token(self, values: Mapping[str, str], wanted: Reference) -> str:
+        realm = values["realm"]
+        self._require_tls(urlsplit(realm), f"{self._host} wants tokens from an address")
+        with self._web.get(
+                realm, lambda at: self._require_tls(at, f"{self._host} has its tokens at an address"),
+                self._credentials, params={"service": values.get("service", ""),
+                                           "scope": f"repository:{wanted.name}:pull"}) as response:
             if response.status_code != 200:
                 raise refused(wanted, self._host, response.status_code, self._credentials is not None)
             found = content.parsed(response.raw.read(TOKEN_LIMIT, decode_content=False), f"the token of {self._host}")
@@ -142,26 +154,6 @@ class Registry:
         if not isinstance(token, str) or not re.fullmatch(r"[!-~]+", token):
             raise RegistryError(f"{self._host}: the answer of {urlsplit(realm).hostname} has no token")
         return token
-
-
-def got(url: str, **options: Any) -> requests.Response:
-    """Ask a server for something, of which nothing is read yet.
-
-    :param options: of :func:`requests.get`
-    """
-    return requests.get(url, stream=True, timeout=TIMEOUT, headers={"Accept-Encoding": "identity"},
-                        hooks={"response": without_body}, **options)
-
-
-def without_body(response: requests.Response, **_: Any) -> None:
-    """Drop the body of an answer that sends on to another address: requests would read all of it into memory."""
-    if response.is_redirect:
-        response.close()
-        response.raw = io.BytesIO()
-
-
-def no_netrc(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    return request
 
 
 def refused(wanted: Reference, host: str, status: int, known: bool) -> DriverError:

@@ -115,7 +115,8 @@ class PullTest(RegistryTestCase):
             self.refused(DriverError, words)
 
     def test_an_address_without_tls_must_be_allowed(self) -> None:
-        self.assert_refused(RegistryError, "ONEDOCK_PLAIN_HOSTS", self.path())
+        self.assert_refused(RegistryError, "ONEDOCK_PLAIN_HOSTS", self.path(), ONEDOCK_HOSTS=self.registry.host)
+        self.assert_refused(BadInput, "an address of the front-end itself", self.path())
 
     def test_only_hosts_that_are_allowed(self) -> None:
         self.refused(BadInput, "ONEDOCK_HOSTS", ONEDOCK_HOSTS="registry.example, other.example:5000")
@@ -163,6 +164,9 @@ class CredentialsTest(RegistryTestCase):
         self.registry.answers["/v2/tool/manifests/1"] = (307, {"Location": f"http://{other.host}/v2/x"}, b"")
         other.answers["/v2/x"] = (404, {}, b"")
         self.assertRaises(BadInput, self.take, **self.credentials())
+        self.assertEqual([], other.asked)  # it is on this machine
+        plain = {"ONEDOCK_PLAIN_HOSTS": f"{self.registry.host} {other.host}"}
+        self.assertRaises(BadInput, self.take, **self.credentials(), **plain)
         self.assertEqual([("/v2/x", None)], other.asked)
 
     def test_tokens_without_tls_only_where_that_is_allowed(self) -> None:
@@ -177,18 +181,19 @@ class CredentialsTest(RegistryTestCase):
 class WebTest(RegistryTestCase):
     def test_an_archive_of_a_web_server(self) -> None:
         self.registry.answers["/x.tar.gz"] = (200, {}, gzip.compress(self.image.saved()))
-        source = self.act("cp", {"PATH": f"http://{self.registry.host}/x.tar.gz"}).split()[0]
+        source = self.act("cp", {"PATH": f"http://{self.registry.host}/x.tar.gz"}, **self.attributes({})).split()[0]
         self.assertEqual(self.image.id, Record.read(Path(source)).image)
-        self.assertEqual("1", self.act("stat", {"PATH": f"http://{self.registry.host}/x.tar.gz"}))
+        self.assertEqual("1", self.act("stat", {"PATH": f"http://{self.registry.host}/x.tar.gz"},
+                                       **self.attributes({})))
 
     def test_data_of_a_web_server(self) -> None:
         self.registry.answers["/x"] = (200, {}, b"data")
-        source = self.act("cp", {"PATH": f"http://{self.registry.host}/x", "TYPE": "2"}).split()[0]
+        source = self.act("cp", {"PATH": f"http://{self.registry.host}/x", "TYPE": "2"}, **self.attributes({})).split()[0]
         self.assertEqual(b"data", Path(source).read_bytes())
 
     def test_what_cannot_be_fetched(self) -> None:
         self.registry.answers["/cut"] = (200, {"Content-Length": "99999"}, self.image.saved())
         for path, words in (("/none", "404"), ("/cut", "cannot be reached")):
-            self.assert_refused(DriverError, words, f"http://{self.registry.host}{path}")
+            self.assert_refused(DriverError, words, f"http://{self.registry.host}{path}", **self.attributes({}))
         error = self.assertRaises(BadInput, self.act, "cp", {"PATH": f"http://user:{WORD}@{self.registry.host}/x"})
         self.assertNotIn(WORD, str(error))

@@ -19,6 +19,7 @@ http: {{addr: "0.0.0.0:5000"}}
 """
 APP = 'NAME="{name}"\nORIGIN_ID={image}\nTYPE="IMAGE"\n'
 FORMATS = {"tar.gz": "tarball of a root", "squashfs": "squashfs"}
+WEB_HOST = 'ONEDOCK_PLAIN_HOSTS="127.0.0.1:8000"\n'  # what is on the front-end itself must be listed
 
 
 @scenario
@@ -62,6 +63,8 @@ def registry(stage: Stage, node: Machine) -> Iterator[None]:
 def image_of_a_web_server(stage: Stage, driver: Driver) -> str:
     datastore, file = ("containers", "polite.tar") if driver is ONEDOCK else ("default", "busybox.unified")
     name = f"web-{driver.name}"
+    if driver is ONEDOCK:
+        stage.one.append("datastore", datastore, WEB_HOST)
     with web(stage, IMAGES_FROM):
         stage.one("oneimage", "create", "--datastore", datastore, "--name", name, "--type", "OS", "--path",
                   f"http://127.0.0.1:8000/{file}", "--size", "256")
@@ -78,6 +81,8 @@ def image_of_a_marketplace(stage: Stage, driver: Driver) -> str:
     stage.cloud.front.run("install", "-d", "-o", "oneadmin", directory)
     datastore = "containers" if driver is ONEDOCK else "default"
     name = f"market-{driver.name}"
+    if driver is ONEDOCK:
+        stage.one.append("datastore", datastore, WEB_HOST)
     with web(stage, directory):
         market = stage.one.create("market", f'NAME="{name}"\nMARKET_MAD="http"\nBASE_URL="http://127.0.0.1:8000/"\n'
                                             f'PUBLIC_DIR="{directory}"\n')

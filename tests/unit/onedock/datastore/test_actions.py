@@ -276,9 +276,9 @@ class DataTest(DatastoreTestCase):
             self.assertLess(Path(path).stat().st_blocks * 512, 4 << 20)
 
     def test_a_file_of_the_web_that_is_larger_than_the_limit_is_refused(self) -> None:
-        answer = mock.MagicMock(status_code=200, raw=io.BytesIO(bytes(2 << 20)))
+        answer = mock.MagicMock(status_code=200, is_redirect=False, raw=io.BytesIO(bytes(2 << 20)))
         answer.__enter__.return_value = answer
-        with mock.patch("requests.get", return_value=answer):
+        with mock.patch("requests.Session.get", return_value=answer):
             error = self.assertRaises(TooLarge, self.act, "cp", {"TYPE": "2", "PATH": "http://example.org/data"},
                                       ONEDOCK_IMAGE_LIMIT="1")
         self.assertIn("ONEDOCK_IMAGE_LIMIT", str(error))

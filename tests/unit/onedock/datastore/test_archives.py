@@ -2,15 +2,24 @@
 """Tarballs of images that were made to keep the front-end busy, and links as older `docker save` writes them."""
 
 import io
+import json
 import tarfile
 import tempfile
 import tracemalloc
+from pathlib import Path
+from typing import Any
 
 import testtools
 
+from onedock.datastore import archives, content
 from onedock.datastore.archives import Tarball
 from onedock.datastore.decompress import Corrupt
+from onedock.datastore.image_sources import unpacked
+from onedock.datastore.room import Room
+from onedriver.errors import BadInput
 from tests.unit.containerhost.images.test_headers import END, extended, header, record
+from tests.unit.onedock import images
+from tests.unit.onedock.images import Image, digest
 
 
 def tarball(*members: tarfile.TarInfo) -> Tarball:
@@ -76,3 +85,61 @@ class TarballTest(testtools.TestCase):
                           member("dir", tarfile.DIRTYPE))
         for path in ("loop", "out", "dir", "none"):
             self.assertRaises(Corrupt, self.content, archive, path)
+
+
+class PlatformsTest(testtools.TestCase):
+    """Archives that hold several names or several platforms."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.wanted, self.other = Image(), Image("another", architecture="s390x")
+
+    def read(self, *top: dict[str, Any], saved: Image | None = None, without: Image | None = None,
+             **more: bytes) -> content.Content:
+        files = dict(more)
+        for image in (self.wanted, self.other):
+            if image is not without:
+                files |= image.layout()
+        files["index.json"] = json.dumps({"schemaVersion": 2, "manifests": list(top)}).encode()
+        if saved is not None:
+            manifest = saved.blobs()[1]
+            files["manifest.json"] = json.dumps([{
+                "Config": archives.path_of(digest(saved.config)), "RepoTags": ["a:1"],
+                "Layers": [archives.path_of(layer["digest"]) for layer in manifest["layers"]]}]).encode()
+        raw = io.BytesIO(images.tarball(files))
+        found = archives.read(Tarball(raw, "an archive"), content.own_architecture(), "an archive")
+        found.require(content.own_architecture())
+        return found
+
+    def described(self, image: Image, name: str = "", platform: bool = True) -> dict[str, Any]:
+        found = images.descriptor(json.dumps(image.blobs()[1]).encode(), "application/vnd.oci.image.manifest.v1+json")
+        found |= {"platform": {"os": "linux", "architecture": image.architecture}} if platform else {}
+        return found | ({"annotations": {"org.opencontainers.image.ref.name": name}} if name else {})
+
+    def test_two_names_of_one_image(self) -> None:
+        found = self.read(self.described(self.wanted, "1"), self.described(self.wanted, "latest"))
+        self.assertEqual(self.wanted.id, found.image)
+
+    def test_two_images_are_refused(self) -> None:
+        error = self.assertRaises(BadInput, self.read, self.described(self.wanted, "1"),
+                                  self.described(self.other, "2", platform=False))
+        self.assertIn("holds 2 images", str(error))
+
+    def test_saved_on_another_machine_with_both_platforms(self) -> None:
+        found = self.read(self.described(self.wanted), self.described(self.other), saved=self.other)
+        self.assertEqual(self.wanted.id, found.image)
+
+    def test_saved_on_another_machine_without_this_platform(self) -> None:
+        self.assertRaises(content.WrongArchitecture, self.read, self.described(self.wanted),
+                          self.described(self.other), saved=self.other, without=self.wanted)
+
+    def test_images_of_apptainer_are_named(self) -> None:
+        manifest = self.wanted.blobs()[1]
+        manifest["layers"][0]["mediaType"] = "application/vnd.sylabs.sif.layer.v1.sif"
+        error = self.assertRaises(BadInput, content.layers_of, manifest, "app")
+        self.assertIn("app is Apptainer's SIF", str(error))
+        with tempfile.TemporaryFile() as file:
+            file.write(b"#!/usr/bin/env run-singularity\n".ljust(32, b"\0") + b"SIF_MAGIC\x00" + bytes(100))
+            file.seek(0)
+            error = self.assertRaises(BadInput, unpacked(file, Path("/nowhere"), "app.sif", Room(1, 1)).__enter__)
+        self.assertIn("app.sif is Apptainer's SIF", str(error))

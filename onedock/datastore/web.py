@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Request what a tenant's address names, of registries and web servers.
+
+Nothing of the user's environment goes along (``~/.netrc``), each redirect is checked before it is followed, and no
+connection is made to this machine itself or to its link-local neighbours (cloud metadata services), unless the
+administrator lists the host. The address that counts is that of the connection, whatever a name resolved to before.
+"""
+
+import io
+import ipaddress
+import os
+import socket
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+import requests
+import urllib3
+import urllib3.connection
+from requests.adapters import HTTPAdapter
+from requests.utils import get_environ_proxies
+
+from onedriver.errors import BadInput
+
+TIMEOUT = (10, 60)  # seconds to connect, and without a byte
+REDIRECTS_LIMIT = 5
+CA_BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")  # what requests reads from the environment
+
+Authorize = Callable[[requests.PreparedRequest], requests.PreparedRequest] | tuple[str, str] | None
+
+
+class Web:
+    """:param listed: hosts of the administrator, as in addresses: with the port unless it is the usual one
+    """
+
+    def __init__(self, listed: Collection[str] = ()) -> None:
+        self._session = requests.Session()
+        self._session.trust_env = False
+        self._session.hooks["response"].append(_without_body)
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, _Adapter(frozenset(listed)))
+
+    def get(self, url: str, require: Callable[[SplitResult], None], auth: Authorize = None,
+            params: Mapping[str, str] | None = None, accept: str = "*/*") -> requests.Response:
+        """Request a document, of which nothing is read yet.
+
+        :param require: refuses an address by an error; called for each redirect
+        :param auth: for this address; it does not go along to another one
+        :raises BadInput: it is on this machine or one beside it, or a redirect leads nowhere
+        """
+        first = urlsplit(url)
+        for _ in range(REDIRECTS_LIMIT + 1):
+            at = urlsplit(url)
+            response = self._session.get(
+                url, stream=True, timeout=TIMEOUT, allow_redirects=False, params=params,
+                auth=auth if (at.scheme, at.netloc) == (first.scheme, first.netloc) else None,
+                headers={"Accept": accept, "Accept-Encoding": "identity"}, proxies=get_environ_proxies(url),
+                verify=next((os.environ[name] for name in CA_BUNDLES if os.environ.get(name)), True))
+            if not response.is_redirect:
+                return response
+            url, params = urljoin(response.url, response.headers["Location"]), None
+            if urlsplit(url).scheme not in ("http", "https"):
+                raise BadInput(f"{first.netloc} sends on to {url[:100]}, which is neither http:// nor https://")
+            require(urlsplit(url))
+        raise BadInput(f"{first.netloc} sends on to other addresses more than {REDIRECTS_LIMIT} times")
+
+
+def _without_body(response: requests.Response, **_: Any) -> None:
+    """Drop the body of a redirect: requests reads all of it into memory, also where it does not follow."""
+    if response.is_redirect:
+        response.close()
+        response.raw = io.BytesIO()
+
+
+def require_foreign(address: str, host: str) -> None:
+    """Refuse an address of this machine, or one that only its link has.
+
+    :raises BadInput: it is one
+    """
+    found = ipaddress.ip_address(address.partition("%")[0])
+    found = getattr(found, "ipv4_mapped", None) or found
+    if found.is_loopback or found.is_link_local or found.is_unspecified or found.is_multicast:
+        raise BadInput(f"{host} is {found}, an address of the front-end itself or of its link; list {host} in "
+                       "ONEDOCK_HOSTS if images are to be taken from there")
+
+
+class _Adapter(HTTPAdapter):
+    def __init__(self, listed: frozenset[str]) -> None:
+        self._listed = listed
+        super().__init__()
+
+    def init_poolmanager(self, *arguments: Any, **named: Any) -> None:
+        """Make connections that check where they lead. A proxy has others, and resolves names by itself."""
+        super().init_poolmanager(*arguments, **named)
+        listed = self._listed
+
+        class Http(urllib3.connection.HTTPConnection):
+            def _new_conn(self) -> socket.socket:
+                return _checked(super()._new_conn(), self, listed)
+
+        class Https(urllib3.connection.HTTPSConnection):
+            def _new_conn(self) -> socket.socket:
+                return _checked(super()._new_conn(), self, listed)
+
+        class HttpPool(urllib3.HTTPConnectionPool):
+            ConnectionCls = Http
+
+        class HttpsPool(urllib3.HTTPSConnectionPool):
+            ConnectionCls = Https
+
+        self.poolmanager.pool_classes_by_scheme = {"http": HttpPool, "https": HttpsPool}
+
+
+def _checked(connected: socket.socket, connection: urllib3.connection.HTTPConnection, listed: frozenset[str]
+             ) -> socket.socket:
+    name = f"[{connection.host}]" if ":" in connection.host else connection.host
+    host = name if connection.port == connection.default_port else f"{name}:{connection.port}"
+    if host not in listed:
+        try:
+            require_foreign(str(connected.getpeername()[0]), host)
+        except BadInput:
+            connected.close()
+            raise
+    return connected
