@@ -20,6 +20,7 @@ from containerhost.grants import GrantOptions
 from containerhost.reports import report
 from containerhost.sysfs import Host
 from containerhost.vendors import make_grant
+from tests import levels
 from tests.fakehost import description, tree
 from tests.unit.containerhost.hosts import MEMORY
 
@@ -52,7 +53,7 @@ class OddContent(testtools.TestCase):
         cls.paths = [path for path in everything if "/cpu/cpu" not in path or "/cpu/cpu3" in path]
 
     @given(st.data(), st.lists(st.tuples(st.integers(0, 1 << 30), mutation), min_size=1, max_size=6))
-    @settings(max_examples=250, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=levels.budget(gate=100, exhaustive=250), deadline=None, derandomize=True, database=None)
     def test_nothing_raises(self, data, changes):
         host = Host(self.root / "host")
         with contextlib.ExitStack() as undo:

@@ -13,6 +13,7 @@ from nova import exception, objects, quota
 from nova.scheduler import weights
 
 from nova_lxd_ext.scheduler import TaskGroupFilter, TaskGroupWeigher, capacity, jobs
+from tests import levels
 from tests.unit.nova import records
 from tests.unit.nova import schedulerkit as kit
 from tests.unit.nova.schedulerkit import Cloud, compute_node
@@ -110,7 +111,8 @@ class OneRequestTest(Base):
         self.assertEqual(["n0", "n0", "n1", "n1"],
                          cloud.schedule(kit.request(servers[0], group, {"task_groups": "2"}, 4), servers))
 
-    @settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+    @settings(deadline=None, max_examples=levels.budget(gate=16, exhaustive=40),
+              suppress_health_check=list(HealthCheck))
     @given(st.lists(st.tuples(st.integers(1, 8), st.integers(0, 2), st.integers(0, 1)), min_size=1, max_size=8),
            st.integers(1, 16), st.integers(1, 5))
     def test_never_overcommitted_and_all_or_nothing(self, drawn: list[tuple[int, int, int]], count: int, groups: int

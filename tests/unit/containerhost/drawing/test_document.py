@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from containerhost.drawing import document, svg, text
 from containerhost.drawing.look import look
+from tests import levels
 from tests.unit.containerhost.drawing.test_drawing import Busy
 from tests.unit.containerhost.hosts import shared
 
@@ -70,7 +71,7 @@ class DocumentTest(testtools.TestCase):
             with self.subTest(path=path, value=str(value)[:20]):
                 self.assertIn(field, str(self.assertRaises(ValueError, document.load, raw)))
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=levels.budget(gate=80, exhaustive=200), deadline=None)
     @given(st.data())
     def test_whatever_is_written_is_drawn_or_refused(self, data: st.DataObject) -> None:
         raw = copy.deepcopy(as_json("small"))

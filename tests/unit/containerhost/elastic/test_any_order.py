@@ -12,9 +12,10 @@ from containerhost.elastic import claim
 from containerhost.engines import Status
 from containerhost.engines.capabilities import Size
 from containerhost.inside import resources
+from tests import levels
 from tests.unit.containerhost.elastic.fakes import Container, GiB, Killed, World
 
-SEEDS = 40
+SEEDS = levels.budget(gate=16, exhaustive=40)
 EVENTS = 12
 NAMES = "abcd"
 

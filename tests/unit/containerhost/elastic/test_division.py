@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from containerhost.elastic import plan, policies
 from containerhost.elastic.claim import Claim, Range
 from containerhost.elastic.plan import Capacity, Member
+from tests import levels
 
 GiB = 1 << 30
 
@@ -149,7 +150,7 @@ def best(case: Case) -> list[tuple[float, float]] | None:
 
 class ExhaustiveTest(testtools.TestCase):
     @given(cases())
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=levels.budget(gate=24, exhaustive=60), deadline=None)
     def test_division_is_the_best_of_all(self, case: Case) -> None:
         found, wanted = divided(case.members, capacity(case.cores), case.policy), best(case)
         for each in case.members:
@@ -166,7 +167,7 @@ class ExhaustiveTest(testtools.TestCase):
                 case, case.demand(each), len(found[each.key]))), found)
 
     @given(cases())
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=levels.budget(gate=24, exhaustive=60), deadline=None)
     def test_as_few_cores_as_possible_change_hands(self, case: Case) -> None:
         found = divided(case.members, capacity(case.cores), case.policy)
         if best(case) is None:
@@ -178,7 +179,7 @@ class ExhaustiveTest(testtools.TestCase):
         self.assertEqual(max(possible), kept(found), found)
 
     @given(cases())
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=levels.budget(gate=24, exhaustive=60), deadline=None)
     def test_second_division_moves_nothing(self, case: Case) -> None:
         """Where the minima do not fit, those that share a core may move once more, to one that has fewer users."""
         def again(found: dict[str, set[int]], order: int = 1) -> dict[str, set[int]]:

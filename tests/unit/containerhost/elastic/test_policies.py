@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from containerhost.elastic import corechoice, policies
 from containerhost.elastic.corechoice import Share
 from containerhost.elastic.policies import Demand, Pool
+from tests import levels
 
 
 @st.composite
@@ -32,7 +33,7 @@ EVERY = st.sampled_from(sorted(policies.POLICIES))
 
 class InvariantsTest(testtools.TestCase):
     @given(st.integers(0, 40), demands(), EVERY)
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=levels.budget(gate=80, exhaustive=200), deadline=None)
     def test_nobody_is_outside_its_bounds_and_nothing_is_given_twice(self, capacity: int, asked: list[Demand],
                                                                      policy: str) -> None:
         given_ = policies.POLICIES[policy](Pool(capacity), asked)
@@ -42,14 +43,14 @@ class InvariantsTest(testtools.TestCase):
         self.assertLessEqual(sum(given_.values()), max(capacity, fewest(asked)))
 
     @given(st.integers(0, 40), demands(), EVERY)
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=levels.budget(gate=80, exhaustive=200), deadline=None)
     def test_a_second_division_moves_nothing(self, capacity: int, asked: list[Demand], policy: str) -> None:
         first = policies.POLICIES[policy](Pool(capacity), asked)
         again = [demand._replace(present=first[demand.name]) for demand in asked]
         self.assertEqual(first, policies.POLICIES[policy](Pool(capacity), again))
 
     @given(st.integers(0, 40), demands())
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=levels.budget(gate=40, exhaustive=100), deadline=None)
     def test_nothing_is_left_while_somebody_may_have_more(self, capacity: int, asked: list[Demand]) -> None:
         for policy in (policies.fair, policies.priority):
             given_ = policy(Pool(capacity), asked)
@@ -98,7 +99,7 @@ class NeedTest(testtools.TestCase):
 
     @given(st.lists(st.tuples(st.floats(0, 12), st.integers(1, 3), st.integers(3, 8)), min_size=1, max_size=5),
            st.integers(4, 24))
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=levels.budget(gate=80, exhaustive=200), deadline=None)
     def test_constant_load_comes_to_rest(self, loads: list[tuple[float, int, int]], capacity: int) -> None:
         """Each container keeps as many cores busy as it has work for, and not more than it has."""
         present = {f"c{number}": most for number, (_, _, most) in enumerate(loads)}

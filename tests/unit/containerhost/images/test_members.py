@@ -15,6 +15,7 @@ from containerhost.images.errors import BadImage
 from containerhost.images.members import PATH_LIMIT, Stream
 from containerhost.images.rootfs import Rebuild
 from containerhost.images.writer import Writer
+from tests import levels
 from tests.unit.containerhost.images import imagekit
 
 LIMIT = 1 << 30
@@ -75,7 +76,7 @@ def accepted(entries: list[tarfile.TarInfo], unified: bool) -> bytes:
 
 
 class TestProperties(testtools.TestCase):
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=levels.budget(gate=80, exhaustive=200), deadline=None)
     @given(MEMBERS, st.booleans())
     def test_every_member_list_becomes_one_tree(self, members, unified):
         with_data = (tarfile.REGTYPE, tarfile.CONTTYPE)
@@ -98,7 +99,7 @@ class TestProperties(testtools.TestCase):
                 self.assertIn(known.setdefault(member.name, member.type), (member.type,))
             self.assertEqual(member.isdir() or known.get(member.name), member.isdir() or member.type)
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=levels.budget(gate=120, exhaustive=300), deadline=None)
     @given(st.data())
     def test_damage_anywhere_is_refused_or_harmless(self, data):
         headers = {"SCHILY.xattr.user.a": "b"}
@@ -112,7 +113,7 @@ class TestProperties(testtools.TestCase):
             return
         self.assert_one_tree(result)
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=levels.budget(gate=80, exhaustive=200), deadline=None)
     @given(st.binary(max_size=3000))
     def test_headers_with_valid_checksums_and_any_content(self, noise):
         header = bytearray(noise[:512].ljust(512, b"\0"))

@@ -11,6 +11,7 @@ from containerhost.errors import SpecError, UnsupportedOnHost
 from containerhost.placement import affinity
 from containerhost.placement.affinity import Affinity, Binding, Request
 from containerhost.topology import CpuInfo, NumaNode, Topology
+from tests import levels
 
 CPU = CpuInfo("x86_64", None, None, 2, 1, 1, frozenset())
 
@@ -183,7 +184,7 @@ def hosts(draw: st.DrawFn) -> Topology:
 
 class InvariantsTest(testtools.TestCase):
     @given(host=hosts(), data=st.data())
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=levels.budget(gate=40, exhaustive=100), deadline=None)
     def test_bindings_are_disjoint_complete_on_allowed_cores_and_memory_follows(self, host: Topology,
                                                                                data: st.DataObject) -> None:
         allowed = data.draw(st.frozensets(st.sampled_from(sorted(host.cpus)))) if host.cpus else frozenset()
@@ -213,7 +214,7 @@ class InvariantsTest(testtools.TestCase):
                 self.assert_ranks(binding, request)
 
     @given(host=hosts(), data=st.data())
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=levels.budget(gate=40, exhaustive=100), deadline=None)
     def test_container_can_go_back_whatever_others_took(self, host: Topology, data: st.DataObject) -> None:
         kinds = st.sampled_from([Affinity.CPU, Affinity.CPUMEM, Affinity.CPUMEMPIN])
         requests = st.builds(Request, kinds, st.integers(1, 6), near=st.lists(st.integers(0, 4), max_size=2).map(tuple))
@@ -243,7 +244,7 @@ class InvariantsTest(testtools.TestCase):
             self.assertTrue(all(one.isdisjoint(other) for one, other in itertools.combinations(binding.ranks, 2)))
 
     @given(sizes=st.lists(st.integers(0, 8), min_size=1, max_size=4), counts=st.lists(st.integers(1, 8), max_size=6))
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=levels.budget(gate=24, exhaustive=60), deadline=None)
     def test_containers_of_whole_hardware_cores_never_share_one(self, sizes: list[int], counts: list[int]) -> None:
         firsts = [sum(sizes[:at]) for at in range(len(sizes))]
         host = Topology(tuple(node(at, smt(firsts[at], size, 100)) for at, size in enumerate(sizes)), CPU)

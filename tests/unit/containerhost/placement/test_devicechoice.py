@@ -16,6 +16,7 @@ from containerhost.devices.scan import scan
 from containerhost.errors import NoPlacement, SpecError
 from containerhost.placement import devicechoice
 from containerhost.placement.devicechoice import Candidate, Choice, Nearness, choose, pairs
+from tests import levels
 from tests.unit.containerhost.hosts import Broken, shared
 
 
@@ -136,7 +137,7 @@ def trees(draw: st.DrawFn) -> list[Candidate]:
 
 class InvariantsTest(testtools.TestCase):
     @given(free=trees(), wanted=st.tuples(st.integers(0, 2), st.integers(0, 2)), seed=st.randoms())
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=levels.budget(gate=24, exhaustive=60), deadline=None)
     def test_choice_is_complete_and_does_not_depend_on_the_order(self, free: list[Candidate], wanted: tuple[int, int],
                                                                 seed: object) -> None:
         try:
@@ -150,14 +151,14 @@ class InvariantsTest(testtools.TestCase):
         self.assertEqual(found, choose(free[::-1], *wanted))
 
     @given(free=trees())
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=levels.budget(gate=24, exhaustive=60), deadline=None)
     def test_one_of_each_is_as_near_as_any(self, free: list[Candidate]) -> None:
         sets = [(one, other) for one, other in itertools.product(free, free) if one.is_gpu and not other.is_gpu]
         if sets:
             self.assertEqual(min(map(devicechoice.nearness, sets)), choose(free, 1, 1).nearness)
 
     @given(free=trees(), is_gpu=st.booleans())
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=levels.budget(gate=24, exhaustive=60), deadline=None)
     def test_one_alone_breaks_a_pair_only_if_each_does(self, free: list[Candidate], is_gpu: bool) -> None:
         kind = [each for each in free if each.is_gpu == is_gpu]
         if kind:

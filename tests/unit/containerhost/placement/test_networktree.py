@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from containerhost.placement import networktree
 from containerhost.placement.networktree import Leaf
+from tests import levels
 
 
 def names(leaves: list[Leaf]) -> list[str]:
@@ -62,7 +63,7 @@ class NearestTest(testtools.TestCase):
         self.assertEqual([], names(networktree.nearest([], 1)))
         self.assertEqual([], names(networktree.nearest([Leaf("a", ("r",)), Leaf("b", ("s",))], 0)))
 
-    @settings(deadline=None, max_examples=60)
+    @settings(deadline=None, max_examples=levels.budget(gate=24, exhaustive=60))
     @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 2)), max_size=40),
            st.integers(0, 40), st.randoms(use_true_random=False))
     def test_one_rack_or_switch_where_one_suffices(self, drawn: list[tuple[int, int, int]], count: int, random: Any

@@ -20,6 +20,7 @@ from containerhost.placement.plan import Fabric, Nodes, Plan, Policy, Profile
 from containerhost.topology import Topology
 from hpcjob import files
 from hpcjob import job as jobs
+from tests import levels
 from tests.unit.containerhost.placement.test_affinity import CPU, node
 
 NODES = Nodes(4, 32)  # two sockets of 16
@@ -158,7 +159,7 @@ class AlgorithmTest(testtools.TestCase):
 
     @given(tasks=st.integers(1, 300), profile=st.sampled_from(Profile), policy=st.sampled_from(Policy),
            count=st.integers(1, 8), sockets=st.integers(1, 4), per_socket=st.integers(1, 20), ranks=st.integers(1, 3))
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=levels.budget(gate=80, exhaustive=200), deadline=None)
     def test_plan_has_every_task_and_fits(self, tasks: int, profile: Profile, policy: Policy, count: int, sockets: int,
                                           per_socket: int, ranks: int) -> None:
         nodes = Nodes(count, sockets * per_socket, sockets)
@@ -175,7 +176,7 @@ class AlgorithmTest(testtools.TestCase):
     @given(tasks=st.integers(1, 40), profile=st.sampled_from(Profile), policy=st.sampled_from((*Policy, None)),
            containers=st.integers(1, 12), count=st.integers(1, 3), sockets=st.integers(1, 4), cores=st.integers(1, 20),
            ranks=st.integers(1, 3))
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=levels.budget(gate=80, exhaustive=200), deadline=None)
     def test_hosts_take_what_is_recommended(self, tasks: int, profile: Profile, policy: Policy | None, containers: int,
                                             count: int, sockets: int, cores: int, ranks: int) -> None:
         nodes = Nodes(count, cores, sockets)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from containerhost.errors import NoPlacement, SpecError
 from containerhost.placement import taskgroups
 from containerhost.placement.taskgroups import Host, Member, Resources
+from tests import levels
 
 ONE: Resources = {"vcpus": 1, "memory_mb": 1024}
 
@@ -259,7 +260,7 @@ class PropertiesTest(testtools.TestCase):
         except NoPlacement:
             return None
 
-    @settings(deadline=None, max_examples=200)
+    @settings(deadline=None, max_examples=levels.budget(gate=80, exhaustive=200))
     @given(clouds(), st.integers(1, 24), st.integers(1, 6), st.booleans())
     def test_equal_members(self, cloud: list[Host], count: int, groups: int, strict: bool) -> None:
         assume(groups <= count)
@@ -281,7 +282,7 @@ class PropertiesTest(testtools.TestCase):
             for _, of in itertools.groupby(job, key=lambda member: member.group):
                 self.assertEqual(1, len({plan[member.rank] for member in of}))
 
-    @settings(deadline=None, max_examples=100)
+    @settings(deadline=None, max_examples=levels.budget(gate=40, exhaustive=100))
     @given(clouds(), st.integers(1, 24), st.integers(1, 6), st.randoms(use_true_random=False))
     def test_order_of_hosts_does_not_matter(self, cloud: list[Host], count: int, groups: int, random: Any) -> None:
         assume(groups <= count)
@@ -289,7 +290,7 @@ class PropertiesTest(testtools.TestCase):
         random.shuffle(cloud)
         self.assertEqual(plan, self.attempt(members(count, groups), cloud, groups))
 
-    @settings(deadline=None, max_examples=100)
+    @settings(deadline=None, max_examples=levels.budget(gate=40, exhaustive=100))
     @given(clouds(), st.integers(1, 4), st.integers(1, 6), st.data())
     def test_placed_one_by_one_the_answer_stays(self, cloud: list[Host], size: int, groups: int, data: Any) -> None:
         job = members(size * groups, groups)
@@ -301,7 +302,7 @@ class PropertiesTest(testtools.TestCase):
         self.assertEqual({member.rank: plan[member.rank] for member in job[done:]},
                          taskgroups.place(job[done:], now, groups, strict=True))
 
-    @settings(deadline=None, max_examples=100)
+    @settings(deadline=None, max_examples=levels.budget(gate=40, exhaustive=100))
     @given(clouds(), st.integers(1, 24), st.integers(1, 6))
     def test_a_placement_can_be_finished_after_each_member(self, cloud: list[Host], count: int, groups: int) -> None:
         assume(groups <= count)
@@ -316,7 +317,7 @@ class PropertiesTest(testtools.TestCase):
         for host in cloud:
             self.assertLessEqual(counts(made)[host.name], host.free["vcpus"])
 
-    @settings(deadline=None, max_examples=100)
+    @settings(deadline=None, max_examples=levels.budget(gate=40, exhaustive=100))
     @given(clouds(), st.lists(st.builds(lambda cpu, memory: {"vcpus": cpu, "memory_mb": memory}, st.integers(0, 5),
                                         st.integers(0, 3000)), min_size=1, max_size=12), st.integers(1, 4))
     def test_no_host_is_overcommitted(self, cloud: list[Host], requests: list[Resources], groups: int) -> None:

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onedriver.node.vnc.terminal import COLUMNS, LINES, Cell, Terminal
+from tests import levels
 
 GREY, BLACK, RED = 0xAAAAAA, 0, 0xAA0000
 PIECES = (b"\x1b[", b"\x1b[?", b"\x1b[>", b"\x1b]", b"\x1b(0", b"999", b";", b"H", b"m", b"r", b"L", b"@", b"\xf0\x9f")
@@ -58,7 +59,7 @@ class TerminalTest(testtools.TestCase):
         self.assertEqual("é", text(self.terminal)[0])
         self.assertEqual({1}, {len(self.terminal._screen.buffer[0][column].data) for column in range(COLUMNS)})
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=levels.budget(gate=80, exhaustive=200), deadline=None)
     @given(st.lists(st.one_of(st.binary(max_size=12), st.sampled_from(PIECES)), max_size=20))
     def test_whatever_a_guest_prints_is_a_picture(self, pieces: list[bytes]) -> None:
         terminal = Terminal()
