@@ -23,6 +23,7 @@ MEMBERS_LIMIT: Final = 2_000_000
 HOLES: Final = 4  # times the bytes that may be read: programs that copy a container read its holes as zeros
 PATH_LIMIT: Final = 4000  # bytes; the kernel's is 4096 with the directory that it is unpacked in
 NAME_LIMIT: Final = 255  # bytes
+DEPTH_LIMIT: Final = 256  # of directories
 LAST_ID: Final = 2 ** 32 - 2
 LAST_TIME: Final = 8 ** 11 - 1  # what a plain header can hold: the year 2242
 
@@ -289,6 +290,8 @@ def components(name: str) -> Path:
         raise BadImage(f"its member {name[:200]!r} leads out of the image")
     if "\0" in name or len(raw(name)) > PATH_LIMIT or any(len(raw(part)) > NAME_LIMIT for part in path):
         raise BadImage(f"its member {name[:200]!r} has a name that no file system could hold")
+    if len(path) > DEPTH_LIMIT:
+        raise BadImage(f"its member {name[:200]!r} lies more than {DEPTH_LIMIT} directories deep")
     return path
 
 

@@ -7,7 +7,7 @@ engine that unpacks it in a directory, by whatever program, writes nothing outsi
 
 import dataclasses
 import enum
-from typing import Final
+from typing import Any, Final
 
 from containerhost.images import metadata
 from containerhost.images.errors import BadImage
@@ -43,16 +43,18 @@ ROOT_DIRECTORIES: Final = frozenset({"bin", "sbin", "usr"})
 UNIFIED_ROOTS: Final = frozenset(f"{ROOTFS}/{directory}" for directory in ROOT_DIRECTORIES)
 DOCKER_MARKS: Final = frozenset({"oci-layout", "manifest.json"})
 KNOWN_TOPS: Final = ROOT_DIRECTORIES | UNIFIED_ROOTS | DOCKER_MARKS | {METADATA, ROOTFS}
-TREE_LIMIT: Final = 256 << 20  # bytes of all names together
+TREE_LIMIT: Final = 256 << 20  # bytes of the paths of all members together, repeated ones too
 
-Known = Kind | bytes  # what lies at a path; of a symbolic link its target
+# What lies at a path: a directory, a file of a kind, or a symbolic link with this target.
+Known = dict[bytes, Any] | Kind | bytes
 
 
 class Tree:
-    """Track what was written so far, so that no member is put below a link or over another member."""
+    """Track what was written so far, so that no member is put below a link or over another member. The time for a
+    member depends on its own path, and the paths of all members together have a limit."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, Known] = {}
+        self._top: dict[bytes, Known] = {}
         self._left = TREE_LIMIT
 
     def place(self, member: Member) -> Member | None:
@@ -63,52 +65,56 @@ class Tree:
 
         :raises BadImage: it lies below something that is no directory, or something else lies at its place
         """
+        self._left -= sum(len(part) + 1 for path in (member.path, member.target) for part in path)
+        if self._left < 0:
+            raise BadImage(f"the paths of its members take more than {TREE_LIMIT} bytes")
         if not member.path:
             if member.kind is not Kind.DIRECTORY:
                 raise BadImage("its root is not a directory")
             return member
-        key = self._below_directories(member)
-        before = self._known.get(key)
-        if before is not None and (before, member.kind) != (Kind.DIRECTORY, Kind.DIRECTORY):
+        directory, name = self._directory_of(member), raw(member.path[-1])
+        before = directory.get(name)
+        if before is not None and not (isinstance(before, dict) and member.kind is Kind.DIRECTORY):
             raise BadImage(f"it has {shown(member.path)} twice")
-        if member.kind is Kind.HARD_LINK:
-            return self._hard_link(key, member)
-        self._remember(key, raw(member.link) if member.kind is Kind.SYMLINK else member.kind)
-        return None if member.kind is Kind.DEVICE else member
+        known, placed = self._known(member)
+        directory.setdefault(name, known)
+        return placed
 
-    def _below_directories(self, member: Member) -> bytes:
-        key = b""
-        for part in member.path[:-1]:
-            key += raw(part)
-            known = self._known.get(key)
-            if known is None:
-                self._remember(key, Kind.DIRECTORY)
-            elif known is not Kind.DIRECTORY:
-                above = key.decode(errors="replace")[:200]
-                raise BadImage(f"its member {shown(member.path)} lies below {above!r}, which is no directory")
-            key += b"/"
-        return key + raw(member.path[-1])
+    def _directory_of(self, member: Member) -> dict[bytes, Known]:
+        directory = self._top
+        for depth, part in enumerate(member.path[:-1]):
+            found = directory.setdefault(raw(part), {})
+            if not isinstance(found, dict):
+                raise BadImage(f"its member {shown(member.path)} lies below {shown(member.path[:depth + 1])}, which is "
+                               "no directory")
+            directory = found
+        return directory
 
-    def _hard_link(self, key: bytes, member: Member) -> Member | None:
-        target = self._known.get(raw("/".join(member.target)))
-        if target is None or target is Kind.DIRECTORY:
+    def _known(self, member: Member) -> tuple[Known, Member | None]:
+        """Return what lies at the member's path afterwards, and what is to be written for it."""
+        match member.kind:
+            case Kind.DIRECTORY:
+                return {}, member
+            case Kind.SYMLINK:
+                return raw(member.link), member
+            case Kind.HARD_LINK:
+                return self._hard_link(member)
+            case Kind.DEVICE:
+                return member.kind, None
+        return member.kind, member
+
+    def _hard_link(self, member: Member) -> tuple[Known, Member | None]:
+        target: Known | None = self._top
+        for part in member.target:
+            target = target.get(raw(part)) if isinstance(target, dict) else None
+        if target is None or isinstance(target, dict):
             raise BadImage(f"its hard link {shown(member.path)} leads to {shown(member.target)}, which is no file that "
                            "comes before it")
-        self._remember(key, target)
-        if target is Kind.DEVICE:
-            return None
         if isinstance(target, bytes):
             # Archivers write so a symbolic link of two names; which of both a program links is not left to it.
-            return dataclasses.replace(member, kind=Kind.SYMLINK, target=(),
-                                       link=target.decode("utf-8", "surrogateescape"))
-        return member
-
-    def _remember(self, key: bytes, known: Known) -> None:
-        if key not in self._known:
-            self._left -= len(key)
-            if self._left < 0:
-                raise BadImage(f"the names of its members take more than {TREE_LIMIT} bytes")
-        self._known[key] = known
+            return target, dataclasses.replace(member, kind=Kind.SYMLINK, target=(),
+                                               link=target.decode("utf-8", "surrogateescape"))
+        return target, None if target is Kind.DEVICE else member
 
 
 class Rebuild:

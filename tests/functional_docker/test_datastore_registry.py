@@ -188,7 +188,8 @@ class WebTest(RegistryTestCase):
 
     def test_data_of_a_web_server(self) -> None:
         self.registry.answers["/x"] = (200, {}, b"data")
-        source = self.act("cp", {"PATH": f"http://{self.registry.host}/x", "TYPE": "2"}, **self.attributes({})).split()[0]
+        image = {"PATH": f"http://{self.registry.host}/x", "TYPE": "2"}
+        source = self.act("cp", image, **self.attributes({})).split()[0]
         self.assertEqual(b"data", Path(source).read_bytes())
 
     def test_what_cannot_be_fetched(self) -> None:
