@@ -108,6 +108,9 @@ class Headers(Stream):
             raise BadImage("a header names a place that is not behind it")
         self.total = self._file.seek(position)
 
+    def count_holes(self, member: members.Member) -> None:
+        """Leave holes to the caller: a layer has a limit of its own for them, and no part of an archive has any."""
+
 
 class Part(io.RawIOBase):
     """A part of a file, at its beginning. Others may read other parts meanwhile."""
