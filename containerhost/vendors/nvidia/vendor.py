@@ -108,7 +108,7 @@ class Nvidia(base.GpuVendor):
     def reset_with(cls, address: str, others: Collection[str]) -> bool:
         from containerhost.vendors.nvidia import reset  # noqa: PLC0415  (likewise)
 
-        return reset.reset(address, others)
+        return reset.reset(address, others) if others else cls.reset(address)
 
     def describe(self, function: PciFunction) -> tuple[Device, ...]:
         render, complaints = self.render_nodes(function)
