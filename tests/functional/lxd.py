@@ -181,7 +181,8 @@ def _shared(which: int) -> Daemon:
 
 
 class Lxd(fixtures.Fixture):
-    """:cvar which: of the process's daemons
+    """:param quick: containers of the images end at once when they are shut down
+    :cvar which: of the process's daemons
     :ivar daemon: the one that the process has for all of its tests
     :ivar engine: on it
     :ivar disks: further disks of its pool
@@ -192,6 +193,9 @@ class Lxd(fixtures.Fixture):
     which = 1
     pool = POOL
 
+    def __init__(self, quick: bool = False) -> None:
+        self._quick = quick
+
     def _setUp(self) -> None:
         with _lock:
             self.daemon = _shared(self.which)
@@ -200,7 +204,8 @@ class Lxd(fixtures.Fixture):
         self.engine = LxdEngine(self.daemon.client(), locks=self.daemon.base)
         self.store = Images(self.engine.client)
         self.disks = PoolDisks(self.engine.client, self.pool)
-        self.images = images.all_formats(self.daemon.base / "images")
+        self.images = (images.all_formats(self.daemon.base / "quick-images", images.QUICK) if self._quick else
+                       images.all_formats(self.daemon.base / "images"))
         self.addCleanup(self._clean)
 
     def _clean(self) -> None:

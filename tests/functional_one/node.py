@@ -75,7 +75,7 @@ class Node(fixtures.Fixture):
         self._installed = installed
 
     def _setUp(self) -> None:
-        self.lxd = self.useFixture(Lxd())
+        self.lxd = self.useFixture(Lxd(quick=True))
         self.engine = self.lxd.engine
         base = Path(self.useFixture(fixtures.TempDir()).path)
         base.chmod(0o711)

@@ -32,14 +32,15 @@ done
 DIRECTORIES = ("bin", "dev", "etc", "proc", "root", "run", "sbin", "sys", "tmp", "usr/bin", "usr/sbin", "var")
 
 
-def build(path: Path) -> Path:
+def build(path: Path, inittab: str = "") -> Path:
     """Write the image.
 
+    :param inittab: further lines of /etc/inittab
     :raises FileNotFoundError: no static busybox on this machine
     """
     with opened(path) as image:
         for name, text in FILES.items():
-            add_file(image, name, text)
+            add_file(image, name, text + inittab if name == "rootfs/etc/inittab" else text)
         add_busybox(image)
     return path
 
