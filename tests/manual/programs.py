@@ -105,7 +105,8 @@ class Unchecked(upgradecheck.UpgradeCommands):
 
 
 def _click(command: click.Command, arguments: list[str]) -> None:
-    exists = lambda _type, value, _param, _context: value  # noqa: E731
+    # A file that an option reads is taken for a directory that there is.
+    exists = lambda kind, value, _param, _context: Path("/") if kind.type is Path else value  # noqa: E731
     with mock.patch.object(click.Command, "invoke", lambda _self, _context: None), \
             mock.patch.object(click.Path, "convert", exists), mock.patch.object(os, "geteuid", lambda: 0):
         try:
