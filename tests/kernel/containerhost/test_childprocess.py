@@ -39,7 +39,8 @@ class RunTest(testtools.TestCase):
         self.assertEqual([], self.children())
 
     def test_what_it_raises_is_raised(self) -> None:
-        error = self.assertRaises(HostActionFailed, self.run_in_child, lambda: os.stat("/nonexistent"))
+        absent = f"{self.useFixture(fixtures.TempDir()).path}/absent"
+        error = self.assertRaises(HostActionFailed, self.run_in_child, lambda: os.stat(absent))
         self.assertEqual("cannot do it: No such file or directory", str(error))
         self.assertIsInstance(error.__cause__, FileNotFoundError)
         self.assertRaises(ZeroDivisionError, self.run_in_child, lambda: 1 // 0)

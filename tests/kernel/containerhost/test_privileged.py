@@ -61,8 +61,9 @@ class TestArguments(testtools.TestCase):
 
 class TestActions(testtools.TestCase):
     def test_a_failed_command_brings_its_words(self):
-        error = self.assertRaises(HostActionFailed, run, ["ls", "/nonexistent"])
-        self.assertIn("/nonexistent", str(error))
+        absent = f"{self.useFixture(fixtures.TempDir()).path}/absent"
+        error = self.assertRaises(HostActionFailed, run, ["ls", absent])
+        self.assertIn(absent, str(error))
 
     def test_a_command_has_a_limit(self):
         error = self.assertRaises(HostActionFailed, run, ["sleep", "5"], 1)
