@@ -145,7 +145,8 @@ class Recovery:
         LOG.warning("nova-compute ended during %s of a server that is on %s: it is finished or undone",
                     ", ".join(sorted(lost.methods)), instance.host, instance=instance)
         step = recoverysteps.elsewhere(instance.task_state, lost.methods, lost.others,
-                                       evacuates=move.migration_type == "evacuation")
+                                       evacuates=move.migration_type == "evacuation",
+                                       leaving=move.status not in UNCLAIMED)
         if step is Step.UNDO_EVACUATION:
             self._moves.undo_evacuation(context, host, instance, move, lost)
         else:

@@ -70,15 +70,19 @@ def here(task_state: str | None, vm_state: str, methods: Collection[str], *, mov
     return Step.LEAVE_HOST if vm_state == vm_states.SHELVED_OFFLOADED else Step.NOTHING
 
 
-def elsewhere(task_state: str | None, methods: Collection[str], others: Collection[str], *, evacuates: bool) -> Step:
+def elsewhere(task_state: str | None, methods: Collection[str], others: Collection[str], *, evacuates: bool,
+              leaving: bool = True) -> Step:
     """Return what to do about a server that moved away from this host, or was about to come.
 
     :param methods: requests that this host did not finish
     :param others: requests that another host has begun since
+    :param leaving: the server's host has taken the request to send it (nova's status of the migration)
     """
+    # The start of nova-compute on the server's host clears the task state of a resize that this host prepares.
+    prepared = task_state == task_states.RESIZE_PREP or (task_state is None and not leaving)
     candidates = (
         (Step.UNDO_EVACUATION, "rebuild_instance" in methods and evacuates),
-        (Step.FORGET_MOVE, "prep_resize" in methods and task_state == task_states.RESIZE_PREP),
+        (Step.FORGET_MOVE, "prep_resize" in methods and prepared),
         (Step.FINISH_MOVE, "resize_instance" in methods and task_state == task_states.RESIZE_MIGRATED
          and "finish_resize" not in others),
         (Step.REVERT_MOVE, bool(REVERTS.intersection(methods)) and task_state == task_states.RESIZE_REVERTING),

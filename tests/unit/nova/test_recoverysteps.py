@@ -51,8 +51,9 @@ class HereTest(testtools.TestCase):
 
 
 class ElsewhereTest(testtools.TestCase):
-    def step(self, state: str | None, *methods: str, others: tuple[str, ...] = (), evacuates: bool = False) -> Step:
-        return elsewhere(state, methods, others, evacuates=evacuates)
+    def step(self, state: str | None, *methods: str, others: tuple[str, ...] = (), evacuates: bool = False,
+             leaving: bool = True) -> Step:
+        return elsewhere(state, methods, others, evacuates=evacuates, leaving=leaving)
 
     def test_every_request(self) -> None:
         for step, state, method in (
@@ -63,6 +64,12 @@ class ElsewhereTest(testtools.TestCase):
                 (Step.CONFIRM_MOVE, None, "confirm_resize")):
             self.assertEqual(step, self.step(state, method))
             self.assertEqual(Step.NOTHING if state else step, self.step(None, method))
+
+    def test_resize_is_forgotten_whose_task_state_the_old_host_has_cleared(self) -> None:
+        """The old host's nova-compute started between the claim on this host and this host's start."""
+        self.assertEqual(Step.FORGET_MOVE, self.step(None, "prep_resize", leaving=False))
+        self.assertEqual(Step.NOTHING, self.step(None, "prep_resize", leaving=True))
+        self.assertEqual(Step.NOTHING, self.step(task_states.REBOOTING, "prep_resize", leaving=False))
 
     def test_evacuation_is_undone_and_rebuild_is_not(self) -> None:
         self.assertEqual(Step.UNDO_EVACUATION, self.step(task_states.REBUILDING, "rebuild_instance", evacuates=True))
