@@ -18,7 +18,7 @@ from nova.virt.hardware import InstanceInfo
 
 from nova_lxd_ext import backend, compat, conf, unsupported
 from nova_lxd_ext.access import console, password
-from nova_lxd_ext.errors import as_nova, translated
+from nova_lxd_ext.errors import as_nova, rebuilding, translated
 from nova_lxd_ext.hardware import placedclaims, tags
 from nova_lxd_ext.hardware.onetimeuse import one_time_use
 from nova_lxd_ext.hardware.pcitracker import PciTracker
@@ -119,7 +119,8 @@ class LXDDriver(unsupported.UnsupportedMethods):
     def spawn(self, context: Any, instance: objects.Instance, image_meta: objects.ImageMeta, injected_files: Any,
               admin_password: str | None, allocations: Any, network_info: model.NetworkInfo | None = None,
               block_device_info: Any = None, power_on: bool = True, accel_info: Any = None) -> None:
-        with failure_events.record_failure(context, instance, failure_events.SPAWN), as_nova(instance, booting=True):
+        with (failure_events.record_failure(context, instance, failure_events.SPAWN),
+              rebuilding(instance, self._nodename), as_nova(instance, booting=True)):
             self._backend.lifecycle.spawn(context, instance, image_meta, injected_files or (), admin_password,
                                           RequestedResources.of(network_info, block_device_info, accel_info,
                                                                 allocations),

@@ -12,7 +12,8 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from nova import exception
+from nova import exception, objects
+from nova.compute import task_states
 
 from containerhost import errors
 
@@ -60,6 +61,22 @@ def as_nova(instance: Any = None, failure: Callable[..., Exception] = LXDError, 
         raise exception.BuildAbortException(instance_uuid=instance.uuid, reason=str(error)) from error
     except errors.ContainerHostError as error:
         raise failure(reason=str(error)) from error
+
+
+@contextlib.contextmanager
+def rebuilding(instance: objects.Instance, host: str) -> Iterator[None]:
+    """Let nova set a server to ERROR when it cannot be booted again during a rebuild on its host: its former container
+    is gone.
+
+    nova.compute.manager takes ComputeResourcesUnavailable in a rebuild for a claim that was refused before anything
+    changed, and leaves the server ACTIVE.
+    """
+    try:
+        yield
+    except exception.ComputeResourcesUnavailable as error:
+        if instance.host == host and instance.task_state == task_states.REBUILD_SPAWNING:
+            raise LXDError(reason=error.format_message()) from error
+        raise
 
 
 def translated(failure: Callable[..., Exception] = LXDError) -> Callable[

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 import testtools
 from nova import exception
+from nova.compute import task_states
 
 from containerhost import errors
-from nova_lxd_ext.errors import LXDError, LXDUnavailable, as_nova, translated
+from nova_lxd_ext.errors import LXDError, LXDUnavailable, as_nova, rebuilding, translated
 from tests.unit.nova import records
 
 WORDS = "device 0000:3b:00.0 cannot be given: container train-2 holds it"
@@ -75,3 +76,22 @@ class TranslatedTest(testtools.TestCase):
             with as_nova(records.instance()):
                 raise errors.EngineNotFound("pool at 100%d")
         self.assertIn("100%d", self.assertRaises(exception.InstanceNotFound, fail).format_message())
+
+
+class RebuildingTest(testtools.TestCase):
+    def raised(self, **changes: object) -> type[Exception]:
+        server = records.instance(**{"host": "here", "task_state": task_states.REBUILD_SPAWNING} | changes)
+        try:
+            with rebuilding(server, "here"):
+                raise exception.ComputeResourcesUnavailable(reason="the GPU is gone")
+        except exception.NovaException as error:
+            self.assertIn("the GPU is gone", str(error))
+            return type(error)
+
+    def test_failed_rebuild_is_no_refused_claim(self) -> None:
+        """Nova leaves a server ACTIVE whose claim was refused; this one's container is gone."""
+        self.assertIs(LXDError, self.raised())
+
+    def test_boot_and_evacuation_may_try_another_host(self) -> None:
+        self.assertIs(exception.ComputeResourcesUnavailable, self.raised(task_state=task_states.SPAWNING))
+        self.assertIs(exception.ComputeResourcesUnavailable, self.raised(host="failed host"))
