@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compute host: an engine and devices in memory, and the lives of nova-compute on it."""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import nova.conf
+from nova import context as nova_context
+from nova import exception, objects
+
+from containerhost import errors
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.store import AllocationStore
+from containerhost.corebinding import CoreBinding
+from containerhost.devices.model import Device
+from containerhost.devices.scan import HostView, Inventory
+from containerhost.engines import ContainerState
+from containerhost.engines.capabilities import Offer
+from containerhost.inside.guestnotice import GuestNotice
+from containerhost.network.veth import Veths
+from containerhost.spec import ContainerSpec
+from containerhost.sysfs import Host as Tree
+from nova_lxd_ext import backend
+from nova_lxd_ext.hardware.allocations import HostSlices
+from nova_lxd_ext.hardware.flavor_devices import FlavorDevices
+from nova_lxd_ext.network.vifdirect import DirectPorts
+from nova_lxd_ext.network.vifevents import VifEvents
+from nova_lxd_ext.network.vifplug import Plugs
+from nova_lxd_ext.network.vifs import Ports
+from nova_lxd_ext.server import labels
+from nova_lxd_ext.server.attachments import DeviceAttachments
+from nova_lxd_ext.server.flavor import HostCpus
+from nova_lxd_ext.server.incoming import IncomingMigrations
+from nova_lxd_ext.server.lifecycle import Lifecycle
+from nova_lxd_ext.server.liveresize import LiveResize
+from nova_lxd_ext.server.migration import Migrations
+from nova_lxd_ext.server.power import Power
+from nova_lxd_ext.server.recovery import Recovery
+from nova_lxd_ext.server.rescue import Rescue
+from nova_lxd_ext.server.states import States
+from nova_lxd_ext.storage.ephemerals import Ephemerals
+from nova_lxd_ext.storage.volumes import Volumes
+from tests.model.nova.cloud import Cloud, Killed
+from tests.model.nova.compute import RESCUE_IMAGE, Compute
+from tests.unit.nova import fakes
+
+CHANGES = ("create", "start", "stop", "freeze", "unfreeze", "delete", "attach", "detach", "rename", "update_devices",
+           "reconfigure", "relabel", "set_limits")
+
+
+class Engine(fakes.FakeEngine):
+    """Let the plan of faults decide how each request ends.
+
+    :ivar arriving: containers whose transfer has not ended
+    """
+
+    def __init__(self, cloud: Cloud) -> None:
+        super().__init__()
+        self._cloud = cloud
+        self.arriving: set[str] = set()
+        self._late = self._empty = False
+        for name in CHANGES:
+            setattr(self, name, functools.partial(self._changed, getattr(self, name)))
+
+    def _changed(self, action: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        """Make a change; of one that timed out the caller does not learn that it was made."""
+        self._late = False
+        result = action(*args, **more)
+        if self._late:
+            raise errors.EngineTimeout(f"{action.__name__}: no answer within the time limit")
+        return result
+
+    def _called(self, method: str, name: str | None = None) -> None:
+        fault = self._cloud.step("engine")
+        if fault == "fails":
+            raise errors.EngineError(f"{method}: the engine failed")
+        if fault == "unavailable":
+            raise errors.EngineUnavailable(f"{method}: the daemon is away")
+        self._late, self._empty = fault == "times out", fault == "answers empty"
+        self.asked.clear()
+        super()._called(method, name)
+
+    def containers(self) -> tuple[ContainerState, ...]:
+        found = super().containers()
+        return () if self._empty else found
+
+    def restore_fenced(self) -> tuple[str, ...]:
+        return ()
+
+    def fetch(self, spec: ContainerSpec, offer: Offer, timeout: int) -> None:
+        self.arriving.add(spec.name)
+        self.create(spec)
+        self._called("fetched")
+        self.arriving.discard(spec.name)
+
+    def own_of(self, uuid: str) -> list[str]:
+        """Return the containers that have the data of a server, not those that rescue it."""
+        return [name for name, spec in self.specs.items()
+                if spec.labels.get(labels.UUID) == uuid and spec.image != RESCUE_IMAGE and name not in self.arriving]
+
+
+class View(HostView):
+    """Devices in memory."""
+
+    def __init__(self, devices: Mapping[str, Device]) -> None:
+        self._devices = devices
+
+    @property
+    def inventory(self) -> Inventory:  # type: ignore[override]
+        return Inventory(tuple(self._devices.values()))
+
+    def refresh(self, device_ids: Iterable[str]) -> Inventory:
+        return self.inventory
+
+
+class Store(AllocationStore):
+    """Records that a killed process does not write any more."""
+
+    def __init__(self, root: Path, cloud: Cloud, host: Tree) -> None:
+        super().__init__(root, host=host)
+        self._cloud = cloud
+
+    def _put(self, name: str, text: str) -> None:
+        self._cloud.step("records")
+        super()._put(name, text)
+
+    def _remove(self, device_ids: Iterable[str]) -> None:
+        self._cloud.step("records")
+        super()._remove(device_ids)
+
+
+class Bus:
+    """Carries what one host's driver asks the other's."""
+
+    def __init__(self, cloud: Cloud, hosts: Mapping[str, "Host"]) -> None:
+        self._cloud = cloud
+        self._hosts = hosts
+
+    def listen(self, host: str, receiver: Any) -> None:
+        self._cloud.current.receiver = receiver
+
+    def close(self) -> None:
+        pass
+
+    def fetch(self, context: Any, host: str, instance: objects.Instance, offer: dict[str, Any]) -> None:
+        self._ask(host, "receive", context, instance, offer)
+
+    def fetch_disk(self, context: Any, host: str, instance: objects.Instance, offer: dict[str, Any]) -> None:
+        self._ask(host, "receive_disk", context, instance, offer)
+
+    def _ask(self, host: str, method: str, context: Any, instance: objects.Instance, offer: dict[str, Any]) -> None:
+        self._cloud.step("bus")
+        process = self._hosts[host].process
+        if process is None or process.receiver is None:
+            raise exception.MigrationError(reason=f"nova-compute on {host} did not answer")
+        try:
+            with self._cloud.on(process):
+                getattr(process.receiver, method)(context, instance.obj_clone(), offer)
+        except Killed:
+            self._hosts[host].process = None
+            self._cloud.step("bus")
+            raise exception.MigrationError(reason=f"nova-compute on {host} did not answer") from None
+        except errors.ContainerHostError as error:
+            raise exception.MigrationError(reason=str(error)) from error
+        self._cloud.step("bus")
+
+    def forget(self, context: Any, host: str, instance: objects.Instance) -> None:
+        self._cloud.send(host, "forget", context, instance=instance)
+
+
+class Glance:
+    """The images that the driver boots from and fills."""
+
+    def __init__(self, cloud: Cloud, states: States, engine: Engine) -> None:
+        self._cloud, self._states, self._engine = cloud, states, engine
+
+    def ensure(self, context: Any, image_meta: Any, root_gb: int, trusted_certs: Any = None) -> str:
+        if image_meta.id not in self._cloud.images:
+            raise exception.ImageNotFound(image_id=image_meta.id)
+        return str(image_meta.id)
+
+    def take(self, context: Any, instance: objects.Instance, image_id: str, update_task_state: Any) -> None:
+        self._states.require(instance)
+        update_task_state(task_state="image_pending_upload")
+        self._engine._called("export", instance.name)
+        update_task_state(task_state="image_uploading", expected_state="image_pending_upload")
+        self._cloud.images.add(image_id)
+
+    def purge(self) -> None:
+        pass
+
+
+class Process:
+    """One life of nova-compute."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.alive = True
+        self.manager: Any = None
+        self.receiver: Any = None
+
+
+class Host:
+    """:ivar devices: the host's, by id
+    :ivar offered: ids of those that nova's PCI tracker has as available
+    :ivar process: the nova-compute that runs; None while none does
+    """
+
+    def __init__(self, name: str, cloud: Cloud, devices: Mapping[str, Device], directory: Path, hosts: dict[str, "Host"]
+                 ) -> None:
+        self.name, self.cloud, self.directory = name, cloud, directory
+        self.node = cloud.nodes[name]
+        self.devices = dict(devices)
+        self.offered: tuple[str, ...] = ()
+        self.engine = Engine(cloud)
+        self.process: Process | None = None
+        self.boot = 0
+        self._bus = Bus(cloud, hosts)
+        self.store = Store(directory / "owners", cloud, self.tree())
+        hosts[name] = self
+
+    def tree(self) -> Any:
+        host = self
+
+        class Booted(Tree):
+            boot_id = property(lambda self: f"boot-{host.boot}")  # type: ignore[assignment]
+        return Booted(self.directory)
+
+    def begin(self) -> Process:
+        """Return a new nova-compute, which has not begun its start."""
+        process = Process(self.name)
+        with self.cloud.on(process), mock.patch.object(backend, "build", lambda conf, virtapi: self.build()):
+            process.manager = Compute(self.cloud, self)
+        self.process = process
+        return process
+
+    def start(self, process: Process) -> None:
+        """Let nova-compute start, as nova's service does.
+
+        :raises Exception: it does not come up
+        """
+        with self.cloud.on(process):
+            process.manager.init_host(True)
+            self.update(process)
+
+    def update(self, process: Process) -> None:
+        """Run nova's periodic update of resources, and what the driver does in it."""
+        context, pci = nova_context.get_admin_context(), process.manager.driver._pci
+        pci.look(json.dumps([{"address": name} for name, device in self.devices.items() if device.healthy]))
+        process.manager.rt.update()
+        pci.free_unrequested(context, self.name)
+
+    def build(self) -> backend.Backend:
+        conf, engine, store, tree = nova.conf.CONF, self.engine, self.store, self.tree()
+        root = fakes.NoPrivileges()
+        allocator = DeviceAllocator(store, lambda: View(self.devices), root, engine.held, tree)
+        states = States(engine)
+        flavor_devices = FlavorDevices(conf, allocator, HostSlices(self.name, store, None), lambda: self.node.id)
+        veths = Veths(root, tree)
+        ports = Ports(engine, veths, Plugs(veths), DirectPorts(conf, allocator, lambda: self.node.id),
+                      VifEvents(conf, None))
+        volumes = Volumes(engine, states, fakes.FakeConnectors(), fakes.FakeCopier())
+        disks = fakes.FakeDisks()
+        ephemerals = Ephemerals(disks, fakes.FakeDiskTransfers(disks))
+        attachments = DeviceAttachments(engine, (flavor_devices, ports, volumes, ephemerals), allocator.view,
+                                        self.directory / "owners")
+        glance = Glance(self.cloud, states, engine)
+        cpus = HostCpus({0: frozenset(range(8)), 1: frozenset(range(8, 16))})
+        lifecycle = Lifecycle(conf, engine, states, attachments, glance,
+                              CoreBinding(engine, tree, self.directory, labels.UUID), lambda: cpus)
+        power = Power(conf, engine, states, attachments)
+        live = LiveResize(conf, engine, fakes.FakeLive(engine), GuestNotice(fakes.FakeFiles(), 0), states, attachments,
+                          flavor_devices, lifecycle)
+        transfers = SimpleNamespace(offer=self._offer, withdraw=lambda name: None, fetch=engine.fetch)
+        parts: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(backend.Backend))
+        return backend.Backend(**parts | {
+            "host": tree, "engine": engine, "images": glance, "snapshots": glance, "flavor_devices": flavor_devices,
+            "states": states, "lifecycle": lifecycle, "power": power, "ports": ports, "volumes": volumes,
+            "peers": self._bus, "rescue": Rescue(conf, engine, states, lifecycle, power, attachments, glance),
+            "recovery": Recovery(states, lifecycle, power, fakes.FakeLive(engine).await_changes,
+                                 lambda: self.cloud.rpc, lambda: self.cloud.placement),
+            "incoming": IncomingMigrations(conf, engine, transfers, states, attachments, lifecycle, ephemerals),
+            "moves": Migrations(conf, engine, states, attachments, lifecycle, power, live, transfers, ephemerals,
+                                self._bus, "https://here:8443")})
+
+    def _offer(self, name: str, address: str) -> Offer:
+        self.engine._called("offer", name)
+        return Offer(name, address, "PEM", "x86_64", {}, {"fs": "secret"})

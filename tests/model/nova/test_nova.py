@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sequences of what nova asks of the driver on two hosts, with faults, kills, restarts and late messages in between."""
+
+import contextlib
+import dataclasses
+import functools
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+import nova.conf
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, precondition, rule
+from nova import context as nova_context
+from nova import exception, objects
+from nova.compute import task_states, vm_states
+from oslo_messaging.rpc import dispatcher as rpc_dispatcher
+
+from containerhost import errors
+from containerhost.allocation.states import State
+from containerhost.devices.model import Device, Kind
+from containerhost.devices.scan import scan
+from containerhost.engines import Status
+from containerhost.spec import grants_of
+from containerhost.sysfs import Host as Tree
+from nova_lxd_ext import conf
+from tests.fakehost import description, tree
+from tests.model import frame
+from tests.model.nova import api, cloud
+from tests.model.nova.cloud import Killed
+from tests.model.nova.compute import RESCUE_IMAGE
+from tests.model.nova.host import Host, Process
+
+conf.register()
+SERVERS = 3  # at a time
+POWER = ("stop", "start", "soft reboot", "hard reboot", "pause", "unpause", "suspend", "resume")
+IMAGES = ("rescue", "unrescue", "snapshot", "shelve", "rebuild")
+ENDS = ("confirm", "revert", "delete", "lock")
+EXPECTED = (exception.NovaException, errors.ContainerHostError, rpc_dispatcher.ExpectedException)
+faults = st.lists(st.tuples(st.integers(0, 40), st.sampled_from(cloud.FAULTS)), max_size=2)
+size_name = st.sampled_from(list(api.FLAVORS))
+host_name = st.sampled_from(["one", "two"])
+
+
+def gpus() -> dict[str, Device]:
+    """Return the GPUs of the emulated host ``small``."""
+    with tempfile.TemporaryDirectory() as directory:
+        tree.write(description.load("small"), Path(directory) / "host")
+        return {device.id: device for device in scan(Tree(Path(directory) / "host")).devices
+                if device.kind is Kind.GPU}
+
+
+GPUS = gpus()
+
+
+class Nova(frame.Machine):
+    """:ivar lost: servers whose data their owner or a dead host has given up: a rebuild, an evacuation
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stack = contextlib.ExitStack()
+        directory = Path(tempfile.mkdtemp(prefix="model-"))
+        self._stack.callback(shutil.rmtree, directory)
+        for name, value, group in (("instances_path", str(directory / "instances"), None),
+                                   ("owners_dir", str(directory), "lxd"), ("ready_timeout", 0, "lxd")):
+            nova.conf.CONF.set_override(name, value, group)
+            self._stack.callback(nova.conf.CONF.clear_override, name, group)
+        self.cloud = cloud.Cloud()
+        cloud.install(self.cloud, self._stack)
+        self.cloud.images |= {api.BASE_IMAGE, RESCUE_IMAGE}
+        self.hosts: dict[str, Host] = {}
+        for number, name in enumerate(("one", "two"), 1):
+            (directory / name).mkdir()
+            self.cloud.nodes[name] = objects.ComputeNode(id=number, uuid=self.cloud.new_uuid(), host=name,
+                                                         hypervisor_hostname=name)
+            self.start(Host(name, self.cloud, GPUS, directory / name, self.hosts))
+        self.cloud.restart_other = lambda host: self.restart_service(self.other(self.hosts[host]))
+        self.lost: set[str] = set()
+        api.boot(self.cloud, "one", api.FLAVORS["1 GPU, 512 MiB"])
+        self.drain()
+
+    # Parts of the rules
+
+    def servers(self, wanted: Callable[[objects.Instance], bool] = lambda server: True) -> list[str]:
+        return [uuid for uuid, server in self.cloud.instances.items() if wanted(server)]
+
+    def other(self, host: Host) -> Host:
+        return self.hosts["two" if host.name == "one" else "one"]
+
+    def start(self, host: Host) -> None:
+        """Start nova-compute. It comes up, or it was killed once more or the engine failed."""
+        process = host.begin()
+        self._run(host, process, lambda: host.start(process), starting=True)
+
+    def restart_service(self, host: Host) -> None:
+        if host.process is not None:
+            host.process.alive = False
+        self.start(host)
+
+    def _run(self, host: Host, process: Process, action: Callable[[], Any], starting: bool = False) -> None:
+        planned = bool(self.cloud.faults)
+        try:
+            with self.cloud.on(process):
+                action()
+        except Killed:
+            self.count("killed")
+            if host.process is process:
+                host.process = None
+        except EXPECTED as error:
+            self.count(f"refused: {type(error).__name__}")
+            assert not starting or planned, f"nova-compute does not start: {error}"
+            if starting:
+                host.process = None
+
+    def drain(self, limit: int = 200) -> None:
+        """Deliver messages to the hosts that are up, one after the other."""
+        for _ in range(limit):
+            ready = [host for host in self.hosts.values() if host.process and self.cloud.queues[host.name]]
+            if not ready:
+                return
+            host = min(ready, key=lambda host: self.cloud.queues[host.name][0].number)
+            message = self.cloud.queues[host.name].popleft()
+            assert host.process is not None
+            method = getattr(host.process.manager, message.method)
+            self._run(host, host.process, functools.partial(method, message.context, **message.arguments))
+
+    def _finish(self, faults: list[tuple[int, str]], late: bool) -> None:
+        """Deliver all messages, or only one; the others come later."""
+        self.cloud.faults = list(faults)
+        self.drain(1 if late else 200)
+        self.cloud.faults = []
+
+    # Rules: the user's requests
+
+    @precondition(lambda self: len(self.cloud.instances) < SERVERS)
+    @rule(host=host_name, size=size_name, faults=faults)
+    def boot(self, host: str, size: str, faults: Any) -> None:
+        api.boot(self.cloud, host, api.FLAVORS[size])
+        self._finish(faults, False)
+
+    def _possible(self) -> list[tuple[str, str]]:
+        return [(name, uuid) for uuid, server in self.cloud.instances.items() for name in api.REQUESTS
+                if api.takes(self.cloud, name, server)]
+
+    def _request(self, data: Any, names: Collection[str], faults: Any, late: bool) -> None:
+        name = data.draw(st.sampled_from(sorted({name for name, _ in self._possible() if name in names})), "request")
+        uuid = data.draw(st.sampled_from([uuid for other, uuid in self._possible() if other == name]), "server")
+        if name in ("rebuild", "delete"):
+            self.lost.add(uuid)
+        self.count(name)
+        api.send(self.cloud, name, uuid)
+        self._finish(faults, late)
+
+    @precondition(lambda self: any(name in POWER for name, _ in self._possible()))
+    @rule(data=st.data(), faults=faults, late=st.booleans())
+    def power(self, data: Any, faults: Any, late: bool) -> None:
+        self._request(data, POWER, faults, late)
+
+    @precondition(lambda self: any(name in IMAGES for name, _ in self._possible()))
+    @rule(data=st.data(), faults=faults, late=st.booleans())
+    def images(self, data: Any, faults: Any, late: bool) -> None:
+        self._request(data, IMAGES, faults, late)
+
+    @precondition(lambda self: any(name in ENDS for name, _ in self._possible()))
+    @rule(data=st.data(), faults=faults, late=st.booleans())
+    def ends(self, data: Any, faults: Any, late: bool) -> None:
+        self._request(data, ENDS, faults, late)
+
+    def _movable(self) -> list[str]:
+        return self.servers(lambda server: server.host is not None and server.task_state is None
+                            and server.vm_state in (vm_states.ACTIVE, vm_states.STOPPED))
+
+    @precondition(lambda self: self._movable())
+    @rule(data=st.data(), host=host_name, size=size_name, faults=faults, late=st.booleans())
+    def resize(self, data: Any, host: str, size: str, faults: Any, late: bool) -> None:
+        uuid = data.draw(st.sampled_from(self._movable()), "server")
+        server = self.cloud.instances[uuid]
+        if server.flavor.id == api.FLAVORS[size].id and server.host == host:
+            host = self.other(self.hosts[host]).name
+        self.count("resize" if server.host == host else "resize to another host")
+        api.resize(self.cloud, uuid, host, api.FLAVORS[size])
+        self._finish(faults, late)
+
+    def _shelved(self) -> list[str]:
+        return self.servers(lambda server: server.vm_state == vm_states.SHELVED_OFFLOADED and server.task_state is None)
+
+    @precondition(lambda self: self._shelved())
+    @rule(data=st.data(), host=host_name, faults=faults, late=st.booleans())
+    def unshelve(self, data: Any, host: str, faults: Any, late: bool) -> None:
+        self.count("unshelve")
+        api.unshelve(self.cloud, data.draw(st.sampled_from(self._shelved()), "server"), host)
+        self._finish(faults, late)
+
+    # Rules: the hosts
+
+    @rule(host=host_name, faults=faults)
+    def restart(self, host: str, faults: Any) -> None:
+        """Restart nova-compute, or start it after it was killed."""
+        self.cloud.faults = list(faults)
+        self.restart_service(self.hosts[host])
+        self._finish([], False)
+
+    @rule(host=host_name)
+    def reboot_host(self, host: str) -> None:
+        """Restart the machine: all containers are off."""
+        self.hosts[host].boot += 1
+        self.hosts[host].engine.statuses = dict.fromkeys(self.hosts[host].engine.statuses, Status.STOPPED)
+        self.restart_service(self.hosts[host])
+        self._finish([], False)
+
+    @rule(host=host_name, device=st.sampled_from(sorted(GPUS)), state=st.sampled_from(["well", "sick", "gone"]))
+    def change_device(self, host: str, device: str, state: str) -> None:
+        devices = self.hosts[host].devices
+        devices.pop(device, None)
+        if state != "gone":
+            health = ("it fell off the bus",) if state == "sick" else ()
+            devices[device] = dataclasses.replace(GPUS[device], health=health)
+
+    @rule(host=host_name)
+    def periodic_tasks(self, host: str) -> None:
+        process = self.hosts[host].process
+        if process is not None:
+            self._run(self.hosts[host], process, lambda: self.hosts[host].update(process))
+            self._run(self.hosts[host], process, lambda: process.manager._cleanup_running_deleted_instances(
+                nova_context.get_admin_context()))
+
+    @rule()
+    def deliver(self) -> None:
+        self._finish([], False)
+
+    @rule(host=host_name)
+    def minutes_pass(self, host: str) -> None:
+        process, timers = self.hosts[host].process, self.cloud.timers.pop(host, [])
+        if process is not None:
+            for timer in timers:
+                self._run(self.hosts[host], process, timer.run)
+        self._finish([], False)
+
+    # What always holds
+
+    @invariant()
+    def holds(self) -> None:
+        for defect in self.cloud.defects:
+            raise defect
+        self.data_is_there()
+        self.devices_are_exclusive()
+
+    def data_is_there(self) -> None:
+        """What nova places on a host and nobody gave up is there, whatever else is wrong."""
+        for uuid, server in self.cloud.instances.items():
+            if uuid in self.lost or server.vm_state in (vm_states.BUILDING, vm_states.DELETED):
+                if server.vm_state == vm_states.ACTIVE and server.task_state is None:
+                    self.lost.discard(uuid)  # it was rebuilt
+                continue
+            if server.vm_state == vm_states.ERROR and server.launched_at is None:
+                continue  # its boot failed
+            shelved = server.system_metadata.get("shelved_image_id")
+            if server.vm_state in (vm_states.SHELVED, vm_states.SHELVED_OFFLOADED) and shelved in self.cloud.images:
+                continue
+            # Nova places a server on the new host until the old one has it back.
+            reverts = server.task_state == task_states.RESIZE_REVERTING or (
+                server.vm_state == vm_states.ERROR and server.migration_context is not None)
+            places = self.hosts.values() if reverts else [self.hosts[server.host]] if server.host else []
+            assert any(host.engine.own_of(uuid) for host in places), (
+                f"the data of server {uuid} ({server.vm_state}, {server.task_state}) on {server.host} are gone")
+
+    def devices_are_exclusive(self) -> None:
+        for host in self.hosts.values():
+            users: dict[str, str] = {}
+            records = host.store.records()
+            for name, spec in host.engine.specs.items():
+                for grant in grants_of(spec.parts):
+                    other = users.setdefault(grant.device.id, name)
+                    assert other == name, f"{other} and {name} on {host.name} have {grant.device.id}"
+                    record = records.get(grant.device.id)
+                    assert record and record.consumer.container == name, f"{name} has {grant.device.id}: {record}"
+
+    # The end: everything is repaired, and then deleted
+
+    def settle(self) -> None:
+        """Let all that may still come come: repairs, restarts, late messages."""
+        for host in self.hosts.values():
+            host.devices = dict(GPUS)
+        for _ in range(2):
+            for host in self.hosts.values():
+                self.restart_service(host)
+            self.drain()
+            for name in self.hosts:
+                self.minutes_pass(name)
+            for host in self.hosts.values():
+                self.periodic_tasks(host.name)
+            for uuid in self.servers(lambda server: server.vm_state == vm_states.ERROR and server.host is not None):
+                if api.takes(self.cloud, "hard reboot", self.cloud.instances[uuid]):
+                    api.send(self.cloud, "hard reboot", uuid)  # as nova's log advises
+                    self.drain()
+
+    def nothing_pends(self) -> None:
+        for uuid, server in self.cloud.instances.items():
+            assert server.task_state is None, f"server {uuid} stays in task state {server.task_state}"
+        under_way = {move.uuid for move in self.cloud.migrations.values() if move.status in ("finished", "confirming")}
+        servers = {uuid for uuid, server in self.cloud.instances.items()}
+        strangers = self.cloud.placement.allocations.keys() - under_way - servers
+        assert not strangers, f"Placement has allocations of nobody: {strangers}"
+        for host in self.hosts.values():
+            for device, record in host.store.records().items():
+                name = record.consumer.container
+                assert record.state is State.BLOCKED or name in host.engine.specs, f"{device} is kept for {name}"
+
+    def teardown(self) -> None:
+        try:
+            self.settle()
+            self.data_is_there()
+            self.nothing_pends()
+            for uuid in self.servers():
+                self.lost.add(uuid)
+                api.send(self.cloud, "delete", uuid)
+            self.drain()
+            self.settle()
+            self.nothing_is_left()
+        finally:
+            self._stack.close()
+
+    def nothing_is_left(self) -> None:
+        left: dict[str, Iterable[Any]] = {
+            "servers": self.cloud.instances, "Placement's allocations": self.cloud.placement.allocations,
+            "nova's PCI devices": self.cloud.pci}
+        for host in self.hosts.values():
+            left[f"containers of {host.name}"] = host.engine.specs
+            left[f"allocation records of {host.name}"] = host.store.records()
+        for what, found in left.items():
+            assert not found, f"{what} are left: {list(found)}"
+
+
+class NovaTest(frame.ModelTest):
+    machine = Nova
+    steps = 16
