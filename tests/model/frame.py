@@ -11,10 +11,12 @@ import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest import mock
 
 import hypothesis
 import testtools
 from hypothesis import stateful
+from hypothesis.internal.conjecture import engine
 from testtools.content import text_content
 
 REPOSITORY = Path(__file__).parents[2]
@@ -23,6 +25,7 @@ DEFAULT_SECONDS = 20.0
 # Sequences of one round. A round always runs to its end: what a seed finds does not depend on the machine's speed.
 SEQUENCES = 10
 STEPS = 40
+MINIMIZE_SECONDS = 60  # to find the shortest sequence that fails; hypothesis takes 300
 
 
 def seconds() -> float:
@@ -92,7 +95,8 @@ class ModelTest(testtools.TestCase):
             return self.machine()
 
         try:
-            stateful.run_state_machine_as_test(hypothesis.seed(seed)(factory), settings=settings)
+            with mock.patch.object(engine, "MAX_SHRINKING_SECONDS", MINIMIZE_SECONDS):
+                stateful.run_state_machine_as_test(hypothesis.seed(seed)(factory), settings=settings)
         except Exception as error:
             raise MachineFailed(
                 f"{self.machine.__name__}: {first_line(error)}\n{''.join(traceback.format_exception(error))}\n"
