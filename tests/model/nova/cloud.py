@@ -165,8 +165,10 @@ class Cloud:
 
     # The database
 
-    def instance(self, uuid: str) -> objects.Instance:
+    def instance(self, uuid: str, context: Any = None) -> objects.Instance:
         """Return a copy of a server's record."""
+        if uuid in self.deleted and reads_deleted(context):
+            return self._copy(self.deleted[uuid])
         if uuid not in self.instances:
             raise exception.InstanceNotFound(instance_id=uuid)
         return self._copy(self.instances[uuid])
@@ -204,7 +206,7 @@ class Cloud:
         self.step()
         gone = self.instances.pop(instance.uuid, None)
         if gone is not None:
-            gone.deleted_at = None
+            gone.deleted, gone.deleted_at = True, None
             self.deleted[instance.uuid] = gone
 
     def by_filters(self, context: Any, filters: dict[str, Any], **_: Any) -> objects.InstanceList:
@@ -232,6 +234,8 @@ class Cloud:
 
     def migrations_by(self, context: Any, filters: dict[str, Any], **_: Any) -> objects.MigrationList:
         def wanted(move: objects.Migration) -> bool:
+            if move.instance_uuid in self.deleted and not reads_deleted(context):
+                return False  # with a server nova marks its moves as deleted, too
             hosts = (move.source_compute, move.dest_compute)
             return all(value in hosts if name == "host" else matches(getattr(move, name), value)
                        for name, value in filters.items())
@@ -321,6 +325,10 @@ class Timer:
             self._pending.remove(self)
 
 
+def reads_deleted(context: Any) -> bool:
+    return context is not None and context.read_deleted == "yes"
+
+
 def matches(value: Any, wanted: Any) -> bool:
     return value in wanted if isinstance(wanted, list | tuple | set | frozenset) else value == wanted
 
@@ -376,7 +384,7 @@ def install(cloud: Cloud, stack: contextlib.ExitStack) -> None:
     method(objects.Instance, "save", cloud.save_instance)
     method(objects.Instance, "destroy", cloud.destroy_instance)
     method(objects.Instance, "drop_migration_context", cloud.drop_migration_context)
-    patch(objects.Instance, "get_by_uuid", lambda context, uuid, *_, **__: cloud.instance(uuid))
+    patch(objects.Instance, "get_by_uuid", lambda context, uuid, *_, **__: cloud.instance(uuid, context))
     patch(objects.InstanceList, "get_by_host", hosts)
     patch(objects.InstanceList, "get_by_filters", cloud.by_filters)
     patch(objects.InstanceList, "get_uuids_by_host", lambda context, host: [it.uuid for it in hosts(context, host)])

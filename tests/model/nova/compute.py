@@ -144,8 +144,8 @@ class Tracker:
     def update(self) -> None:
         """Free devices of servers that neither are here nor move, as nova does in update_available_resource."""
         here = {uuid for uuid, stored in self._cloud.instances.items() if stored.host == self._host.name}
-        here |= {move.instance_uuid for move in self._cloud.migrations.values() if move.status not in ENDED
-                 and self._host.name in (move.source_compute, move.dest_compute)}
+        here |= {move.instance_uuid for move in self._cloud.migrations_by(None, {"host": self._host.name})
+                 if move.status not in ENDED}
         for (host, address), (uuid, _) in tuple(self._cloud.pci.items()):
             if host == self._host.name and uuid not in here:
                 self._free(SimpleNamespace(address=address), SimpleNamespace(uuid=uuid))
