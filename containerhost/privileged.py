@@ -257,6 +257,10 @@ class Privileged:
         """See :func:`containerhost.process.daemonhelpers.end`."""
         return daemonhelpers.end(int(pid))
 
+    def end_copies(self, container: str) -> int:
+        """See :func:`containerhost.process.daemonhelpers.end_copies`."""
+        return daemonhelpers.end_copies(check(CONTAINER, container))
+
     def users(self, nodes: Collection[tuple[int, int]], holders: Collection[int] | None = None,
               others: bool = True, buffers: bool = True) -> tuple[str, ...]:
         """Return the processes of containers that have one of these character nodes open or mapped, in words.

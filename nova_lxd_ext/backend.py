@@ -142,7 +142,7 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
     return Backend(
         host=host, engine=engine, images=images, states=states, ports=ports, connectors=connectors, volumes=volumes,
         imagecache=ImageCache(conf, images, image_api),
-        snapshots=Snapshots(states, exports(conf, client), image_api),
+        snapshots=Snapshots(states, exports(conf, client, engine), image_api),
         device_providers=DeviceProviders(store, placement, inventory),
         resources=Resources(engine, host, inventory, store, pool, notice.tell_faults), flavor_devices=flavor_devices,
         lifecycle=lifecycle, power=power, peers=peers,
@@ -167,8 +167,8 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
                     operation_timeout=options.operation_timeout)
 
 
-def exports(conf: cfg.ConfigOpts, client: LxdClient) -> Exports:
-    return Exports(client, conf.lxd.snapshot_compression, conf.lxd.snapshot_timeout)
+def exports(conf: cfg.ConfigOpts, client: LxdClient, engine: LxdEngine) -> Exports:
+    return Exports(client, conf.lxd.snapshot_compression, conf.lxd.snapshot_timeout, engine.end_copies)
 
 
 def host_cpus(host: Host) -> HostCpus:

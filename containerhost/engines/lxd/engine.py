@@ -262,12 +262,20 @@ class LxdEngine:
         timeout = self.client.settings.operation_timeout
 
         def delete() -> None:
+            self.end_copies(name)
             self.stop(name, timeout=timeout, force=True)
             self.client.delete_instance(name)
 
         with contextlib.suppress(errors.EngineNotFound):
             retry(delete, errors.EngineError, timeout, BUSY_INTERVAL, lambda error: is_gone(error) or isinstance(
                 error, errors.EngineTimeout | errors.EngineNotFound))
+
+    def end_copies(self, name: str) -> None:
+        """End what the daemon does to copy the container into a snapshot, which then fails. The container stays."""
+        project = self.client.settings.project or "default"
+        killed = self._privileged.end_copies(name if project == "default" else f"{project}_{name}")
+        if killed:
+            LOG.warning("Killed %d processes of the daemon that copied container %s", killed, name)
 
     def await_changes(self, name: str) -> None:
         """Wait for changes of the container that a caller which is gone began."""

@@ -50,10 +50,13 @@ class Reader:
 class Exports:
     """:param compression: program that packs: ``gzip``, ``zstd``, ``xz`` or ``none``
     :param timeout: seconds LXD may take to pack a container
+    :param end_copies: ends what LXD does to copy a container into a snapshot
     """
 
-    def __init__(self, client: LxdClient, compression: str, timeout: int) -> None:
+    def __init__(self, client: LxdClient, compression: str, timeout: int,
+                 end_copies: Callable[[str], None] = lambda name: None) -> None:
         self._client = client
+        self._end_copies = end_copies
         self._compression = compression
         self._timeout = timeout
 
@@ -62,7 +65,12 @@ class Exports:
         if instance["status_code"] == STOPPED:
             # LXD packs a stopped container as it is: on many pools a snapshot would be one copy more.
             return Source("container", name, instance["architecture"])
-        snapshots.take(self._client, instance, f"{PREFIX}{key}", f"take a snapshot of container {name}", self._timeout)
+        try:
+            snapshots.take(self._client, instance, f"{PREFIX}{key}", f"take a snapshot of container {name}",
+                           self._timeout)
+        except errors.EngineTimeout:
+            self._end_copies(name)
+            raise
         return Source("snapshot", f"{name}/{PREFIX}{key}", instance["architecture"])
 
     def pack(self, source: Source, key: str, progress: Callable[[int], None]) -> Packed:

@@ -16,6 +16,7 @@ from typing import Any
 
 from containerhost import errors
 from containerhost.engines import Status
+from containerhost.engines.lxd.exports import Exports
 from containerhost.inside.guest_directory import LIMIT
 from containerhost.inside.guestfiles import GuestFiles
 from containerhost.privileged import Privileged
@@ -168,6 +169,26 @@ class HostileFilesTest(LxdTestCase):
                     await_that(lambda: self.engine.container("c1").status is Status.STOPPED, "the container ends")
                 self.assert_deleted()
                 self.assertEqual([], list(daemonhelpers.helpers()))
+
+    def test_copy_of_a_huge_hole_ends_with_the_container(self) -> None:
+        """LXD reads the holes of sparse files, and goes on when the container is deleted."""
+        self.sh("truncate -s 8T /root/hole")
+        exports = Exports(self.lxd.daemon.client(), "none", 600)
+        failed: list[errors.EngineError] = []
+
+        def take() -> None:
+            try:
+                exports.take("c1", "key")
+            except errors.EngineError as error:
+                failed.append(error)
+
+        taker = threading.Thread(target=take, daemon=True)
+        taker.start()
+        await_that(lambda: any(map(daemonhelpers.copied, pids())), "LXD copies the container")
+        self.assert_deleted()
+        taker.join(timeout=60)
+        self.assertEqual(1, len(failed))
+        self.assertEqual([], [pid for pid in pids() if daemonhelpers.copied(pid)])
 
 
 class HeldDirectoryTest(LxdTestCase):
