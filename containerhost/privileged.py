@@ -24,7 +24,7 @@ from containerhost.network import links
 from containerhost.process import childprocess, daemonhelpers, daemonnodes, deviceusers, processlimits
 from containerhost.process.namespaces import within
 from containerhost.process.processes import namespace, open_directory, table
-from containerhost.storage import blockcopy, blocknodes, memorymounts
+from containerhost.storage import apparentsize, blockcopy, blocknodes, memorymounts
 from containerhost.storage.idmounts import IdMap, IdRange
 from containerhost.sysfs import Host
 
@@ -48,6 +48,7 @@ SIZE = re.compile(r"unlimited|[0-9]{1,19}")
 COUNTER = re.compile(r"[a-z_]{1,32}")
 VOLUME = re.compile(r"/dev/(?!.*\.\.)[A-Za-z0-9_./-]{1,200}")
 
+POOL = re.compile(r"(?!\.\.?\Z)[A-Za-z0-9_.-]{1,100}")
 CONTAINER = re.compile(r"[A-Za-z0-9_-]{1,130}")  # with its project before it
 
 # Names in /proc/<pid>/limits and those of setrlimit(2), which engines use.
@@ -299,6 +300,10 @@ class Privileged:
         device = (int(number[0]), int(number[1]))
         node = in_container(pid, lambda: blocknodes.inode(int(pid), check(NODE, path), device))
         return deviceusers.users_in(int(pid), lambda member: blocknodes.use(member, node, device))
+
+    def apparent_size(self, server: int, pool: str, container: str, timeout: float) -> int | None:
+        """See :func:`containerhost.storage.apparentsize.measure`."""
+        return apparentsize.measure(int(server), check(POOL, pool), check(CONTAINER, container), float(timeout))
 
     def copy_block(self, source: str, target: str, place: int, size: int) -> int:
         """Copy a piece of a block device of the host to another.

@@ -142,7 +142,8 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
     return Backend(
         host=host, engine=engine, images=images, states=states, ports=ports, connectors=connectors, volumes=volumes,
         imagecache=ImageCache(conf, images, image_api),
-        snapshots=Snapshots(states, exports(conf, client, engine), image_api),
+        snapshots=Snapshots(states, exports(conf, client, engine), image_api,
+                            functools.partial(engine.apparent_size, timeout=conf.lxd.snapshot_timeout)),
         device_providers=DeviceProviders(store, placement, inventory),
         resources=Resources(engine, host, inventory, store, pool, notice.tell_faults), flavor_devices=flavor_devices,
         lifecycle=lifecycle, power=power, peers=peers,

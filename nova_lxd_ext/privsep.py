@@ -193,6 +193,10 @@ class Helper(Privileged):
     def bind_memory(self, pid: int, nodes: Collection[int]) -> None:
         act("bind_memory", pid, list(nodes))
 
+    def apparent_size(self, server: int, pool: str, container: str, timeout: float) -> int | None:
+        found = act("apparent_size", server, pool, container, timeout)
+        return None if found is None else int(found)
+
     def copy_block(self, source: str, target: str, place: int, size: int) -> int:
         return int(act("copy_block", source, target, place, size))
 

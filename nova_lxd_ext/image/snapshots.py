@@ -9,10 +9,11 @@ from typing import Any, Protocol
 from nova import exception, objects
 from nova.compute import task_states
 from oslo_log import log as logging
-from oslo_utils import excutils
+from oslo_utils import excutils, units
 
 from containerhost import errors
 from containerhost.engines.capabilities import Exports, Packed, Reader
+from containerhost.images.members import HOLES
 from nova_lxd_ext.errors import LXDError
 from nova_lxd_ext.host.architectures import canonical
 from nova_lxd_ext.server.states import States
@@ -33,7 +34,12 @@ class Glance(Protocol):
 
 
 class Snapshots:
-    def __init__(self, states: States, exports: Exports, glance: Glance) -> None:
+    """:param apparent_size: returns the bytes of a container's files with the holes of sparse files, None if unknown
+    """
+
+    def __init__(self, states: States, exports: Exports, glance: Glance,
+                 apparent_size: Callable[[str], int | None]) -> None:
+        self._apparent_size = apparent_size
         self._states = states
         self._exports = exports
         self._glance = glance
@@ -47,8 +53,10 @@ class Snapshots:
         :param update_task_state: lets the API show the next step; raises when the tenant deleted the server
         :raises InstanceNotFound: the server has no container, or it was deleted meanwhile
         :raises ImageNotFound: the image was deleted meanwhile
+        :raises LXDError: its sparse files have too large holes, which the engine would read for hours
         """
         name = self._states.require(instance).name
+        self._require_no_large_holes(instance, name)
         before = instance.progress
         with self._lock:
             self._running.add(image_id)
@@ -69,6 +77,14 @@ class Snapshots:
             self._discard(name, image_id)
             with self._lock:
                 self._running.discard(image_id)
+
+    def _require_no_large_holes(self, instance: objects.Instance, name: str) -> None:
+        limit = (1 + HOLES) * instance.flavor.root_gb * units.Gi
+        found = self._apparent_size(name) if limit else None
+        if found is not None and found > limit:
+            raise LXDError(reason=(
+                f"The snapshot is refused: the server's files are {found} bytes long with the holes of sparse files, "
+                f"{limit} are allowed. Delete those with large holes: find / -xdev -size +{instance.flavor.root_gb}G"))
 
     def purge(self) -> None:
         """Remove what snapshots left that nova-compute did not live to end."""

@@ -272,10 +272,25 @@ class LxdEngine:
 
     def end_copies(self, name: str) -> None:
         """End what the daemon does to copy the container into a snapshot, which then fails. The container stays."""
-        project = self.client.settings.project or "default"
-        killed = self._privileged.end_copies(name if project == "default" else f"{project}_{name}")
+        killed = self._privileged.end_copies(self._directory(name))
         if killed:
             LOG.warning("Killed %d processes of the daemon that copied container %s", killed, name)
+
+    def _directory(self, name: str) -> str:
+        """Return what the daemon calls the directories of a container."""
+        project = self.client.settings.project or "default"
+        return name if project == "default" else f"{project}_{name}"
+
+    def apparent_size(self, name: str, timeout: float) -> int | None:
+        """Return the bytes of the container's files, with the holes of sparse files.
+
+        :param timeout: seconds
+        :returns: None where LXD does not show them: of a stopped container on some pools
+        :raises HostActionFailed: not done in time
+        """
+        pool = self.client.instance(name).instance["expanded_devices"].get("root", {}).get("pool")
+        server = self.client.server()["environment"]["server_pid"]
+        return self._privileged.apparent_size(server, pool, self._directory(name), timeout) if pool else None
 
     def await_changes(self, name: str) -> None:
         """Wait for changes of the container that a caller which is gone began."""

@@ -100,7 +100,8 @@ class SnapshotsTest(testtools.TestCase):
         self.server = records.instance(progress=100)
         self.world.lifecycle.spawn(None, self.server, objects.ImageMeta(id=records.IMAGE), (), None, NOTHING, True)
         self.exports, self.glance = Exports(), Glance()
-        self.snapshots = Snapshots(self.world.states, self.exports, self.glance)  # type: ignore[arg-type]
+        self.size: int | None = None
+        self.snapshots = Snapshots(self.world.states, self.exports, self.glance, lambda name: self.size)  # type: ignore[arg-type]
         self.states: list[tuple[str, str | None]] = []
         self.shown: list[int] = []
         self.server.save.side_effect = lambda expected_task_state: self.shown.append(self.server.progress)
@@ -119,6 +120,14 @@ class SnapshotsTest(testtools.TestCase):
         self.assertEqual("discard", self.exports.asked[-1])
         self.assertEqual(("raw", "bare", "armv7l"), (self.glance.image["disk_format"],
                          self.glance.image["container_format"], self.glance.image["properties"]["hw_architecture"]))
+
+    def test_server_with_large_holes_is_refused_before_anything_is_copied(self) -> None:
+        root = self.server.flavor.root_gb * 2**30
+        for self.size in (5 * root + 1, 2**63 - 1):
+            self.assertIn(f"{self.size} bytes long", str(self.assertRaises(LXDError, self.take)))
+            self.assertEqual([], self.exports.asked)
+        self.size = 5 * root
+        self.take()
 
     def test_every_failure_leaves_nothing_and_has_a_reason(self) -> None:
         full = errors.StorageFull("is the disk full")
