@@ -172,7 +172,7 @@ class HostileFilesTest(LxdTestCase):
 
     def test_copy_of_a_huge_hole_ends_with_the_container(self) -> None:
         """LXD reads the holes of sparse files, and goes on when the container is deleted."""
-        self.sh("truncate -s 8T /root/hole")
+        self.sh("truncate -s 8192G /root/hole")
         size = self.engine.apparent_size("c1", 60)
         self.assertTrue(size and size > 8 << 40, size)
         exports = Exports(self.lxd.daemon.client(), "none", 600)
