@@ -64,6 +64,10 @@ class TaskRecovery:
             self._start_again(context, instance, lost, "it is not shelved, and was started again; its image may be "
                               "incomplete, delete that")
         elif state in REBUILDS:
+            # Until the next task state nova may not have asked for the end of the container, which is complete then.
+            if state == task_states.REBUILDING and self._states.find(instance) is not None:
+                fail(context, instance, lost, "its root disk is unchanged; rebuild it again, or reboot it hard")
+                return
             self._lifecycle.remove(context, instance, known.requested(context, instance))
             fail(context, instance, lost, "its root disk may be gone; rebuild it again")
         elif state in NOTHING_DONE:
