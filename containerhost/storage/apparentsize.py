@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure the files of a container as programs read them: with the holes of sparse files."""
 
+import logging
 import os
 
 from containerhost.errors import HostActionFailed
 from containerhost.linux.run import run
 from containerhost.process.daemonnodes import home
+
+LOG = logging.getLogger(__name__)
 
 
 def measure(server: int, pool: str, container: str, timeout: float) -> int | None:
@@ -14,10 +17,15 @@ def measure(server: int, pool: str, container: str, timeout: float) -> int | Non
     :param server: the process of the daemon, among whose mounts there is nothing of the tenant's
     :param pool, container: as the daemon calls their directories
     :param timeout: seconds
-    :returns: None where the daemon has not mounted the root disk: of a stopped container on some pools
+    :returns: None where the root disk cannot be seen: the daemon has not mounted that of a stopped container on some
+        pools, and its process may be out of sight
     :raises HostActionFailed: not done in time
     """
-    root = f"{home(server)}/storage-pools/{pool}/containers/{container}/rootfs"
+    try:
+        root = f"{home(server)}/storage-pools/{pool}/containers/{container}/rootfs"
+    except HostActionFailed as error:
+        LOG.info("The files of container %s cannot be measured: %s", container, error)
+        return None
     if not os.path.isdir(root):
         return None
     # du(1) follows no link and counts a file with several names once. It fails in part for files that end meanwhile.

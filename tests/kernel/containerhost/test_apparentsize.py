@@ -7,6 +7,7 @@ import testtools
 
 from containerhost.errors import HostActionFailed
 from containerhost.privileged import Privileged
+from containerhost.process.daemonnodes import home
 from containerhost.storage import apparentsize
 
 HOLE = 2**40
@@ -15,9 +16,9 @@ HOLE = 2**40
 class ApparentSizeTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
-        home = Path(self.useFixture(fixtures.TempDir()).path)
-        self.useFixture(fixtures.MonkeyPatch("containerhost.storage.apparentsize.home", lambda server: str(home)))
-        self.root = home / "storage-pools/default/containers/c1/rootfs"
+        directory = self.useFixture(fixtures.TempDir()).path
+        self.useFixture(fixtures.MonkeyPatch("containerhost.storage.apparentsize.home", lambda server: directory))
+        self.root = Path(directory) / "storage-pools/default/containers/c1/rootfs"
         self.root.mkdir(parents=True)
 
     def test_holes_count_once_and_links_are_not_followed(self) -> None:
@@ -34,6 +35,10 @@ class ApparentSizeTest(testtools.TestCase):
 
     def test_root_that_is_not_mounted(self) -> None:
         self.assertIsNone(apparentsize.measure(1, "default", "c2", 60))
+
+    def test_daemon_that_is_out_of_sight(self) -> None:
+        self.useFixture(fixtures.MonkeyPatch("containerhost.storage.apparentsize.home", home))
+        self.assertIsNone(apparentsize.measure(os.getpid(), "default", "c1", 60))
 
     def test_only_names_are_taken(self) -> None:
         for pool, container in (("..", "c1"), (".", "c1"), ("a/b", "c1"), ("default", "../c1")):
