@@ -22,6 +22,7 @@ from containerhost.inside.guestfiles import GuestFiles
 from containerhost.privileged import Privileged
 from containerhost.process import daemonhelpers
 from containerhost.process.processes import NoAnswer, asked, is_hosts, name, pids
+from containerhost.spec import RootDisk
 from tests import holddirectory
 from tests.functional.containerhost.base import LxdTestCase
 from tests.functional.containerhost.test_lxd_devices import DeviceTestCase
@@ -29,6 +30,7 @@ from tests.waiting import await_that
 
 HANGS = 30  # s; nothing here takes one of them
 ACK, TOLD = "ack.json", "resources.json"
+PLAIN = "plain"
 
 
 def ends(act: Callable[[], Any]) -> tuple[Any, Exception | None]:
@@ -171,23 +173,30 @@ class HostileFilesTest(LxdTestCase):
                 self.assertEqual([], list(daemonhelpers.helpers()))
 
     def test_copy_of_a_huge_hole_ends_with_the_container(self) -> None:
-        """LXD reads the holes of sparse files, and goes on when the container is deleted."""
-        self.sh("truncate -s 8192G /root/hole")
-        size = self.engine.apparent_size("c1", 60)
+        """On a pool of type dir LXD reads the holes of sparse files, and goes on when the container is deleted."""
+        client = self.engine.client
+        client.finish(client.request("post", "storage-pools", asked="make the pool", json={
+            "name": PLAIN, "driver": "dir", "config": {}}), "make the pool")
+        self.addCleanup(client.request, "delete", "storage-pools", PLAIN, asked="remove the pool")
+        self.engine.create(self.spec("c2", root=RootDisk(PLAIN)))
+        self.addCleanup(self.engine.delete, "c2")
+        self.engine.start("c2")
+        self.assertEqual(0, self.inside("c2", "truncate", "-s", "8192G", "/root/hole")[0])
+        size = self.engine.apparent_size("c2", 60)
         self.assertTrue(size and size > 8 << 40, size)
-        exports = Exports(self.lxd.daemon.client(), "none", 600)
         failed: list[errors.EngineError] = []
 
         def take() -> None:
             try:
-                exports.take("c1", "key")
+                Exports(self.lxd.daemon.client(), "none", 600).take("c2", "key")
             except errors.EngineError as error:
                 failed.append(error)
 
         taker = threading.Thread(target=take, daemon=True)
         taker.start()
-        await_that(lambda: any(map(daemonhelpers.copied, pids())), "LXD copies the container")
-        self.assert_deleted()
+        await_that(lambda: any(daemonhelpers.copied(pid) == "c2" for pid in pids()), "LXD copies the container")
+        self.engine.delete("c2")
+        self.assertFalse(self.engine.exists("c2"))
         taker.join(timeout=60)
         self.assertEqual(1, len(failed))
         self.assertEqual([], [pid for pid in pids() if daemonhelpers.copied(pid)])
