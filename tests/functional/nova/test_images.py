@@ -18,6 +18,7 @@ from oslo_utils import units, uuidutils
 from containerhost.engines.lxd.images import Images
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
 from nova_lxd_ext.image import images
+from tests import levels
 from tests.functional.lxd import POOL, Lxd
 from tests.unit.containerhost.images import imagekit
 
@@ -87,6 +88,7 @@ class TestCache(testtools.TestCase):
         for meta in (first, second):
             self.assertIsNotNone(self.lxd.store.find(f"nova-{meta.id}"))
 
+    @levels.exhaustive("test_killed kills a boot while its image is imported")
     def test_killed_while_the_engine_imports(self) -> None:
         """Kill it at many moments; the next start leaves no file and no image without a record."""
         path = self.lxd.images["tar.xz"]

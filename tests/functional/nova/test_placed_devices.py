@@ -4,6 +4,7 @@
 from tests.functional.nova import twohosts  # isort: skip (decides how nova runs)
 
 import contextlib
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
@@ -123,42 +124,45 @@ class PlacedServers(Agreement):
 
 
 class PlacedResizeTest(PlacedServers):
-    def orders(self) -> list[list[str]]:
-        """Return the GPUs to try for each of WAYS; in the gate each GPU once."""
+    def tries(self, *gate: tuple[int, int]) -> list[tuple[dict[str, str], str]]:
+        """Return ways of a resize with the GPU to try in each.
+
+        :param gate: those of the gate: index of WAYS, index of the GPU
+        """
         names = list(self.gpus)
-        return levels.budget(gate=[names[1:], names[:1]], exhaustive=[names, names])
+        return levels.budget(gate=[(WAYS[way], names[gpu]) for way, gpu in gate],
+                             exhaustive=list(itertools.product(WAYS, names)))
 
     def test_resize_claims_the_devices_that_placement_chose(self) -> None:
-        for how, names in zip(WAYS, self.orders(), strict=True):
-            server = self.server(self.sized())
-            for name, address in ((name, self.gpus[name]) for name in names):
-                with self.subTest(name, **how):
-                    self.resize(server, self.sized(name, VF_ALIAS, **how))
-                    self.assertIn(address, self.assert_agreed(server, GPU=1, NET=1))
-                    self._confirm_resize(server)
-                    self.assertIn(address, self.assert_agreed(server, GPU=1, NET=1))
-                    self.resize(server, self.sized())
-                    self.assert_agreed(server)
-                    self._confirm_resize(server)
-                    self.assert_agreed(server)
-            self.end(server)
+        for how, name in self.tries((0, 1)):
+            with self.subTest(name, **how):
+                server = self.server(self.sized())
+                self.resize(server, self.sized(name, VF_ALIAS, **how))
+                self.assertIn(self.gpus[name], self.assert_agreed(server, GPU=1, NET=1))
+                self._confirm_resize(server)
+                self.assertIn(self.gpus[name], self.assert_agreed(server, GPU=1, NET=1))
+                self.resize(server, self.sized())
+                self.assert_agreed(server)
+                self._confirm_resize(server)
+                self.assert_agreed(server)
+                self.end(server)
 
     def test_reverted_resize_has_the_devices_it_had(self) -> None:
-        for how, names in zip(WAYS, self.orders(), strict=True):
-            for before in names:
-                (after,) = set(self.gpus) - {before}
-                with self.subTest(before, **how):
-                    server = self.server(self.sized(before, VF_ALIAS))
-                    held = self.assert_agreed(server, GPU=1, NET=1)
-                    self.resize(server, self.sized(after, **how))
-                    self.assertEqual([self.gpus[after]], self.assert_agreed(server, GPU=1))
-                    self.revert(server)
-                    self.assertEqual(held, self.assert_agreed(server, GPU=1, NET=1))
-                    self.end(server)
+        for how, before in self.tries((1, 0)):
+            (after,) = set(self.gpus) - {before}
+            with self.subTest(before, **how):
+                server = self.server(self.sized(before, VF_ALIAS))
+                held = self.assert_agreed(server, GPU=1, NET=1)
+                self.resize(server, self.sized(after, **how))
+                self.assertEqual([self.gpus[after]], self.assert_agreed(server, GPU=1))
+                self.revert(server)
+                self.assertEqual(held, self.assert_agreed(server, GPU=1, NET=1))
+                self.end(server)
 
     def test_an_update_in_the_middle_of_a_resize_allocates_nothing_more(self) -> None:
         """Nova heals what it takes for missing: the device of the other size, which the move has or will have."""
-        for method in ("prep_resize", "_revert_allocation"):
+        methods = ("prep_resize", "_revert_allocation")
+        for method in levels.budget(gate=(levels.turn(methods),), exhaustive=methods):
             with self.subTest(method), self.updated_before(method):
                 server = self.server(self.sized(VF_ALIAS))
                 self.resize(server, self.sized())
@@ -199,7 +203,7 @@ class PlacedResizeTest(PlacedServers):
         """A resize leaves nova's record of the request and that of the server with different ids."""
         self.flags(shelved_offload_time=0)
         Uploads(self.glance)
-        for name in self.orders()[0]:
+        for name in levels.budget(gate=[LAST_GPU], exhaustive=list(self.gpus)):
             with self.subTest(name):
                 server = self.server(self.sized())
                 self.resize(server, self.sized(name))
@@ -212,7 +216,7 @@ class PlacedResizeTest(PlacedServers):
 
     @levels.exhaustive("one GPU of a resize remains")
     def test_another_server_gets_the_device_that_placement_has_left(self) -> None:
-        for name in self.orders()[0]:
+        for name in levels.budget(gate=[LAST_GPU], exhaustive=list(self.gpus)):
             with self.subTest(name):
                 first = self.server(self.sized())
                 self.resize(first, self.sized(name))
@@ -284,6 +288,7 @@ class PlacedMoves(Agreement, twohosts.TwoHosts):
         self.assert_is_second()
         self.end()
 
+    @levels.exhaustive("a reverted resize and a confirmed move remain")
     def test_migrated_and_reverted(self) -> None:
         self._migrate_server(self.the_server)
         self.assert_is_second()

@@ -29,7 +29,7 @@ class RestartTest(Interrupted, PortServers, VolumeServers):
         self.assertEqual("mine\n", self.inside(self.the_server, "cat", "/root/file").output)
         self.assertEqual({self.the_server["id"]}, set(self.held().values()))
 
-    @levels.exhaustive("a restart of the daemon is shown at ports and resizes")
+    @levels.exhaustive("a restart of the daemon is shown at resizes")
     def test_volumes_come_and_go(self) -> None:
         """A daemon killed at a point from which it cannot go on leaves nothing, and the next try works."""
         server, (volume, _) = self.the_server, self.cinder.volume()
@@ -52,6 +52,7 @@ class RestartTest(Interrupted, PortServers, VolumeServers):
         self.assert_runs()
         self.gone(server)
 
+    @levels.exhaustive("a restart of the daemon is shown at resizes")
     def test_ports_come_and_go(self) -> None:
         server, port = self.the_server, self.port()
         asked = {"interfaceAttachment": {"port_id": port["id"]}}
@@ -84,7 +85,7 @@ class RestartTest(Interrupted, PortServers, VolumeServers):
                 self.assert_runs()
         self.gone(self.the_server)
 
-    @levels.exhaustive("a restart of the daemon is shown at ports and resizes")
+    @levels.exhaustive("a restart of the daemon is shown at resizes")
     def test_a_rescue_succeeds_or_leaves_the_server_to_a_hard_reboot(self) -> None:
         for asked in ("rename container", "create container"):
             with self.subTest(asked):

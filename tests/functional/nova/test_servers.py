@@ -174,6 +174,7 @@ class LifeTest(base.LxdServers):
                 self.assertNotEqual(before, self.pid(server))
                 self.assertEqual(ended, self.inside(server, "test", "-e", "/root/ended").status)
 
+    @levels.exhaustive("a soft reboot and a hard one remain")
     def test_a_soft_reboot_of_a_deaf_guest_becomes_a_hard_one(self) -> None:
         self.flags(shutdown_timeout=1)  # busybox needs longer
         server = self.server()
