@@ -146,9 +146,13 @@ class Cleaner:
         return scrub(device, restore, self._functions.of(device), self._privileged, self._host, holders, others)
 
     def _unheld(self, device: Device, view: HostView) -> tuple[str, ...]:
-        """Return the addresses of the vendor's other whole GPUs that no container has. One that is given away at this
-        moment has no client yet, and waits for a reset."""
-        taken = {name.partition("/")[0] for name, record in self._store.records().items()
+        """Return the addresses of the vendor's other whole GPUs that no container has; none where a record cannot be
+        read. One that is given away at this moment has no client yet, and waits for a reset."""
+        try:
+            records = self._store.records()
+        except AllocationsUnreadable:
+            return ()
+        taken = {name.partition("/")[0] for name, record in records.items()
                  if record.state not in (State.CLEANING, State.BLOCKED)}
         divided = {part.parent for part in view.inventory.devices if part.kind in PARTS}
         return tuple(other.address for other in view.inventory.devices

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parse the names that NVIDIA's driver gives MIG profiles.
+"""Parse the names of MIG profiles.
 
-Source: NVIDIA MIG User Guide, "MIG Device Names" and "Supported MIG Profiles"; the kinds of profiles are those of
-``NVML_GPU_INSTANCE_PROFILE_*`` in nvml.h.
+Source: MIG User Guide, "MIG Device Names" and "Supported MIG Profiles"; the kinds of profiles are those of
+``GPU_INSTANCE_PROFILE_*`` in the header of the vendor's management library.
 """
 
 import re

@@ -156,7 +156,7 @@ class Node(fixtures.Fixture):
         """Return what a script is started with, by which it starts the driver's commands as on a node."""
         path = ":".join(str(part) for part in (self._commands, self._installed, os.environ["PATH"]) if part)
         switch = {key: os.environ[key] for key in ("OVS_RUNDIR",) if key in os.environ}
-        return {"PATH": path, f"{self.driver.upper()}_CONF": str(self._conf), "HOME": "/nonexistent",
+        return {"PATH": path, f"{self.driver.upper()}_CONF": str(self._conf), "HOME": "/root",
                 "LANG": "C.UTF-8", **switch}
 
     @property
