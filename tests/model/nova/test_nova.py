@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 from nova import context as nova_context
 from nova import exception, objects
-from nova.compute import task_states, vm_states
+from nova.compute import vm_states
 from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 
 from containerhost import errors
@@ -56,7 +56,8 @@ GPUS = gpus()
 
 
 class Nova(frame.Machine):
-    """:ivar lost: servers whose data their owner or a dead host has given up: a rebuild, an evacuation
+    """:ivar lost: servers whose data their owner has given up by a rebuild
+    :ivar reverting: servers whose resize is being reverted
     """
 
     def __init__(self) -> None:
@@ -79,6 +80,7 @@ class Nova(frame.Machine):
             self.start(Host(name, self.cloud, GPUS, directory / name, self.hosts))
         self.cloud.restart_other = lambda host: self.restart_service(self.other(self.hosts[host]))
         self.lost: set[str] = set()
+        self.reverting: set[str] = set()
         api.boot(self.cloud, "one", api.FLAVORS["1 GPU, 512 MiB"])
         self.drain()
 
@@ -150,6 +152,8 @@ class Nova(frame.Machine):
         uuid = data.draw(st.sampled_from([uuid for other, uuid in self._possible() if other == name]), "server")
         if name in ("rebuild", "delete"):
             self.lost.add(uuid)
+        if name == "revert":
+            self.reverting.add(uuid)
         self.count(name)
         api.send(self.cloud, name, uuid)
         self._finish(faults, late)
@@ -260,9 +264,10 @@ class Nova(frame.Machine):
             shelved = server.system_metadata.get("shelved_image_id")
             if server.vm_state in (vm_states.SHELVED, vm_states.SHELVED_OFFLOADED) and shelved in self.cloud.images:
                 continue
+            if server.vm_state in (vm_states.ACTIVE, vm_states.STOPPED) and server.task_state is None:
+                self.reverting.discard(uuid)
             # Nova places a server on the new host until the old one has it back.
-            reverts = server.task_state == task_states.RESIZE_REVERTING or (
-                server.vm_state == vm_states.ERROR and server.migration_context is not None)
+            reverts = uuid in self.reverting
             places = self.hosts.values() if reverts else [self.hosts[server.host]] if server.host else []
             assert any(host.engine.own_of(uuid) for host in places), (
                 f"the data of server {uuid} ({server.vm_state}, {server.task_state}) on {server.host} are gone")
