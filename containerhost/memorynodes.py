@@ -7,7 +7,7 @@ are the host's own memory (CXL, persistent memory) look the same in /sys/devices
 
 - ``has_generic_initiator`` lists the nodes of accelerators (ACPI 6.3, SRAT Generic Initiator Affinity; Linux 5.10,
   drivers/base/node.c);
-- NVIDIA's driver names a GPU's node in /proc/driver/nvidia/gpus/ADDRESS/numa_status (its nv-procfs.c: ``Node: 1``);
+- the driver names a GPU's node, which the vendor's plug-in reads (``Vendor.memory_nodes``);
 - where neither is there (firmware without such entries, driver not loaded yet): on a host with a GPU of coherent
   memory, the nodes that are the target of no DAX device, as which CXL and persistent memory come online
   (/sys/bus/dax/devices/daxN.M/target_node, Documentation/ABI/testing/sysfs-bus-dax).
@@ -21,11 +21,8 @@ from containerhost.sysfs import Host
 
 NODES = "/sys/devices/system/node"
 _NODE = re.compile(r"node([0-9]{1,5})")
-_NVIDIA = "/proc/driver/nvidia/gpus"
 _PCI = "/sys/bus/pci/devices"
 _DAX = "/sys/bus/dax/devices"
-# drivers/vfio/pci/nvgrace-gpu/main.c of Linux: GH200 120GB, 480GB, 144GB; GB200; GB300.
-_COHERENT = frozenset(f"PCI_ID=10DE:{product}" for product in ("2342", "2345", "2348", "2941", "31C2"))
 
 
 def ids(host: Host) -> tuple[int, ...]:
@@ -39,17 +36,8 @@ def of_devices(host: Host) -> frozenset[int]:
     if not bare:
         return bare
     initiators = id_list(host.text(f"{NODES}/has_generic_initiator"))
-    found = bare & (initiators | _of_driver(host))
+    found = bare & (initiators | frozenset(_of_drivers(host).values()))
     return found or (bare - _of_dax(host) if _has_coherent_gpu(host) else found)
-
-
-def of_gpu(host: Host, address: str) -> frozenset[int]:
-    """Return the nodes of a GPU's memory, as far as its driver names them.
-
-    :param address: PCI address
-    """
-    node = host.fields(f"{_NVIDIA}/{address}/numa_status").get("Node", "")
-    return frozenset((int(node),)) if node.isascii() and node.isdigit() else frozenset()
 
 
 def for_container(host: Host, gpus: Iterable[str]) -> frozenset[int]:
@@ -62,11 +50,15 @@ def for_container(host: Host, gpus: Iterable[str]) -> frozenset[int]:
     if not foreign:
         return foreign
     filled = id_list(host.text(f"{NODES}/has_memory"))  # the kernel binds memory to no other node
-    return filled - (foreign - frozenset[int]().union(*(of_gpu(host, address) for address in gpus)))
+    named = _of_drivers(host)
+    return filled - (foreign - {named[address] for address in gpus if address in named})
 
 
-def _of_driver(host: Host) -> frozenset[int]:
-    return frozenset[int]().union(*(of_gpu(host, address) for address in host.names(_NVIDIA)))
+def _of_drivers(host: Host) -> dict[str, int]:
+    """Return the nodes of GPUs' memory by PCI address, as far as their drivers name them."""
+    from containerhost import vendors  # noqa: PLC0415  (few hosts have such nodes)
+
+    return {address: node for vendor in vendors.load() for address, node in vendor.memory_nodes(host).items()}
 
 
 def _of_dax(host: Host) -> frozenset[int]:
@@ -75,5 +67,9 @@ def _of_dax(host: Host) -> frozenset[int]:
 
 
 def _has_coherent_gpu(host: Host) -> bool:
-    return any(not _COHERENT.isdisjoint((host.text(f"{_PCI}/{address}/uevent") or "").split("\n"))
+    from containerhost import vendors  # noqa: PLC0415  (likewise)
+
+    coherent = {f"PCI_ID={vendor_product.upper()}" for vendor in vendors.load()
+                for vendor_product in vendor.coherent_gpus}
+    return any(not coherent.isdisjoint((host.text(f"{_PCI}/{address}/uevent") or "").split("\n"))
                for address in host.names(_PCI))

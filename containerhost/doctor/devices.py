@@ -28,7 +28,7 @@ def check(seen: Seen) -> Iterator[Finding]:
             yield wrong(NAME, device.id, complaint, _repair(complaint, device.id))
         if device.kind not in PARTS and pci.is_beyond_nova(device.address):
             yield note(NAME, device.id, pci.NOVA_DOMAINS, "put the card into a slot that is not behind such a "
-                       "controller (Intel VMD: turn it off for the slot in the firmware)")
+                       "controller (VMD: turn it off for the slot in the firmware)")
         if device.role is Role.VF and device.host_use:
             yield note(NAME, device.id, f"the host itself uses this virtual function: {'; '.join(device.host_use)}",
                        "no container is given it; take the host's interfaces and addresses off it, or keep it for the "

@@ -79,6 +79,7 @@ class Vendor(abc.ABC):
     :cvar driver_log: reads what the hardware's driver says in the kernel's log, if that tells of its health
     :cvar lxd_gpu_nodes: those of ``nodes`` that LXD's ``gpu`` device brings by itself
     :cvar cdi_vendor: the vendor in the names that CDI has for its devices, such as ``vendor.com``
+    :cvar coherent_gpus: PCI ids, ``10de:2342``, of GPUs whose memory the kernel may have as NUMA nodes of the host
     :cvar by_gpu_request: whether a request for GPUs to Docker (``--gpus``) can bring its devices
     """
 
@@ -90,6 +91,7 @@ class Vendor(abc.ABC):
     lxd_gpu_nodes: ClassVar[tuple[str, ...]] = ()
     cdi_vendor: ClassVar[str | None] = None
     by_gpu_request: ClassVar[bool] = False
+    coherent_gpus: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -137,6 +139,11 @@ class Vendor(abc.ABC):
         :param others: further GPUs of this vendor that no container has, and that are not cut into slices or shared
         """
         return cls.reset(address)
+
+    @classmethod
+    def memory_nodes(cls, host: Host) -> Mapping[str, int]:
+        """Return the NUMA node of each GPU's memory by PCI address, as far as the driver names it."""
+        return {}
 
     @classmethod
     def usage(cls) -> Mapping[str, Use]:

@@ -16,6 +16,7 @@ from containerhost.devices.health.kernellog import DriverLog
 from containerhost.devices.model import CharNode, Device, Kind, NodeUse, PciFunction, Slice
 from containerhost.findings import Finding
 from containerhost.grants import GrantOptions
+from containerhost.sysfs import Host
 from containerhost.vendors import base
 from containerhost.vendors.nvidia import cdi, libraries, nvmlhealth
 from containerhost.vendors.nvidia.xidlog import XidLog
@@ -48,6 +49,9 @@ class Nvidia(base.GpuVendor):
     drivers: ClassVar[frozenset[str]] = frozenset({"nvidia"})
     driver_log: ClassVar[type[DriverLog] | None] = XidLog
     needs_render: ClassVar[bool] = False  # it is nvidia-drm's; computing does without
+    # drivers/vfio/pci/nvgrace-gpu/main.c of Linux: GH200 120GB, 480GB, 144GB; GB200; GB300.
+    coherent_gpus: ClassVar[frozenset[str]] = frozenset(
+        f"10de:{product}" for product in ("2342", "2345", "2348", "2941", "31c2"))
 
     @classmethod
     def libraries(cls, options: GrantOptions) -> frozenset[str]:
@@ -109,6 +113,13 @@ class Nvidia(base.GpuVendor):
         from containerhost.vendors.nvidia import reset  # noqa: PLC0415  (likewise)
 
         return reset.reset(address, others) if others else cls.reset(address)
+
+    @classmethod
+    def memory_nodes(cls, host: Host) -> Mapping[str, int]:
+        """Read them from ``numa_status`` (the driver's nv-procfs.c: ``Node: 1``)."""
+        found = {address: host.fields(f"{_PROC}/gpus/{address}/numa_status").get("Node", "")
+                 for address in host.names(f"{_PROC}/gpus")}
+        return {address: int(node) for address, node in found.items() if node.isascii() and node.isdigit()}
 
     def describe(self, function: PciFunction) -> tuple[Device, ...]:
         render, complaints = self.render_nodes(function)

@@ -3,7 +3,7 @@
 
 import testtools
 
-from containerhost import memorynodes, topology
+from containerhost import topology
 from containerhost.corebinding import CoreBinding, unbound
 from containerhost.devices.scan import scan
 from containerhost.doctor import numa
@@ -13,6 +13,7 @@ from containerhost.grants import Grant, GrantOptions
 from containerhost.placement import affinity
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
 from containerhost.vendors import make_grant
+from containerhost.vendors.nvidia.vendor import Nvidia
 from onedriver.node import probes
 from tests.unit.containerhost.doctor.cases import DoctorCase
 from tests.unit.containerhost.hosts import Broken
@@ -64,7 +65,7 @@ class NodesTest(testtools.TestCase):
     def test_node_that_the_driver_names_is_not_the_hosts(self) -> None:
         self.tree.write(f"/proc/driver/nvidia/gpus/{GPU}/numa_status", "Node:                      2\nStatus: online\n")
         self.assertEqual(([0, 1], [2]), self.numbers())
-        self.assertEqual(frozenset({2}), memorynodes.of_gpu(self.tree.host, GPU))
+        self.assertEqual({GPU: 2}, Nvidia.memory_nodes(self.tree.host))
 
     def test_without_either_a_gpu_of_coherent_memory_decides(self) -> None:
         is_coherent(self.tree)
