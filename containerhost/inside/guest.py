@@ -208,21 +208,28 @@ def follow(command: list[str], directory: str) -> int:
     def restart(resources: Document) -> None:
         end_all()
         variables = environment(resources) if resources else dict.fromkeys(THREADS, str(threads({})))
-        jobs.append(subprocess.Popen(command, env={**os.environ, **variables}, start_new_session=True))
+        jobs.append(subprocess.Popen(command, env={**os.environ, **variables}, start_new_session=True,
+                                     preexec_fn=unblock))  # noqa: PLW1509  (this process has one thread)
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def end_all() -> None:
         while jobs:
             end(jobs.pop())
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # Blocked, so that it does not come between a command's start and its entry in `jobs`.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         follower = Follower(restart, directory)
         while jobs[-1].poll() is None:
-            time.sleep(POLL_INTERVAL)
+            if signal.sigtimedwait({signal.SIGTERM}, POLL_INTERVAL):
+                return 128 + signal.SIGTERM
             follower.poll()
         return jobs[-1].returncode
     finally:
         end_all()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def end(job: subprocess.Popen[bytes]) -> None:

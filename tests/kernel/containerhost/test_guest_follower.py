@@ -8,6 +8,7 @@ from pathlib import Path
 
 from containerhost.inside import guest, resources
 from containerhost.spec import Cpu
+from tests.commands import ROOT
 from tests.unit.containerhost.test_guest_follower import ONE, TWO, Directory
 from tests.unit.containerhost.test_guestnotice import told
 from tests.waiting import await_that
@@ -17,6 +18,20 @@ JOB = """trap 'echo asked to end >> "$0"; exit 0' TERM
 grep -qs '^[0-9]' "$0"; again=$?
 echo $OMP_NUM_THREADS >> "$0"; [ $again != 0 ] || exit 7
 sleep 60 & wait"""
+
+# Gets the signal as soon as its command runs.
+ENDED_AT_START = """
+import os, signal, subprocess, sys
+from containerhost.inside import guest
+start = subprocess.Popen
+def started(*words, **options):
+    job = start(*words, **options)
+    print(job.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return job
+guest.subprocess.Popen = started
+sys.exit(guest.follow(["sleep", "60"], sys.argv[1]))
+"""
 
 
 class FollowTest(Directory):
@@ -46,6 +61,13 @@ class FollowTest(Directory):
         follow.terminate()
         self.assertEqual(128 + 15, follow.wait(60))
         self.assertEqual(["1", "asked to end", ""], notes.read_text().split("\n"))
+
+    def test_command_ends_with_a_follower_that_has_just_started_it(self) -> None:
+        self.write(ONE)
+        done = subprocess.run([sys.executable, "-c", ENDED_AT_START, str(self.directory)], stdout=subprocess.PIPE,
+                              text=True, timeout=60, check=False, cwd=ROOT)
+        self.assertEqual(128 + 15, done.returncode)
+        self.assertRaises(ProcessLookupError, os.kill, int(done.stdout), 0)
 
     def test_mpi_launchers_are_refused_with_the_reason(self) -> None:
         self.write(ONE)
