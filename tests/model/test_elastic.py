@@ -328,7 +328,7 @@ class ElasticMachine(frame.Machine):
                 assert other == name or not each.size or not (size.cores - before) & each.size.cores, "a core is shared"
         if told is not None and (len(size.cores) < told["cpus"]["count"] or size.memory < told["memory"]):
             generation = resources.parse(self.files.read(name, resources.ACKNOWLEDGED))
-            # A guest whose file could not be written in this round is not waited for (containerhost.inside.guestnotice).
+            # A guest that could not be told in this round is not waited for (containerhost.inside.guestnotice).
             if (generation and resources.generation(generation) >= told["generation"] and self.is_whole
                     and name not in self.files.refusing | self.unheard):
                 assert self.files.document(name)["announced"], "a guest that listens loses something without notice"
