@@ -6,6 +6,7 @@ A request that this host had begun is sent once more where all its steps can be 
 a tenant's image, say, is readable with the tenant's token only, which is gone. Requests that are sent wait in this
 host's own queue until nova-compute takes requests. There the second request of a resize or revert may wait already, or
 nova-compute was killed between the queue and its first event: it is sent once more when it has not begun for a while.
+A rebuild that has not begun may wait as long, and is ended then.
 """
 
 import threading
@@ -74,13 +75,7 @@ class Recovery:
         context = nova_context.get_admin_context()
         moves = {move.instance_uuid: move for move in latest_moves(context, host)}
         mine = {instance.uuid: instance for instance in instances}
-        unbegun = set()
-        for uuid, move in moves.items():
-            if uuid not in mine or mine[uuid].task_state in SECOND_REQUESTS:
-                with log_errors(uuid):
-                    if self._moves.unbegun(context, host, uuid, move):
-                        unbegun.add(uuid)
-        self._look_again(host, unbegun)
+        self._look_again(host, self._unbegun(context, host, moves, mine))
         for uuid, move in moves.items():
             if uuid not in mine:
                 with log_errors(uuid):
@@ -91,6 +86,21 @@ class Recovery:
                     self._recover_here(context, host, instance, moves.get(uuid))
         with log_errors("whose move is over"):
             self._free_allocations(context, host, mine)
+
+    def _unbegun(self, context: Any, host: str, moves: Mapping[str, objects.Migration],
+                 mine: Mapping[str, objects.Instance]) -> Collection[str]:
+        """Return the servers of which a request may wait in this host's queue."""
+        unbegun = set()
+        for uuid, move in moves.items():
+            if uuid not in mine or mine[uuid].task_state in SECOND_REQUESTS:
+                with log_errors(uuid):
+                    if self._moves.unbegun(context, host, uuid, move):
+                        unbegun.add(uuid)
+        for uuid, instance in mine.items():
+            with log_errors(uuid):
+                if self._tasks.await_rebuild(context, host, instance):
+                    unbegun.add(uuid)
+        return unbegun
 
     def stop(self) -> None:
         """Send nothing any more."""
@@ -104,11 +114,11 @@ class Recovery:
         """
         self.stop()
         if uuids:
-            self._later = threading.Timer(QUEUE_TIMEOUT, self._send_unbegun, (host, uuids))
+            self._later = threading.Timer(QUEUE_TIMEOUT, self._end_unbegun, (host, uuids))
             self._later.daemon = True
             self._later.start()
 
-    def _send_unbegun(self, host: str, uuids: Collection[str]) -> None:
+    def _end_unbegun(self, host: str, uuids: Collection[str]) -> None:
         context = nova_context.get_admin_context()
         with log_errors(", ".join(sorted(uuids))):
             for move in latest_moves(context, host):
@@ -117,6 +127,9 @@ class Recovery:
                         found = self._moves.unbegun(context, host, move.instance_uuid, move)
                         if found:
                             self._moves.send_second(*found, move)
+        for uuid in uuids:
+            with log_errors(uuid):
+                self._tasks.end_rebuild(context, host, uuid)
 
     def _recover_here(self, context: Any, host: str, instance: objects.Instance, move: objects.Migration | None
                       ) -> None:

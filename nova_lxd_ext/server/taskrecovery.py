@@ -5,13 +5,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nova import exception, objects
-from nova.compute import power_state, task_states, vm_states
+from nova.compute import instance_actions, power_state, task_states, vm_states
 from nova.compute import utils as compute_utils
 from oslo_log import log as logging
 
 from nova_lxd_ext.server import known, lostrequests
 from nova_lxd_ext.server.lifecycle import WHOLE, Lifecycle
 from nova_lxd_ext.server.lostrequests import Lost
+from nova_lxd_ext.server.moverecovery import ATTRIBUTES
 from nova_lxd_ext.server.power import Power
 from nova_lxd_ext.server.recoveryrecords import fail, leave_host, record_outcome, save
 from nova_lxd_ext.server.recoverysteps import FROZEN, NOTHING_DONE, REBUILDS, SHELVINGS, UNSHELVINGS
@@ -74,6 +75,29 @@ class TaskRecovery:
             record_outcome(context, instance, lost, "ask for it again")
             save(instance, task_state=None)
 
+    def await_rebuild(self, context: Any, host: str, instance: objects.Instance) -> bool:
+        """Keep nova from ending a rebuild whose request may wait in the queue. Nova sets every server with a rebuild to
+        ERROR at its start, unless it is, and clears the task state. It refuses the request without that, and writes the
+        task state again, for ever.
+
+        :returns: whether there is one
+        """
+        if instance.task_state != task_states.REBUILDING \
+                or not is_pending(instance, lostrequests.of(context, instance.uuid, host)):
+            return False
+        save(instance, vm_state=vm_states.ERROR)
+        return True
+
+    def end_rebuild(self, context: Any, host: str, uuid: str) -> None:
+        """End a rebuild that was lost between the queue and its first event, or was refused."""
+        try:
+            instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=ATTRIBUTES)
+        except exception.InstanceNotFound:
+            return
+        lost = lostrequests.of(context, uuid, host)
+        if is_pending(instance, lost):
+            self._undo(context, instance, lost)
+
     def _start_again(self, context: Any, instance: objects.Instance, lost: Lost, outcome: str) -> None:
         """Start a server that was stopped for an operation that is undone. A running guest may have been asked to shut
         down, and would do so later."""
@@ -121,6 +145,12 @@ class TaskRecovery:
             lost = lostrequests.of(context, uuid, host)
             if "unshelve_instance" in lost.methods:
                 self._undo_unshelving(context, instance, lost)
+
+
+def is_pending(instance: objects.Instance, lost: Lost) -> bool:
+    """Return whether nova awaits a rebuild that is not in progress. An evacuation has the same task state."""
+    return (instance.task_state == task_states.REBUILDING and not lost.methods and lost.action is not None
+            and lost.action.action == instance_actions.REBUILD)
 
 
 def restore_unshelved(instance: objects.Instance) -> None:

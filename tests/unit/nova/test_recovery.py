@@ -6,7 +6,7 @@ from unittest import mock
 import fixtures
 import testtools
 from nova import exception, objects
-from nova.compute import task_states, vm_states
+from nova.compute import instance_actions, task_states, vm_states
 
 from nova_lxd_ext.server.recovery import Recovery
 from tests.unit.nova import records
@@ -78,3 +78,61 @@ class RecoveryTest(testtools.TestCase):
         with mock.patch.object(objects.Instance, "get_by_uuid",
                                side_effect=exception.InstanceNotFound(instance_id=records.UUID)):
             self.assertEqual([], self.freed())
+
+
+class RebuildTest(testtools.TestCase):
+    """Nova sets a server with a rebuild to ERROR at its start, unless it is, and refuses a rebuild whose task state is
+    gone: that leaves the server in the task state."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.server = records.instance(host=HOST, vm_state=vm_states.ACTIVE, task_state=task_states.REBUILDING)
+        self.action = SimpleNamespace(id=1, action=instance_actions.REBUILD, user_id="tenant", request_id="req-1")
+        self.events: list[Any] = []
+        timer = self.useFixture(fixtures.MockPatch("threading.Timer")).mock
+        self.minutes_pass = lambda: timer.call_args.args[1](*timer.call_args.args[2])
+        for kind, method, answer in (
+                (objects.InstanceActionList, "get_by_instance_uuid", [self.action]),
+                (objects.InstanceActionEventList, "get_by_action", self.events),
+                (objects.MigrationList, "get_by_filters", []), (objects.ComputeNodeList, "get_all_by_host", []),
+                (objects.Instance, "get_by_uuid", self.server)):
+            self.useFixture(fixtures.MockPatchObject(kind, method, return_value=answer))
+        self.fault = self.useFixture(fixtures.MockPatch("nova.compute.utils.add_instance_fault_from_exc")).mock
+        self.timer = timer
+
+    def recover(self) -> None:
+        Recovery(mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock()).recover(
+            HOST, [self.server])
+
+    def states(self) -> tuple[str, str | None]:
+        return self.server.vm_state, self.server.task_state
+
+    def begin(self) -> None:
+        self.events.append(SimpleNamespace(event="compute_rebuild_instance", host=HOST, finish_time=None))
+
+    def test_rebuild_that_waits_in_the_queue_goes_on(self) -> None:
+        self.recover()
+        self.assertEqual((vm_states.ERROR, task_states.REBUILDING), self.states())
+        self.begin()
+        self.minutes_pass()
+        self.assertEqual((vm_states.ERROR, task_states.REBUILDING), self.states())
+
+    def test_rebuild_that_never_begins_is_ended(self) -> None:
+        self.recover()
+        self.minutes_pass()
+        self.assertEqual((vm_states.ERROR, None), self.states())
+        self.fault.assert_called_once()
+
+    def test_rebuild_that_was_refused_is_ended(self) -> None:
+        """The record is of an earlier release."""
+        self.server.vm_state = vm_states.ERROR
+        self.events.append(SimpleNamespace(event="compute_rebuild_instance", host=HOST, finish_time=1))
+        self.recover()
+        self.minutes_pass()
+        self.assertEqual((vm_states.ERROR, None), self.states())
+
+    def test_evacuation_that_has_not_begun_is_left_to_the_other_host(self) -> None:
+        self.action.action = instance_actions.EVACUATE
+        self.recover()
+        self.assertEqual((vm_states.ACTIVE, task_states.REBUILDING), self.states())
+        self.timer.assert_not_called()
