@@ -63,11 +63,8 @@ OUTSIDE = (
 
 
 class Killer:
-    """:ivar effects: what each step of the operations since :meth:`arm` has changed outside
-    """
-
     def __init__(self) -> None:
-        self.effects: list[str | None] = []
+        self._effects: list[str | None] = []
         self._act: Callable[[], None] | None = None
         self._at: int | None = None
         self._host: str | None = None
@@ -82,8 +79,14 @@ class Killer:
         :param act: done there instead of the kill; one that is under way is waited for
         """
         with self._acting, self._lock:
-            self.effects, self._at, self._host, self._act = [], step, host, act
+            self._effects, self._at, self._host, self._act = [], step, host, act
             self.happened.clear()
+
+    @property
+    def effects(self) -> tuple[str | None, ...]:
+        """Return what each step of the operations since :meth:`arm` has changed outside, until now."""
+        with self._lock:
+            return tuple(self._effects)
 
     def step(self, change: str | None = None) -> None:
         compute = getattr(self._process, "compute", None)
@@ -94,8 +97,8 @@ class Killer:
         with self._lock:
             if compute.host != self._host:
                 return
-            hit = len(self.effects) == self._at
-            self.effects.append(change)
+            hit = len(self._effects) == self._at
+            self._effects.append(change)
             act = self._act
             if hit and act is None:
                 self._dead[id(compute)] = compute

@@ -223,7 +223,7 @@ class RecoveryServers(base.LxdServers):
             "start": (after("SHUTOFF", **{"os-stop": None}), ask(**{"os-start": None})),
         }
 
-    def effects(self, server: Mapping[str, Any], name: str) -> list[str | None]:
+    def effects(self, server: Mapping[str, Any], name: str) -> tuple[str | None, ...]:
         """Return what each step of the operation changes outside when nothing kills it."""
         prepare, request = self.operations()[name]
         prepare(server)

@@ -58,7 +58,7 @@ class MovesTest(twohosts.TwoHosts):
         events = self.admin_api.api_get(url).body["instanceAction"]["events"]
         return self.settled() and bool(events) and all(event["finish_time"] for event in events)
 
-    def effects(self, host: str, request: Callable[[], None]) -> list[str | None]:
+    def effects(self, host: str, request: Callable[[], None]) -> tuple[str | None, ...]:
         self.killer.arm(None, host)
         request()
         await_that(self.idle, "the request ends", TIMEOUT)
