@@ -310,9 +310,13 @@ class Nova(frame.Machine):
         strangers = self.cloud.placement.allocations.keys() - under_way - servers
         assert not strangers, f"Placement has allocations of nobody: {strangers}"
         for host in self.hosts.values():
+            # The devices of a server whose rebuild failed stay its own until it is rebuilt again or deleted.
+            kept = {server.name for uuid, server in self.cloud.instances.items()
+                    if server.host == host.name and server.vm_state == vm_states.ERROR and uuid in self.lost}
             for device, record in host.store.records().items():
                 name = record.consumer.container
-                assert record.state is State.BLOCKED or name in host.engine.specs, f"{device} is kept for {name}"
+                assert record.state is State.BLOCKED or name in kept | host.engine.specs.keys(), (
+                    f"{device} is kept for {name}")
 
     def teardown(self) -> None:
         try:
