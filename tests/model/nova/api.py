@@ -166,7 +166,8 @@ def resize(cloud: Cloud, uuid: str, host: str, size: objects.Flavor) -> None:
     move = cloud.create_migration(
         status="pre-migrating", instance_uuid=uuid, source_compute=server.host, source_node=server.node,
         migration_type=kind, old_instance_type_id=server.flavor.id, new_instance_type_id=size.id)
-    cloud.placement.move_allocations(context, uuid, move.uuid)
+    if cloud.placement.get_allocations_for_consumer(context, uuid):  # nova deletes them when a rebuild fails
+        cloud.placement.move_allocations(context, uuid, move.uuid)
     cloud.placement.allocate(uuid, cloud.nodes[host].uuid, size.vcpus)
     cloud.rpc.prep_resize(context, server, IMAGE, size, host, move, objects.RequestSpec(), {}, host, True, [])
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+from nova import context as nova_context
 from nova import exception, objects
 from nova.compute import manager, vm_states
 from nova.network import model as network_model
@@ -142,7 +143,13 @@ class Tracker:
                 self._free(SimpleNamespace(address=address), instance)
 
     def update(self) -> None:
-        """Free devices of servers that neither are here nor move, as nova does in update_available_resource."""
+        """Free devices of servers that neither are here nor move, and what deleted servers hold in Placement, as nova
+        does in update_available_resource."""
+        context = nova_context.get_admin_context()
+        for uuid in self._cloud.placement.get_allocations_for_resource_provider(context, self._host.node.uuid
+                                                                                ).allocations:
+            if uuid in self._cloud.deleted:
+                self._cloud.placement.delete_allocation_for_instance(context, uuid)
         here = {uuid for uuid, stored in self._cloud.instances.items() if stored.host == self._host.name}
         here |= {move.instance_uuid for move in self._cloud.migrations_by(None, {"host": self._host.name})
                  if move.status not in ENDED}
