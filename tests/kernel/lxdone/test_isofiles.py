@@ -1,40 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-import io
 import os
 import shutil
 import subprocess
 import tarfile
-from pathlib import Path
-from unittest import mock
-
-import fixtures
-import testtools
 
 from containerhost.linux.run import MEMORY
 from lxdone.disk import isofiles
 from onedriver.errors import DriverError, NotSupported
-from tests.unit.lxdone.test_isofiles import LIMIT, entry
+from tests.unit.lxdone.test_isofiles import IsoFilesCase, entry
 
 
-class IsoFilesTest(testtools.TestCase):
-    """Test what a hostile image can list; bsdtar itself is tried in the functional tests."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.base = Path(self.useFixture(fixtures.TempDir()).path)
-        self.directory = self.base / "directory"
-        self.iso = self.base / "iso"
-        self.iso.write_bytes(bytes(100))
-
-    def extract(self, *entries) -> None:
-        raw = io.BytesIO()
-        with tarfile.open(fileobj=raw, mode="w") as archive:
-            for member, content in entries:
-                archive.addfile(member, content)
-        with mock.patch.object(isofiles, "members", lambda *_: tarfile.open(fileobj=io.BytesIO(raw.getvalue()),
-                                                                            mode="r|")):
-            isofiles.extract(self.iso, self.directory, LIMIT)
-
+class IsoFilesTest(IsoFilesCase):
     def test_what_takes_it_apart_is_nobody_and_sees_programs_only(self) -> None:
         self.directory.mkdir()
         told = subprocess.check_output(isofiles.alone(self.directory, 20, "sh", "-c", "ulimit -v; id -u; ls /"),

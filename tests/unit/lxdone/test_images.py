@@ -18,7 +18,7 @@ from tests.unit.containerhost.linux.test_records import lease, of_first_release,
 from tests.unit.lxdone.machines import machine
 
 
-class CopyTest(testtools.TestCase):
+class CopyCase(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         base = Path(self.useFixture(fixtures.TempDir()).path)
@@ -38,6 +38,8 @@ class CopyTest(testtools.TestCase):
     def copy(self) -> None:
         self.disks.copy(1, self.disk, self.file, self.target)
 
+
+class CopyTest(CopyCase):
     def test_records_of_other_releases_are_used_and_their_fields_kept(self) -> None:
         directory, record = self.state / "5", Record(str(self.file), copied=False, read_only=False)
         self.disks._write(directory, record)

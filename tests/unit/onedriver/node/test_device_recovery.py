@@ -29,7 +29,7 @@ from tests.unit.containerhost.test_sharedmemory import Recording
 VM_ID = 7
 
 
-class DeviceRecoveryTest(testtools.TestCase):
+class DeviceRecoveryCase(testtools.TestCase):
     """:ivar present: the containers that the engine reports
     :ivar configured: device id -> container whose configuration has it
     :ivar known: whether this driver's own records know a container of the VM; an error is raised
@@ -81,6 +81,8 @@ class DeviceRecoveryTest(testtools.TestCase):
         self.recovery.recover(self.present)
         self.assertEqual({} if freed else before, self.store.records())
 
+
+class DeviceRecoveryTest(DeviceRecoveryCase):
     def test_what_was_begun_for_container_that_never_came_is_freed(self) -> None:
         for state in (State.CLAIMED, State.PREPARED, State.ATTACHED, State.CLEANING):
             self.left(state)

@@ -2,47 +2,13 @@
 import contextlib
 import os
 import resource
-import socket
-import threading
-
-import testtools
-from testtools.content import text_content
 
 from onedriver.node.vnc import session
-from onedriver.node.vnc.rfb import NotRfb
 from tests.rfbclient import Refused, Viewer
-from tests.unit.onedriver.node.vnc.test_session import TIMEOUT
+from tests.unit.onedriver.node.vnc.test_session import TIMEOUT, SessionCase
 
 
-class SessionTest(testtools.TestCase):
-    def begun(self, password: str | None = None) -> tuple[socket.socket, socket.socket]:
-        """:returns: the client's socket and the guest's"""
-        here, client = socket.socketpair()
-        guest, there = socket.socketpair()
-        guest.settimeout(TIMEOUT)
-        self.failed: list[Exception] = []
-        self.addOnException(lambda _: self.addDetail("how the session ended", text_content(repr(self.failed))))
-        self.places: list[str | None] = []
-
-        def serve() -> None:
-            with client, there:
-                serve_both()
-
-        def serve_both() -> None:
-            try:
-                session.greet(client, password, "one-1", lambda: self.places.append(password))
-                there.sendall(session.ADMITTED)
-                session.Session(client, there).run()
-            except (NotRfb, OSError) as error:
-                self.failed.append(error)
-
-        self.thread = threading.Thread(target=serve, daemon=True)
-        self.thread.start()
-        self.addCleanup(self.thread.join, TIMEOUT)
-        for end in (here, guest):
-            self.addCleanup(end.close)
-        return here, guest
-
+class SessionTest(SessionCase):
     def test_passwords(self) -> None:
         here, guest = self.begun("secret")
         Viewer(here, "secret")

@@ -13,7 +13,7 @@ from tests.rfbclient import Viewer
 TIMEOUT = 10  # s
 
 
-class SessionTest(testtools.TestCase):
+class SessionCase(testtools.TestCase):
     def begun(self, password: str | None = None) -> tuple[socket.socket, socket.socket]:
         """:returns: the client's socket and the guest's"""
         here, client = socket.socketpair()
@@ -56,6 +56,8 @@ class SessionTest(testtools.TestCase):
         places = range(column * glyphs.WIDTH, (column + 1) * glyphs.WIDTH)
         return ["".join("#" if any(row[4 * place:4 * place + 3]) else "." for place in places) for row in rows]
 
+
+class SessionTest(SessionCase):
     def test_a_picture_of_the_whole_screen(self) -> None:
         viewer, _ = self.viewed()
         self.assertEqual(("one-1", 640, 384), (viewer.name, viewer.width, viewer.height))
