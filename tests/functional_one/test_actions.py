@@ -46,15 +46,18 @@ class ActionsCase(testtools.TestCase):
         self.node.forks = self.forks
         self.engine = self.node.engine
         devices = scan().devices
-        self.before = picture()
+        self.before, self.images_before = picture(), self.image_fingerprints()  # nova's tests keep theirs
         self.gpus = [device for device in devices if device.kind is Kind.GPU]
         self.vfs = [device for device in devices if device.role is Role.VF]
         self.addCleanup(self._nothing_is_left)
 
+    def image_fingerprints(self) -> list[str]:
+        return [image["fingerprint"] for image in self.engine.client.images()]
+
     def _nothing_is_left(self) -> None:
         self.assertEqual((), self.engine.containers())
         self.assertEqual({}, AllocationStore(self.node.owners).records())
-        self.assertEqual([], self.engine.client.images())
+        self.assertEqual(self.images_before, self.image_fingerprints())
         self.assertEqual((), PoolDisks(self.engine.client, self.node.lxd.pool).all())
         self.assertEqual([], [*self.node.state.glob("one-*"), *self.node.state.glob("disks/*")])
         self.assertEqual([], leftovers(self.node.lxd, "one-1"))
