@@ -97,7 +97,8 @@ class Nics:
         :param but: names of host's ends that stay
         """
         for host_end, found in self._veths.marked(mark(vm_id)).items():
-            if found == mark(vm_id) and host_end not in but:
+            # What came back from a container has the alias that its tenant gave it.
+            if found == mark(vm_id) and host_end.startswith(f"{name(vm_id)}-") and host_end not in but:
                 self._veths.remove(host_end)
 
     def remove_one(self, vm: Vm, nic: Nic) -> None:

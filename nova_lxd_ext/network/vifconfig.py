@@ -231,6 +231,15 @@ def mark(owner: str, vif: model.VIF) -> str:
     return f"{owners_mark(owner)}{vif['id']} {kind(vif)} {vif['network']['bridge'] or '-'} {datapath(vif) or '-'}"
 
 
+def is_host_end(name: str, text: str) -> bool:
+    """Return whether an interface is the host end that its mark is about. What comes back from a container, the inner
+    end of a pair or a network function, has the alias that the tenant gave it.
+
+    :param text: a mark that begins as :func:`owners_mark`
+    """
+    return any(name == f"tap{port}"[:model.NIC_NAME_LEN] for port in text.split(" ")[2:3])
+
+
 def remembered(name: str, text: str) -> tuple[str, model.VIF]:
     """Return the server's uuid, and the port as far as it takes to unplug it.
 

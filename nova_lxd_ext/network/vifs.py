@@ -91,15 +91,18 @@ class Ports(AttachmentProvider):
 
     def reconcile(self, alive: Collection[ContainerState]) -> None:
         owners = {labels.uuid(state.labels) for state in alive}
-        for name, mark in self._veths.marked(f"{vifconfig.MARK} ").items():
+        for name, mark in self._marked(f"{vifconfig.MARK} ").items():
             owner = vifconfig.remembered(name, mark)[0]
             if owner not in owners:
                 LOG.warning("Interface %s is left of a server that has no container: it is removed", name,
                             instance_uuid=owner)
                 self._remove_marked(mark)
 
+    def _marked(self, beginning: str) -> dict[str, str]:
+        return {name: mark for name, mark in self._veths.marked(beginning).items() if vifconfig.is_host_end(name, mark)}
+
     def _remove_marked(self, beginning: str) -> None:
-        for name, mark in self._veths.marked(beginning).items():
+        for name, mark in self._marked(beginning).items():
             owner, vif = vifconfig.remembered(name, mark)
             self._unplug(InstanceInfo(uuid=owner, name=owner), vif)
 
@@ -208,7 +211,7 @@ class Ports(AttachmentProvider):
         self._set_up(instance, True, self._direct.view())
 
     def _set_up(self, instance: objects.Instance, up: bool, view: HostView) -> None:
-        for host_end in self._veths.marked(vifconfig.owners_mark(instance.uuid)):
+        for host_end in self._marked(vifconfig.owners_mark(instance.uuid)):
             self._veths.set_up(host_end, up)
         self._direct.set_link_state(instance, up, view)
 

@@ -68,6 +68,33 @@ class PortsTest(testtools.TestCase):
         return [entry[0] for entry in self.log]
 
 
+class TenantsAliasTest(PortsTest):
+    """The container's end of a pair, and a function, come back to the host with the alias that the tenant gave them."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.other = vifconfig.mark(OTHER, ports.vif(SECOND, type="ovs", details={"ovs_hybrid_plug": True}))
+        self.there(ports.vif(), away=True)
+
+    def test_is_no_mark_of_a_server_that_is_gone(self) -> None:
+        for name, alias in ((INNER_END, self.other), ("enp3s0", f"{vifconfig.owners_mark(OTHER)}nonsense")):
+            self.interface(name, alias)
+        self.ports.reconcile([self.container()])
+        self.assertEqual([], self.log)
+
+    def test_keeps_no_server_from_being_deleted(self) -> None:
+        self.interface(INNER_END, f"{vifconfig.owners_mark(OTHER)}nonsense")
+        self.interface("enp3s0", vifconfig.owners_mark(records.UUID))
+        self.interface("enp4s0", vifconfig.owners_mark(records.UUID).strip() + " x")
+        self.ports.release_all(None, self.server, NOTHING, HostView())
+        self.assertEqual([UNPLUGGED, ("remove", HOST_END)], self.log)
+
+    def test_pauses_no_other_servers_interface(self) -> None:
+        self.interface("enp3s0", vifconfig.mark(records.UUID, ports.vif()))
+        self.ports.pause(self.server)
+        self.assertEqual([("down", HOST_END)], self.log)
+
+
 class SupplierTest(PortsTest):
     def test_a_port_is_made_then_plugged(self) -> None:
         parts = self.ports.attach_all(None, self.server, self.requested(ports.vif()), HostView())

@@ -53,3 +53,11 @@ class LimitsTest(testtools.TestCase):
         self.veths.mark.return_value = "of another"
         self.assertRaises(BadInput, self.nics.limit, 1, 3, 1000, None)
         self.veths.limit.assert_not_called()
+
+
+class RemoveTest(testtools.TestCase):
+    def test_an_alias_that_another_vms_tenant_gave_its_interface_is_no_mark(self) -> None:
+        veths = mock.Mock()
+        veths.marked.return_value = dict.fromkeys(("one-1-3", "oi-2-0", "enp3s0", "one-11-0"), nics.mark(1))
+        nics.Nics(veths).remove(1)
+        veths.remove.assert_called_once_with("one-1-3")
