@@ -2,6 +2,7 @@
 """Announce changes of containers, wait for their guests, and record what was begun: one change of a container at a
 time."""
 
+import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ LOG = logging.getLogger(__name__)
 
 START_TIME = 120.0  # s that a container may take to start
 SEEN_INTERVAL = 60  # s after which what was seen is written, though nothing has changed
-REST = 60.0  # s until a change that failed is tried again: its guest was asked to let go for nothing
+REST = 60.0  # s until what failed is tried again: a change, for which its guest was asked to let go, or telling it
 FAILURES = (errors.ContainerHostError, OSError)
 
 
@@ -44,6 +45,7 @@ class Running(Protocol):
 
 class Changes:
     """:param notices: by engine
+    :param notice: seconds that a guest has to let go
     :param clock: seconds since 1970
     :param monotonic: seconds of a clock that is never set
     :ivar steps: changes that are under way, by engine and container
@@ -51,20 +53,23 @@ class Changes:
     :ivar seen: what the last round saw
     """
 
-    def __init__(self, notices: Mapping[str, GuestNotice], file: StateFile, host: Host, clock: Callable[[], float],
-                 monotonic: Callable[[], float]) -> None:
+    def __init__(self, notices: Mapping[str, GuestNotice], notice: float, file: StateFile, host: Host,
+                 clock: Callable[[], float], monotonic: Callable[[], float]) -> None:
         self._notices = notices
+        self._time = notice
         self._file = file
         self._host = host
         self._clock = clock
         self._monotonic = monotonic
         self._told: dict[str, tuple[int, int]] = {}  # its first process, and the generation
         self._announced: set[str] = set()  # by this process
+        self._untold: dict[str, float] = {}  # until when it is tried to tell them
         self._resting: dict[str, float] = {}  # until when
         self._written: tuple[Any, Mapping[str, Step]] = (None, {})
         self._written_at = 0
         state = file.read()
-        self.steps: dict[str, Step] = dict(state.steps)
+        self.steps: dict[str, Step] = dict(state.steps) if state.boot_id == host.boot_id else {
+            key: dataclasses.replace(step, deadline=None) for key, step in state.steps.items()}
         self.seen: Mapping[str, Any] = state.seen
         self.done: dict[tuple[str, str], int] = {}
 
@@ -82,14 +87,24 @@ class Changes:
         self._resting[key] = self._monotonic() + REST
 
     def announce(self, container: Running, step: Step) -> bool:
-        """Announce a change.
+        """Announce a change. May be repeated, with the same end.
 
-        :returns: whether the guest listens
+        :returns: whether the guest is waited for: it listens, or the engine failed, for as long as guests have time
         """
-        listens = self._notice(container.key).begin(container.name, container.document or "", step.document, step.until)
+        key, now = container.key, self._monotonic()
+        deadline = now + self._time if step.deadline is None else step.deadline
+        try:
+            listens = self._notice(key).begin(container.name, container.document or "", step.document,
+                                              self._clock() + deadline - now)
+        except errors.EngineUnavailable:
+            raise
+        except errors.EngineError as error:
+            LOG.warning("Container %s cannot be told yet what it is to lose: %s", key, error)
+            return now < self._untold.setdefault(key, now + self._time)
         if listens:
-            LOG.info("Container %s is asked to let go by generation %d", container.key, step.generation + 1)
-            self._announced.add(container.key)
+            LOG.info("Container %s is asked to let go by generation %d", key, step.generation + 1)
+            self._announced.add(key)
+            self.put(key, dataclasses.replace(step, deadline=deadline))
         return listens
 
     def is_awaited(self, container: Running, step: Step) -> bool:
@@ -99,7 +114,8 @@ class Changes:
 
     def is_over(self, key: str, step: Step) -> bool:
         """Return whether the guest has acknowledged, or its time is over, or nobody has to be waited for."""
-        return step.applying or self._clock() >= step.until or self.is_acknowledged(key, step)
+        return (step.applying or (step.deadline is not None and self._monotonic() >= step.deadline)
+                or self.is_acknowledged(key, step))
 
     def is_acknowledged(self, key: str, step: Step) -> bool:
         return self._notice(key).acknowledged(key.partition("/")[2]) >= resources.generation(
@@ -113,6 +129,7 @@ class Changes:
         """End a step, so that the guest is told anew what it has."""
         self.steps.pop(key, None)
         self._announced.discard(key)
+        self._untold.pop(key, None)
         self._told.pop(key, None)
 
     def count(self, kind: str, outcome: str) -> None:
@@ -130,14 +147,16 @@ class Changes:
 
     def tell(self, container: Running) -> None:
         """Write its document into the container, once for each start of it and each change."""
-        if container.document is None or container.key in self.steps:
+        if container.document is None or container.key in self.steps or self.is_resting(telling(container)):
             return
         notice = self._notice(container.key)
         now = container.pid, resources.generation(resources.parse(container.document))
         if self._told.get(container.key) != now or (self._is_starting(container)
                                                     and not notice.has_document(container.name)):
-            notice.notify(container.name, container.document)
-            self._told[container.key] = now
+            if notice.notify(container.name, container.document):
+                self._told[container.key] = now
+            else:
+                self.rest(telling(container))
 
     def _is_starting(self, container: Running) -> bool:
         """Return whether its init may still mount something over what was written."""
@@ -153,7 +172,12 @@ class Changes:
             self._write()
 
     def _write(self) -> None:
-        self._file.write(State(dict(self.steps), self.seen))
+        self._file.write(State(dict(self.steps), self.seen, self._host.boot_id))
 
     def _notice(self, key: str) -> GuestNotice:
         return self._notices[key.partition("/")[0]]
+
+
+def telling(container: Running) -> str:
+    """Return the key under which a container rests that could not be told what it has."""
+    return f"{container.key} is told"

@@ -39,16 +39,12 @@ class Seen:
 
 class GpuRounds:
     """:param engines: those of which containers can run without some of their GPUs
-    :param notice: seconds that a guest has to let go
     :ivar rows: what the status tells, by container, as the last round left it
     """
 
-    def __init__(self, engines: Mapping[str, EngineGpus], changes: Changes, notice: float, clock: Callable[[], float],
-                 monotonic: Callable[[], float]) -> None:
+    def __init__(self, engines: Mapping[str, EngineGpus], changes: Changes, monotonic: Callable[[], float]) -> None:
         self._engines = engines
         self._changes = changes
-        self._notice = notice
-        self._clock = clock
         self._monotonic = monotonic
         self._well_since: dict[str, float] = {}
         self.rows: dict[str, dict[str, Any]] = {}
@@ -153,7 +149,7 @@ class GpuRounds:
     def _begin(self, member: GpuMember, seen: Seen, take: tuple[str, ...]) -> GpuMember:
         known = {device.id: device for device in seen.inventory.devices}
         document = resources.exchanged(member.document or "", take, (), known)
-        step = Step(member.generation, member.mark, document, self._clock() + self._notice, devices=take)
+        step = Step(member.generation, member.mark, document, devices=take)
         for name in take:
             LOG.info("Container %s is to lose GPU %s: %s", member.key, name, "; ".join(known[name].health))
         self._changes.put(member.key, step)  # before anybody is told: who comes after a kill knows of it

@@ -84,10 +84,10 @@ class Service:
         self._clock = clock
         self._monotonic = monotonic
         self._load = Load()
-        self._changes = Changes({name: managed.notice for name, managed in engines.items()}, file, self._host, clock,
-                                monotonic)
+        self._changes = Changes({name: managed.notice for name, managed in engines.items()}, options.notice, file,
+                                self._host, clock, monotonic)
         self._gpus = GpuRounds({name: managed.gpus for name, managed in engines.items() if managed.gpus},
-                               self._changes, options.notice, clock, monotonic)
+                               self._changes, monotonic)
 
     @property
     def steps(self) -> Mapping[str, Step]:
@@ -230,13 +230,12 @@ class Service:
         :returns: the container as it is now
         """
         document = member.coming(size)
-        step = Step(member.generation, member.mark, document, self._clock() + self._options.notice)
+        step = Step(member.generation, member.mark, document)
         if not member.loses(size):
             return self._apply(member, step, "grown")
         self._changes.put(member.key, step)  # before anybody is told: who comes after a kill knows of it
         if member.document is not None and self._changes.announce(member, step):
             return member
-        self._changes.steps[member.key] = dataclasses.replace(step, until=0)
         return self._apply(member, step, "unheard")
 
     def _go_on(self, member: Member, step: Step, wanted: Size | None) -> Member:

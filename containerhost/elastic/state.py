@@ -19,7 +19,7 @@ from containerhost.linux.lock import make_directory
 LOG = logging.getLogger(__name__)
 DIRECTORY = Path("/var/lib/containerhost/elastic")
 FILE = "state.json"
-VERSION = 1
+VERSION = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Step:
     :ivar generation: of the document that the container has
     :ivar mark: that says what it may have
     :ivar document: the coming one
-    :ivar until: seconds since 1970, when the guest's time is over
+    :ivar deadline: by the kernel's monotonic clock, when the guest's time is over; None as long as it was not told
     :ivar applying: the engine was asked for it
     :ivar devices: those that the container is to lose; none where its size changes
     """
@@ -37,7 +37,7 @@ class Step:
     generation: int
     mark: str
     document: str
-    until: float
+    deadline: float | None = None
     applying: bool = False
     devices: tuple[str, ...] = ()
 
@@ -49,10 +49,12 @@ class Step:
 class State:
     """:ivar steps: by engine and container, ``lxd/c1``
     :ivar seen: what the last round saw, as the status has it
+    :ivar boot_id: the host's boot in which this was written
     """
 
     steps: Mapping[str, Step] = dataclasses.field(default_factory=dict)
     seen: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    boot_id: str | None = None
 
 
 class StateFile:
@@ -66,7 +68,7 @@ class StateFile:
             found = json.loads(self.path.read_text(encoding="utf-8"))
             records.version(found)
             steps = {str(key): records.parsed(Step, json.dumps(step)) for key, step in found["steps"].items()}
-            return State(steps, dict(found["seen"]))
+            return State(steps, dict(found["seen"]), found.get("boot_id"))
         except FileNotFoundError:
             return State()
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

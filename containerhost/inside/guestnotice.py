@@ -18,6 +18,7 @@ from containerhost.inside import resources
 LOG = logging.getLogger(__name__)
 
 POLL_INTERVAL = 0.1  # s between two looks
+NOT_TOLD = "Container %s cannot be told of its resources: %s"
 FAULTS = "faults.json"  # {"schema": 1, "faults": ["0000:3b:00.0: tainted by the operator: ...", ...]}
 
 
@@ -40,13 +41,15 @@ class GuestFiles(Protocol):
 class GuestNotice:
     """:param timeout: seconds that a guest which listens has to let go
     :param clock: seconds since 1970
+    :param monotonic: seconds of a clock that is never set
     """
 
     def __init__(self, files: GuestFiles, timeout: float, clock: Callable[[], float] = time.time,
-                 sleep: Callable[[float], None] = time.sleep) -> None:
+                 monotonic: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep) -> None:
         self._files = files
         self._timeout = timeout
         self._clock = clock
+        self._monotonic = monotonic
         self._sleep = sleep
 
     def announce(self, name: str, before: str | None, coming: str) -> bool:
@@ -57,25 +60,39 @@ class GuestNotice:
         """
         if before is None or not resources.shrinks(before, coming):
             return False
-        until = self._clock() + self._timeout
-        if not self.begin(name, before, coming, until):
-            return False
-        awaited = resources.generation(resources.parse(coming))
-        while self.acknowledged(name) < awaited:
-            if self._clock() > until:
-                LOG.warning("Container %s did not acknowledge generation %d within %g s", name, awaited, self._timeout)
-                break
+        awaited, announced = resources.generation(resources.parse(coming)), False
+        deadline = self._monotonic() + self._timeout
+        while self._monotonic() <= deadline:
+            try:
+                if not announced:
+                    if not self.begin(name, before, coming, self._clock() + self._timeout):
+                        return False
+                    announced, deadline = True, self._monotonic() + self._timeout
+                if self.acknowledged(name) >= awaited:
+                    return True
+            except errors.EngineUnavailable:
+                raise
+            except errors.EngineError as error:
+                LOG.info("Container %s is told again what it is to lose: %s", name, error)
             self._sleep(POLL_INTERVAL)
-        return True
+        LOG.warning("Container %s did not acknowledge generation %d within %g s", name, awaited, self._timeout)
+        return announced
 
     def begin(self, name: str, before: str, coming: str, until: float) -> bool:
         """Let the container know that it will lose something, and do not wait.
 
         :param until: seconds since 1970
         :returns: whether its guest listens, and was told
+        :raises EngineError: the engine failed, so this is not known. What the tenant does is not the engine's failure
         """
-        return (self.acknowledged(name) >= resources.generation(resources.parse(before))
-                and self.notify(name, resources.announcing(before, coming, int(until))))
+        try:
+            if self._acknowledged(name) < resources.generation(resources.parse(before)):
+                return False
+            self._write(name, resources.announcing(before, coming, int(until)))
+        except errors.HostActionFailed as error:
+            LOG.warning(NOT_TOLD, name, error)
+            return False
+        return True
 
     def notify(self, name: str, document: str) -> bool:
         """Write the document into the container.
@@ -83,13 +100,16 @@ class GuestNotice:
         :returns: whether the file could be written
         """
         try:
-            self._files.write(name, resources.FILE, document.encode() + b"\n")
+            self._write(name, document)
         except errors.EngineUnavailable:
             raise
         except (errors.EngineError, errors.HostActionFailed) as error:
-            LOG.warning("Container %s cannot be told of its resources: %s", name, error)
+            LOG.warning(NOT_TOLD, name, error)
             return False
         return True
+
+    def _write(self, name: str, document: str) -> None:
+        self._files.write(name, resources.FILE, document.encode() + b"\n")
 
     def has_document(self, name: str) -> bool:
         """Return whether there is a document in the container: while it starts, something may be mounted over it."""
@@ -119,10 +139,13 @@ class GuestNotice:
     def acknowledged(self, name: str) -> int:
         """Return the generation that the guest has acknowledged; -1 when no guest listens."""
         try:
-            found = resources.parse(self._files.read(name, resources.ACKNOWLEDGED))
+            return self._acknowledged(name)
         except errors.EngineUnavailable:
             raise
         except (errors.EngineError, errors.HostActionFailed) as error:
             LOG.debug("The answer of container %s cannot be read: %s", name, error)
             return -1
+
+    def _acknowledged(self, name: str) -> int:
+        found = resources.parse(self._files.read(name, resources.ACKNOWLEDGED))
         return resources.generation(found) if found else -1

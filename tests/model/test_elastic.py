@@ -120,8 +120,7 @@ class ElasticMachine(frame.Machine):
         self.cores = CORES
         self.engine.add("own", None)
         self.engine.check = self.check
-        self.is_whole = True  # nothing interrupted the round
-        # A change of these was begun while the guest was not listening, or could not be told.
+        # A change of these was begun while the guest was not listening.
         self.unheard: set[str] = set()
 
     def teardown(self) -> None:
@@ -249,7 +248,6 @@ class ElasticMachine(frame.Machine):
             nonlocal reached
             reached += 1
             if at(reached):
-                self.is_whole = False
                 self.count(f"{type(error).__name__} at {what}")
                 raise error
 
@@ -289,8 +287,7 @@ class ElasticMachine(frame.Machine):
         finally:
             self.engine.hook = lambda what: None
         under_way = {key.partition("/")[2] for key in self.service.steps}
-        self.unheard = self.unheard & under_way if self.is_whole else under_way
-        self.is_whole = True
+        self.unheard &= under_way
 
     # What holds
 
@@ -328,8 +325,8 @@ class ElasticMachine(frame.Machine):
                 assert other == name or not each.size or not (size.cores - before) & each.size.cores, "a core is shared"
         if told is not None and (len(size.cores) < told["cpus"]["count"] or size.memory < told["memory"]):
             generation = resources.parse(self.files.read(name, resources.ACKNOWLEDGED))
-            # A guest that could not be told in this round is not waited for (containerhost.inside.guestnotice).
-            if (generation and resources.generation(generation) >= told["generation"] and self.is_whole
+            # A guest that keeps its own files from being written is not waited for (containerhost.inside.guestnotice).
+            if (generation and resources.generation(generation) >= told["generation"]
                     and name not in self.files.refusing | self.unheard):
                 assert self.files.document(name)["announced"], "a guest that listens loses something without notice"
 

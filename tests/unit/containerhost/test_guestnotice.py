@@ -2,6 +2,7 @@
 """Test the notice to a container: the document, the announcement, and the helper in the guest that reads both."""
 
 import json
+import time
 from typing import Any
 
 import testtools
@@ -76,16 +77,16 @@ class AnnouncementTest(testtools.TestCase):
         self.now += seconds
 
     def announce(self, files: Any, after: str | None = None) -> bool:
-        return GuestNotice(files, 30, lambda: self.now, self.sleep).announce("c1", self.before, after or self.after)
+        notice = GuestNotice(files, 30, time.time, lambda: self.now, self.sleep)
+        return notice.announce("c1", self.before, after or self.after)
 
     def test_it_is_waited_for_the_guest(self) -> None:
         files = Guest(knows=1, nth=5)
         self.assertTrue(self.announce(files))
         (written,) = files.written
         self.assertEqual((1, 4), (written["generation"], written["cpus"]["count"]))
-        self.assertEqual((2, 2, 1030), tuple(
-            written["announced"][key] if key != "cpus" else written["announced"][key]["count"]
-            for key in ("generation", "cpus", "until")))
+        self.assertEqual((2, 2), (written["announced"]["generation"], written["announced"]["cpus"]["count"]))
+        self.assertAlmostEqual(time.time() + 30, written["announced"]["until"], delta=20)
         self.assertLess(self.now, 1002)
 
     def test_not_longer_than_the_limit(self) -> None:
@@ -104,10 +105,32 @@ class AnnouncementTest(testtools.TestCase):
             files.files[resources.ACKNOWLEDGED] = content
             self.assertFalse(self.announce(files))
 
+    def test_guest_that_the_engine_keeps_from_being_told_is_told_later(self) -> None:
+        class Failing(Guest):
+            fails = 3
+
+            def write(self, name: str, path: str, content: bytes) -> None:
+                self.fails -= 1
+                if self.fails >= 0:
+                    raise errors.EngineTimeout("it does not tell the container's process")
+                super().write(name, path, content)
+
+        files = Failing(knows=1, nth=1)
+        self.assertTrue(self.announce(files))
+        self.assertEqual(1, len(files.written))
+
+    def test_an_engine_that_fails_is_not_waited_for_without_end(self) -> None:
+        class Failing(Guest):
+            def read(self, name: str, path: str) -> bytes | None:
+                raise errors.EngineTimeout("it does not tell the container's process")
+
+        self.assertFalse(self.announce(Failing(knows=1, nth=1)))
+        self.assertTrue(1030 <= self.now < 1031)
+
     def test_a_container_without_such_files(self) -> None:
         class Refusing(Guest):
             def write(self, name: str, path: str, content: bytes) -> None:
-                raise errors.EngineError("not a directory")
+                raise errors.HostActionFailed("not a directory")
 
         self.assertFalse(self.announce(Refusing(knows=1, nth=1)))
 

@@ -147,6 +147,7 @@ class World:
         self.engine = FakeEngine()
         self.files = FakeFiles(self.engine)
         self.now = 1000.0
+        self.set_by = 0.0  # s by which somebody set the clock
         self.set_cores(cores)
         self.write("proc/meminfo", f"MemTotal: {memory >> 10} kB\nMemAvailable: {memory >> 10} kB\n")
 
@@ -168,10 +169,10 @@ class World:
         notice = GuestNotice(self.files, 0, self.clock)
         managed = ManagedEngine(self.engine, self.engine, notice)  # type: ignore[arg-type]
         return Service({"fake": managed}, Options(**{"notice": 30.0, "locks": self.directory / "locks"} | options),
-                       StateFile(self.directory / "state"), Host(self.directory / "root"), self.clock, self.clock)
+                       StateFile(self.directory / "state"), Host(self.directory / "root"), self.clock, lambda: self.now)
 
     def clock(self) -> float:
-        return self.now
+        return self.now + self.set_by
 
     def rounds(self, service: Service, number: int = 1) -> None:
         for _ in range(number):

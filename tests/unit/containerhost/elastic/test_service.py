@@ -303,6 +303,45 @@ class GuestTest(ServiceCase):
         self.assert_settled(a=1, b=1, c=2)
         self.assertEqual(1, self.service.done["change", "timed out"])
 
+    def test_guest_keeps_its_time_when_the_clock_is_set(self) -> None:
+        self.files.listening.add("a")
+        self.files.acknowledge("a", 1)
+        self.coming()
+        for jump in (3600, -7200):
+            self.world.set_by += jump
+            self.world.rounds(self.service, 2)
+            self.assertEqual(2, self.world.counts()["a"])
+        self.world.rounds(self.service, 3)
+        self.assert_settled(a=1, b=1, c=2)
+
+    def test_guest_that_the_engine_keeps_from_being_told_is_told_later(self) -> None:
+        self.files.listening.add("a")
+        self.files.acknowledge("a", 1)
+        self.engine.hook = self.fails
+        self.coming()
+        self.world.rounds(self.service, 3)
+        self.engine.hook = lambda what: None
+        self.world.rounds(self.service)
+        self.assertEqual(2, self.world.counts()["a"])
+        self.assertEqual(2, self.files.document("a")["announced"]["generation"])
+        self.world.rounds(self.service, 5)
+        self.assertEqual(2, self.world.counts()["a"])
+        self.world.rounds(self.service, 12)
+        self.assert_settled(a=1, b=1, c=2)  # and those that were not told what they have are
+
+    def test_guest_that_the_engine_never_lets_be_told_keeps_nothing(self) -> None:
+        self.files.listening.add("a")
+        self.files.acknowledge("a", 1)
+        self.engine.hook = self.fails
+        self.coming()
+        self.world.rounds(self.service, 8)
+        self.assertEqual({"a": 1, "b": 1, "c": 2}, self.world.counts())
+
+    @staticmethod
+    def fails(what: str) -> None:
+        if what == "write":
+            raise errors.EngineTimeout("it does not tell the container's process")
+
     def test_guest_that_does_not_listen_is_not_waited_for(self) -> None:
         self.coming()
         self.assert_settled(a=1, b=1, c=2)
@@ -499,12 +538,45 @@ class KillTest(ServiceCase):
         self.files.acknowledge("a", 1)
         self.engine.add("c", (2, 4))
         self.world.rounds(service)
-        until = service.steps["fake/a"].until
+        until = self.files.document("a")["announced"]["until"]
         self.world.rounds(self.world.service())
-        self.assertEqual((2, int(until)), (self.world.counts()["a"], self.files.document("a")["announced"]["until"]))
+        self.assertEqual((2, until), (self.world.counts()["a"], self.files.document("a")["announced"]["until"]))
         self.world.now = until
         self.world.rounds(self.world.service(), 2)
         self.assert_settled(a=1, b=1, c=2)
+
+    def test_guest_has_its_time_after_the_service_was_down_or_the_host_started_again(self) -> None:
+        """Killed before anybody was told; told in the boot before."""
+        for point, boot in (("write", "1"), ("written", "2")):
+            with self.subTest(point):
+                self.killed_and_back_later(point, boot)
+
+    def killed_and_back_later(self, point: str, boot: str) -> None:
+        self.directory = Path(self.useFixture(fixtures.TempDir()).path)
+        self.world = World(self.directory)
+        self.engine, self.files = self.world.engine, self.world.files
+        self.world.write("proc/sys/kernel/random/boot_id", "1\n")
+        self.share_cores()
+        service = self.world.service()
+        self.files.listening.add("a")
+        self.files.acknowledge("a", 1)
+        self.engine.add("c", (2, 4))
+
+        def kill(what: str) -> None:
+            if what == point:
+                raise Killed
+
+        if point == "written":
+            self.world.rounds(service)
+        else:
+            self.engine.hook = kill
+            self.assertRaises(Killed, service.round)
+            self.engine.hook = lambda what: None
+        self.world.write("proc/sys/kernel/random/boot_id", f"{boot}\n")
+        self.world.now += 600
+        self.world.rounds(self.world.service(), 2)
+        self.assertEqual(2, self.world.counts()["a"])
+        self.assertEqual(2, self.files.document("a")["announced"]["generation"])
 
     def test_killed_in_a_change_that_nobody_needs_any_more(self) -> None:
         """Test that what the engine did is reported before it is undone."""
