@@ -5,15 +5,14 @@ oned cancels an action by not waiting for its script any more (``cancel_action``
 When a VM is deleted while an image is copied for it (``onevm recover --delete``), the copy goes on beside the deletion.
 So an action waits for the one before, and does nothing if the directory of its VM was deleted after it began.
 
-Each VM has eight bytes of a file. They are locked while one of its actions runs, and tell when the last deletion of its
-directory began.
+Each VM has an entry in a file. It is locked while one of its actions runs, and tells when the last deletion of its
+directory began, by the kernel: a clock that is set back must refuse no action.
 """
 
 import contextlib
 import os
 import pwd
 import struct
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,8 +21,9 @@ from containerhost.linux.lock import byte_held
 from onedriver.errors import DriverError
 from onedriver.node.single_instance import HOME, RUN
 
-FILE = "transfers"
-TIME = struct.Struct("<d")  # s since the epoch
+FILE = "turns"
+ENTRY = struct.Struct("<16sd")  # id of the host's boot, and seconds since it
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 TIMEOUT = 3600.0  # s; the action before may copy a large disk, but each that waits holds a thread of oned's
 STARTTIME = 19  # field of /proc/PID/stat after the program's name, from 0; see proc_pid_stat(5)
 
@@ -35,15 +35,16 @@ def turn(vm: int, *, deletes: bool) -> Iterator[None]:
     :param deletes: the block deletes the VM's directory: no action that began earlier may follow
     :raises DriverError: the VM's directory was deleted meanwhile, or another action does not come to its end
     """
-    file, offset, now = directory() / FILE, vm * TIME.size, began()
+    file, offset, now, this_boot = directory() / FILE, vm * ENTRY.size, began(), boot()
     with byte_held(file, offset, TIMEOUT, lambda _: DriverError(
             f"repeat it later: another transfer of VM {vm} has not ended within {TIMEOUT / 3600:g} h")), closing(
             os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)) as fd:
-        deleted = os.pread(fd, TIME.size, offset)
-        if len(deleted) == TIME.size and now < TIME.unpack(deleted)[0]:
+        found = os.pread(fd, ENTRY.size, offset)
+        in_boot, deleted = ENTRY.unpack(found) if len(found) == ENTRY.size else (b"", 0.0)
+        if in_boot == this_boot and now < deleted:
             raise DriverError(f"VM {vm} was deleted after this transfer had begun: nothing was done")
         if deletes:
-            os.pwrite(fd, TIME.pack(now), offset)
+            os.pwrite(fd, ENTRY.pack(this_boot, now), offset)
         yield
 
 
@@ -53,7 +54,11 @@ def directory() -> Path:
 
 
 def began() -> float:
-    """Return when this process began, in seconds since the epoch: oned started actions in the order of these times."""
+    """Return when this process began, in seconds since the host's boot: oned started actions in the order of these
+    times."""
     fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[STARTTIME]) / os.sysconf("SC_CLK_TCK")
-    return time.time() - age
+    return int(fields[STARTTIME]) / os.sysconf("SC_CLK_TCK")
+
+
+def boot() -> bytes:
+    return bytes.fromhex(BOOT_ID.read_text(encoding="ascii").strip().replace("-", ""))

@@ -81,7 +81,7 @@ class Consoles:
     def dead(self, running: Collection[str]) -> tuple[str, ...]:
         """Return the running containers that should have a console and have none, and were not retried lately."""
         found = [file for file in self._state.glob(f"*/{FILE}")
-                 if file.parent.name in running and time.time() - changed(file) > RETRY]
+                 if file.parent.name in running and not changed_lately(file)]
         return tuple(file.parent.name for file in found if not single_instance.is_held(HOLDER + file.parent.name))
 
     def revive(self, name: str) -> None:
@@ -138,9 +138,10 @@ def write(file: Path, record: Record) -> None:
     atomic_write(file, records.replacing(file, dataclasses.asdict(record), VERSION).encode(), 0o600)
 
 
-def changed(file: Path) -> float:
-    """Return when a file was changed; never, if it is gone meanwhile."""
+def changed_lately(file: Path) -> bool:
+    """Return whether a file was changed within :data:`RETRY`, or is gone meanwhile. One that is from the future is
+    older: the clock was set back."""
     try:
-        return file.stat().st_mtime
+        return 0 <= time.time() - file.stat().st_mtime <= RETRY
     except FileNotFoundError:
-        return float("inf")
+        return True

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
+import os
+import time
 from pathlib import Path
+from unittest import mock
 
 import fixtures
 import testtools
@@ -30,6 +33,14 @@ class TestRecord(testtools.TestCase):
         consoles.write(self.file, Record(VNC, 8))
         self.assertEqual((9, [1]), lease(self.file))
         self.assertEqual(Record(VNC, 8), consoles.read(self.file))
+
+    def test_a_console_that_died_comes_back_though_the_clock_was_set_back(self) -> None:
+        consoles.write(self.file, Record(VNC, 7))
+        found = consoles.Consoles(self.file.parents[1], "module", lambda name: 7)
+        with mock.patch.object(consoles.single_instance, "is_held", return_value=False):
+            for moved, dead in ((0, ()), (-61, ("one-7",)), (3600, ("one-7",))):
+                os.utime(self.file, times=(time.time() + moved,) * 2)
+                self.assertEqual(dead, found.dead(["one-7"]))
 
     def test_what_is_no_record_is_none(self) -> None:
         self.file.parent.mkdir()
