@@ -174,7 +174,7 @@ class Directory:
         :param limit: bytes
         :raises OSError: as :meth:`open`; EFBIG for a larger file
         """
-        with os.fdopen(self.open(name, owner=owner), "rb") as file:
+        with open(self.open(name, owner=owner), "rb") as file:
             content = file.read(limit + 1)
         if len(content) > limit:
             raise OSError(errno.EFBIG, f"has more than the {limit} bytes that are read of it", str(self.path / name))
@@ -184,7 +184,7 @@ class Directory:
               unfinished: str | None = None) -> None:
         """Create or replace a file as :func:`atomic_write` does; a link of that name is replaced, not followed."""
         with self.replacing(name, unfinished) as fd:
-            with os.fdopen(fd, "wb", closefd=False) as file:
+            with open(fd, "wb", closefd=False) as file:
                 file.write(content)
             if owner is not None:
                 os.fchown(fd, *owner)

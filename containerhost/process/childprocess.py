@@ -140,7 +140,7 @@ def _act(own: str, act: Callable[[], object], writer: int, keep: Collection[int]
             result = act()
         except Exception as failure:
             error = failure
-        with os.fdopen(writer, "wb") as pipe:
+        with open(writer, "wb") as pipe:
             pipe.write(pickle.dumps((result, error)))
     finally:
         os._exit(0)

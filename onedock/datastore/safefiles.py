@@ -30,7 +30,7 @@ class SafeFiles:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise BadInput(f"{path} is no regular file")
-        return os.fdopen(fd, "rb")
+        return open(fd, "rb")
 
     def is_directory(self, path: Path) -> bool:
         fd = self._opened(path, os.O_PATH | os.O_CLOEXEC)

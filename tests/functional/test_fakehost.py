@@ -303,7 +303,8 @@ class TestTool(testtools.TestCase):
     def test_statuses(self):
         self.inner("sh", "-c", "kill -9 $$", status=137)
         self.assertIn("cannot run /nonexistent", self.inner("/nonexistent", status=127))
-        self.assertIn("broken, cards, dgx, fabrics, mixed, small", self.tool("--host", "nope", "--", "true", status=125))
+        self.assertIn("broken, cards, dgx, fabrics, mixed, small",
+                      self.tool("--host", "nope", "--", "true", status=125))
         self.assertIn("is one of this machine", self.tool("--host", "small", "--", "true", status=125))
         self.assertEqual(self.before, self.traces())
 

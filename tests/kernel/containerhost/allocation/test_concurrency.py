@@ -84,7 +84,7 @@ class ConcurrencyTest(testtools.TestCase):
         os.close(go)
         reports = []
         for pid, output in children:
-            with os.fdopen(output) as stream:
+            with open(output) as stream:
                 reports.append(json.loads(stream.read() or '[["it was killed"], []]'))
             os.waitpid(pid, 0)
         return reports

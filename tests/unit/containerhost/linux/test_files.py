@@ -8,6 +8,7 @@ from unittest import mock
 
 import fixtures
 import testtools
+from eventlet.green import os as green
 
 from containerhost.linux.files import UNFINISHED, Directory, atomic_write, replacing
 
@@ -77,6 +78,13 @@ class FilesTest(testtools.TestCase):
                 self.assertEqual("old", (self.root / "file").read_text())
             self.assertEqual("new", (self.root / "file").read_text())
             self.assertEqual(["file"], os.listdir(self.root))
+
+    def test_an_fd_is_closed_once_where_eventlet_replaces_functions_of_os(self) -> None:
+        for name in green.__patched__:
+            self.useFixture(fixtures.MonkeyPatch(f"os.{name}", getattr(green, name)))
+        self.directory.write("file", b"content")
+        self.assertEqual(b"content", self.directory.read("file"))
+        self.assertEqual(["file"], os.listdir(self.root))
 
     def half_written(self, unfinished: str | None) -> None:
         with replacing(self.root / "file", unfinished) as new:
