@@ -42,7 +42,6 @@ IBDEV = re.compile(r"[a-z][a-z0-9_]{0,62}")
 GUID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){3}")
 MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 MARK = re.compile(r"[ -~]{1,200}")  # the kernel keeps 255 bytes
-NODE = re.compile(r"/dev/[a-z0-9]{1,32}")
 LIMIT = re.compile(r"[a-z]{1,16}")
 SIZE = re.compile(r"unlimited|[0-9]{1,19}")
 COUNTER = re.compile(r"[a-z_]{1,32}")
@@ -285,21 +284,22 @@ class Privileged:
         """See :func:`containerhost.linux.freezer.thaw_left`."""
         freezer.thaw_left()
 
-    def fence_block(self, pid: int, path: str, number: tuple[int, int]) -> None:
-        """Keep the processes of the container of process ``pid`` from opening its block node ``path``."""
-        device = (int(number[0]), int(number[1]))
-        in_container(pid, lambda: blocknodes.fence(int(pid), check(NODE, path), device))
+    def fence_block(self, server: int, container: str, device: str, number: tuple[int, int]) -> None:
+        """See :func:`containerhost.storage.blocknodes.fence`."""
+        blocknodes.fence(int(server), check(CONTAINER, container), str(device), (int(number[0]), int(number[1])))
 
-    def restore_block(self, pid: int, path: str, number: tuple[int, int], mode: int) -> None:
-        device = (int(number[0]), int(number[1]))
-        in_container(pid, lambda: blocknodes.restore(int(pid), check(NODE, path), device, int(mode)))
+    def restore_block(self, server: int, container: str, device: str, pid: int, number: tuple[int, int], mode: int
+                      ) -> None:
+        blocknodes.restore(int(server), check(CONTAINER, container), int(pid), str(device),
+                           (int(number[0]), int(number[1])), int(mode))
 
-    def block_users(self, pid: int, path: str, number: tuple[int, int]) -> tuple[str, ...]:
+    def block_users(self, server: int, container: str, device: str, pid: int, number: tuple[int, int]
+                    ) -> tuple[str, ...]:
         """Return what of the container uses the block device, in words: processes and mounts. The container is frozen
         meanwhile."""
-        device = (int(number[0]), int(number[1]))
-        node = in_container(pid, lambda: blocknodes.inode(int(pid), check(NODE, path), device))
-        return deviceusers.users_in(int(pid), lambda member: blocknodes.use(member, node, device))
+        numbers = (int(number[0]), int(number[1]))
+        node = blocknodes.inode(int(server), check(CONTAINER, container), str(device), numbers)
+        return deviceusers.users_in(int(pid), lambda member: blocknodes.use(member, node, numbers))
 
     def apparent_size(self, server: int, pool: str, container: str, timeout: float) -> int | None:
         """See :func:`containerhost.storage.apparentsize.measure`."""

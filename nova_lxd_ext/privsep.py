@@ -163,14 +163,16 @@ class Helper(Privileged):
     def thaw_left(self) -> None:
         act("thaw_left")
 
-    def fence_block(self, pid: int, path: str, number: tuple[int, int]) -> None:
-        act("fence_block", pid, path, list(number))
+    def fence_block(self, server: int, container: str, device: str, number: tuple[int, int]) -> None:
+        act("fence_block", server, container, device, list(number))
 
-    def restore_block(self, pid: int, path: str, number: tuple[int, int], mode: int) -> None:
-        act("restore_block", pid, path, list(number), mode)
+    def restore_block(self, server: int, container: str, device: str, pid: int, number: tuple[int, int], mode: int
+                      ) -> None:
+        act("restore_block", server, container, device, pid, list(number), mode)
 
-    def block_users(self, pid: int, path: str, number: tuple[int, int]) -> tuple[str, ...]:
-        return tuple(act("block_users", pid, path, list(number)))
+    def block_users(self, server: int, container: str, device: str, pid: int, number: tuple[int, int]
+                    ) -> tuple[str, ...]:
+        return tuple(act("block_users", server, container, device, pid, list(number)))
 
     def mount_memory(self, name: str, size: int) -> None:
         act("mount_memory", name, size)

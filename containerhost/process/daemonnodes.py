@@ -43,7 +43,7 @@ def fence(server: int, container: str, pid: int, leaving: Collection[str]) -> No
     :param leaving: names of the devices
     :raises HostActionFailed: a node can still be opened
     """
-    with _opened(server, container) as directory:
+    with opened(server, container) as directory:
         if directory is None:
             raise HostActionFailed(f"the daemon has no nodes of container {container} where it keeps them, so none can "
                                    "be made unusable: stop the container, then try again")
@@ -71,7 +71,7 @@ def restore(server: int, container: str, pid: int, modes: Mapping[str, int]) -> 
     :param modes: of the nodes, by the name of the device
     :raises HostActionFailed: a node cannot be restored
     """
-    with _opened(server, container) as directory:
+    with opened(server, container) as directory:
         if directory is None:
             return
         nodes = numbers(directory)
@@ -101,7 +101,7 @@ def forget(server: int, container: str, pid: int, known: Collection[str]) -> int
     :param known: names of the devices it knows of; what they have too stays
     :returns: how many were removed
     """
-    with _opened(server, container) as directory:
+    with opened(server, container) as directory:
         if directory is None:
             return 0
         nodes = {name: (*parted(name), number) for name, number in numbers(directory).items() if owner(name)}
@@ -140,7 +140,7 @@ def number_of(status: os.stat_result) -> Number | None:
 
 
 @contextlib.contextmanager
-def _opened(server: int, container: str) -> Iterator[Directory | None]:
+def opened(server: int, container: str) -> Iterator[Directory | None]:
     """Open the directory of a container's nodes; None where it had no device yet.
 
     :raises HostActionFailed: as the block does, or the kernel refuses

@@ -12,45 +12,49 @@ from collections.abc import Iterator
 
 from containerhost.errors import HostActionFailed
 from containerhost.linux.files import closing
-from containerhost.process import openfiles
-from containerhost.process.processes import name, open_directory
+from containerhost.process import daemonnodes, openfiles
+from containerhost.process.processes import name
 
 Number = tuple[int, int]
 Inode = tuple[str, str]  # as /proc/<pid>/maps writes device and inode
 
 
 class NodeMissing(HostActionFailed):
-    """The container has hidden the node, or it is another one."""
+    """The daemon has no such node for the container."""
 
 
-def fence(pid: int, path: str, number: Number) -> None:
+def fence(server: int, container: str, device: str, number: Number) -> None:
     """Let nobody in the container open the node any more.
 
-    :param pid: the container's first process
-    :param path: of the node in the container
+    :param server: the daemon's process
+    :param container: as the daemon calls its directory
+    :param device: as the daemon calls it
     :param number: major and minor of the device it must be
     :raises NodeMissing:
     """
-    with opened(pid, path, number) as fd:
+    with opened(server, container, device, number) as fd:
         place = f"/proc/self/fd/{fd}"
         os.chown(place, 0, 0)  # first: its owner may change its mode
         os.chmod(place, 0)
 
 
-def restore(pid: int, path: str, number: Number, mode: int) -> None:
-    """Give a fenced node back to the container's root; nothing when it has been taken away."""
-    with contextlib.suppress(NodeMissing), opened(pid, path, number) as fd:
+def restore(server: int, container: str, pid: int, device: str, number: Number, mode: int) -> None:
+    """Give a fenced node back to the container's root; nothing when the daemon has taken it away.
+
+    :param pid: the container's first process
+    """
+    with contextlib.suppress(NodeMissing), opened(server, container, device, number) as fd:
         place = f"/proc/self/fd/{fd}"
         os.chown(place, root_of(pid, "uid_map"), root_of(pid, "gid_map"))
         os.chmod(place, mode & 0o777)
 
 
-def inode(pid: int, path: str, number: Number) -> Inode:
+def inode(server: int, container: str, device: str, number: Number) -> Inode:
     """Return the node's own device and inode.
 
     :raises NodeMissing:
     """
-    with opened(pid, path, number) as fd:
+    with opened(server, container, device, number) as fd:
         status = os.fstat(fd)
     return f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}", str(status.st_ino)
 
@@ -65,28 +69,19 @@ def use(pid: int, node: Inode, number: Number) -> str | None:
 
 
 @contextlib.contextmanager
-def opened(pid: int, path: str, number: Number) -> Iterator[int]:
-    """Open the node itself, not the device behind it. Every component of the path is the tenant's, so no link is
-    followed."""
-    *steps, last = path.strip("/").split("/")
-    directory = open_directory(pid, tuple(steps))
-    try:
-        if directory is None:
-            raise FileNotFoundError
-        fd = os.open(last, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-    except OSError as error:
-        raise NodeMissing(f"process {pid} sees no {path}: its container has hidden it; stop the container, then try "
-                          "again") from error
-    finally:
-        if directory is not None:
-            os.close(directory)
-    with closing(fd):
-        status = os.fstat(fd)
-        if not stat.S_ISBLK(status.st_mode) or (os.major(status.st_rdev), os.minor(status.st_rdev)) != tuple(number):
-            raise NodeMissing(f"what process {pid} sees as {path} is not block device {number[0]}:{number[1]}")
-        if status.st_dev == os.stat("/dev").st_dev:  # to give it away would be to give the host's disk to a user
-            raise HostActionFailed(f"what process {pid} sees as {path} is the host's own node, not one of a container")
-        yield fd
+def opened(server: int, container: str, device: str, number: Number) -> Iterator[int]:
+    """Open the daemon's node itself, not the device behind it. What the container shows at its path may be another one,
+    also of the same device: one that was taken away and is bound there again."""
+    with daemonnodes.opened(server, container) as directory:
+        file = next((file for file in (directory.names() if directory else ()) if file.startswith(daemonnodes.KIND)
+                     and daemonnodes.parted(file)[0] == device), None)
+        if directory is None or file is None:
+            raise NodeMissing(f"the daemon has no node of device {device} of container {container}")
+        with closing(os.open(file, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory.fd)) as fd:
+            status = os.fstat(fd)
+            if not stat.S_ISBLK(status.st_mode) or number != (os.major(status.st_rdev), os.minor(status.st_rdev)):
+                raise NodeMissing(f"{directory.path / file} is not block device {number[0]}:{number[1]}")
+            yield fd
 
 
 def root_of(pid: int, file: str) -> int:

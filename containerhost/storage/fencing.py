@@ -10,10 +10,10 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from containerhost.errors import DeviceInUse, HostActionFailed
+from containerhost.errors import DeviceInUse, EngineError, HostActionFailed
 from containerhost.linux import files, records
 from containerhost.privileged import Privileged
 from containerhost.process.processes import Process
@@ -22,13 +22,26 @@ from containerhost.spec import BlockDevice
 LOG = logging.getLogger(__name__)
 
 RECORD = ".fenced"
-VERSION = 2  # of the records
+VERSION = 3  # of the records
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """:ivar container: its name
+    :ivar directory: as the daemon calls that of the container's nodes
+    :ivar device: as the daemon calls it
+    """
+
+    container: str
+    directory: str
+    device: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Fenced:
     """:ivar by: who fences it
     :ivar container: the container's first process
+    :ivar node: None in a record of a release that knew the node by its path in the container
     :ivar number: major and minor of the device
     :ivar mode: of the node before
     """
@@ -38,6 +51,7 @@ class Fenced:
     path: str
     number: tuple[int, int]
     mode: int
+    node: Node | None = None
 
     @classmethod
     def parse(cls, text: str) -> "Fenced":
@@ -49,35 +63,37 @@ class Fenced:
         records.version(data)
         major, minor = data["number"]
         return cls(Process(**data["by"]), Process(**data["container"]), str(data["path"]), (int(major), int(minor)),
-                   int(data["mode"]))
+                   int(data["mode"]), Node(**data["node"]) if "node" in data else None)
 
 
 @contextlib.contextmanager
-def fenced(root: Privileged, directory: Path, pid: int, disk: BlockDevice, mode: int) -> Iterator[None]:
-    """Fence the device: while the block runs no process in the container can open it; afterwards, if it is still there,
-    its root can.
+def fenced(root: Privileged, directory: Path, server: int, node: Node, pid: int, disk: BlockDevice, mode: int
+           ) -> Iterator[None]:
+    """Fence the device: while the block runs no process in the container can open it; afterwards, if the daemon still
+    has it for the container, its root can.
 
     :param directory: keeps the records
+    :param server: the daemon's process
     :param pid: the container's first process
     :param mode: of the node in the container
     :raises DeviceInUse: a process has it open, mapped or mounted; nothing was changed
-    :raises HostActionFailed: the container has hidden the node
+    :raises HostActionFailed: the daemon has no such node
     """
     number = number_of(disk.source)
     if number is None:
         # The device is gone from the host: nothing can use it any more.
         yield
         return
-    with recorded(directory, Fenced(Process.of(os.getpid()), Process.of(pid), disk.path, number, mode)):
+    with recorded(directory, Fenced(Process.of(os.getpid()), Process.of(pid), disk.path, number, mode, node)):
         try:
-            root.fence_block(pid, disk.path, number)
-            users = root.block_users(pid, disk.path, number)
+            root.fence_block(server, node.directory, node.device, number)
+            users = root.block_users(server, node.directory, node.device, pid, number)
             if users:
                 raise DeviceInUse(f"{disk.path} is in use by {', '.join(users)}: unmount it and end what uses it, then "
                                   "try again")
             yield
         finally:
-            root.restore_block(pid, disk.path, number, mode)
+            root.restore_block(server, node.directory, node.device, pid, number, mode)
 
 
 @contextlib.contextmanager
@@ -97,9 +113,11 @@ def recorded(directory: Path, fenced: Fenced) -> Iterator[None]:
     record.unlink(missing_ok=True)
 
 
-def restore_all(root: Privileged, directory: Path) -> tuple[str, ...]:
+def restore_all(root: Privileged, directory: Path, settled: Callable[[str], int]) -> tuple[str, ...]:
     """Restore every node that a killed process left fenced. Idempotent; what a live process fences is left alone.
 
+    :param settled: waits until the daemon changes a container no more: it may be taking the device away; returns the
+        daemon's process
     :returns: complaints, one for each record that could not be used
     """
     complaints = []
@@ -111,9 +129,12 @@ def restore_all(root: Privileged, directory: Path) -> tuple[str, ...]:
             if fenced.container.lives:
                 LOG.warning("%s was left fenced in the container of process %d: it is usable again", fenced.path,
                             fenced.container.pid)
-                root.restore_block(fenced.container.pid, fenced.path, fenced.number, fenced.mode)
+                if (node := fenced.node) is None:
+                    raise HostActionFailed("a release before this one made it unusable")
+                root.restore_block(settled(node.container), node.directory, node.device, fenced.container.pid,
+                                   fenced.number, fenced.mode)
             record.unlink(missing_ok=True)
-        except (HostActionFailed, OSError, ValueError, TypeError, KeyError) as error:
+        except (HostActionFailed, EngineError, OSError, ValueError, TypeError, KeyError) as error:
             complaints.append(f"a block device may be unusable in its container until that restarts: {record}: {error}")
     return tuple(complaints)
 

@@ -49,7 +49,7 @@ class DeviceNodes:
         if pid is None or not leaving:
             yield
             return
-        self._privileged.fence_nodes(*self._place(name), pid, sorted(leaving))
+        self._privileged.fence_nodes(*self.place(name), pid, sorted(leaving))
         try:
             yield
         except (errors.EngineUnavailable, errors.EngineTimeout):
@@ -64,13 +64,13 @@ class DeviceNodes:
         pid = self._engine.pid(name) if having else None
         if pid is not None:
             modes = {key: int(device.get("mode", DEFAULT_MODE), 8) for key, device in having.items()}
-            self._privileged.restore_nodes(*self._place(name), pid, modes)
+            self._privileged.restore_nodes(*self.place(name), pid, modes)
 
     def forget(self, name: str, pid: int, known: list[str]) -> bool:
         """Remove the nodes of devices that LXD does not know of; whether there were any."""
-        return self._privileged.forget_nodes(*self._place(name), pid, known) > 0
+        return self._privileged.forget_nodes(*self.place(name), pid, known) > 0
 
-    def _place(self, name: str) -> tuple[int, str]:
+    def place(self, name: str) -> tuple[int, str]:
         """Return the daemon's process, and what it calls the directory of a container's nodes."""
         client = self._engine.client
         project = client.settings.project or DEFAULT_PROJECT

@@ -30,7 +30,7 @@ from containerhost.process.processes import NoAnswer, began, is_still
 from containerhost.rollback import Rollback
 from containerhost.spec import PROCESSES, BlockDevice, ContainerSpec, Part, grants_of
 from containerhost.storage.blocknodes import NodeMissing
-from containerhost.storage.fencing import fenced, restore_all
+from containerhost.storage.fencing import Node, fenced, restore_all
 from containerhost.sysfs import Host
 
 LOG = logging.getLogger(__name__)
@@ -388,7 +388,10 @@ class LxdEngine:
             return
         mine.add((pid, disk.path))
         try:
-            with fenced(self._privileged, self._fences, pid, disk, int(config.BLOCK_MODE, 8)):
+            (device,) = config.devices_of(disk, self.client.extensions)
+            server, directory = self.nodes.place(name)
+            with fenced(self._privileged, self._fences, server, Node(name, directory, device), pid, disk,
+                        int(config.BLOCK_MODE, 8)):
                 yield
         finally:
             mine.discard((pid, disk.path))
@@ -398,7 +401,11 @@ class LxdEngine:
 
         :returns: complaints
         """
-        return restore_all(self._privileged, self._fences)
+        def settled(name: str) -> int:
+            self.await_changes(name)
+            return self.nodes.place(name)[0]
+
+        return restore_all(self._privileged, self._fences, settled)
 
     def update_devices(self, name: str, parts: Sequence[Part]) -> None:
         """Let a stopped container have exactly these parts, as they are called now: after a restart of the host,

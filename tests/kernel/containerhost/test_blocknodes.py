@@ -6,13 +6,14 @@ import os
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import fixtures
 import testtools
 
 from containerhost.errors import HostActionFailed
 from containerhost.privileged import Privileged
-from containerhost.process import openfiles, processes
+from containerhost.process import daemonnodes, openfiles, processes
 from containerhost.storage import blocknodes
 from containerhost.storage.blocknodes import NodeMissing
 
@@ -20,22 +21,49 @@ OWN = os.getpid()
 
 
 class NodeTest(testtools.TestCase):
+    """Block nodes in the directory of a daemon."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        home = Path(self.useFixture(fixtures.TempDir()).path)
+        self.useFixture(fixtures.MockPatchObject(daemonnodes, "home", lambda server: str(home)))
+        self.directory = home / "devices/c1"
+        self.directory.mkdir(parents=True)
+        self.node = self.directory / "unix.block--v.dev-vdb"
+        os.mknod(self.node, stat.S_IFBLK | 0o600, os.makedev(7, 200))
+
+    def mode(self) -> int:
+        return stat.S_IMODE(self.node.stat().st_mode)
+
+    def test_fenced_and_restored_with_every_place_where_it_is_bound(self) -> None:
+        os.link(self.node, self.directory / "bound")
+        blocknodes.fence(1, "c1", "block-v", (7, 200))
+        self.assertEqual(0, stat.S_IMODE((self.directory / "bound").stat().st_mode))
+        blocknodes.restore(1, "c1", OWN, "block-v", (7, 200), 0o600)
+        self.assertEqual(0o600, self.mode())
+        self.assertEqual(str(self.node.stat().st_ino), blocknodes.inode(1, "c1", "block-v", (7, 200))[1])
+
+    def test_what_the_daemon_has_taken_away_stays_fenced(self) -> None:
+        blocknodes.fence(1, "c1", "block-v", (7, 200))
+        self.node = self.node.rename(self.directory / "bound")
+        blocknodes.restore(1, "c1", OWN, "block-v", (7, 200), 0o600)
+        self.assertEqual(0, self.mode())
+
     def test_what_is_not_the_device_is_touched_by_nobody(self) -> None:
-        before = os.stat("/dev/null").st_mode
-        for path in ("/dev/null", "/dev/no-such-device", "/no/such/directory"):
-            for action in (lambda path=path: blocknodes.fence(OWN, path, (7, 0)),
-                           lambda path=path: blocknodes.inode(OWN, path, (7, 0))):
-                self.assertRaises(NodeMissing, action)
-            blocknodes.restore(OWN, path, (7, 0), 0o600)
-        self.assertEqual(before, os.stat("/dev/null").st_mode)
+        os.symlink(self.node, self.directory / "unix.link.dev-vdc")
+        for container, device, number in (("c1", "block-v", (7, 0)), ("c1", "other", (7, 200)),
+                                          ("c2", "block-v", (7, 200)), ("c1", "link", (7, 200))):
+            for action in (blocknodes.fence, blocknodes.inode):
+                self.assertRaises(NodeMissing, action, 1, container, device, number)
+            blocknodes.restore(1, container, OWN, device, number, 0o666)
+        self.assertEqual(0o600, self.mode())
 
     def test_a_helper_takes_no_other_path(self) -> None:
         root = Privileged()
-        for path in ("/etc/shadow", "/dev/../etc/shadow", "/dev/a/b", "dev/vdb"):
-            for action in (lambda path=path: root.fence_block(OWN, path, (7, 0)),
-                           lambda path=path: root.restore_block(OWN, path, (7, 0), 0o600),
-                           lambda path=path: root.block_users(OWN, path, (7, 0))):
-                self.assertRaises(HostActionFailed, action)
+        for container in ("..", "a/b", ""):
+            for action, more in ((root.fence_block, ((7, 200),)), (root.block_users, (OWN, (7, 200))),
+                                 (root.restore_block, (OWN, (7, 200), 0o600))):
+                self.assertRaises(HostActionFailed, action, 1, container, "block-v", *more)
         for source in ("/etc/shadow", "/dev/../etc/shadow"):
             self.assertRaises(HostActionFailed, root.copy_block, source, "/dev/sda", 0, 1)
 
