@@ -94,13 +94,13 @@ class LXDDriver(unsupported.UnsupportedMethods):
         self._backend.recovery.recover(self._nodename, instances)
         self._backend.lifecycle.end_interrupted_boots(context, instances)
         orphans.report(self._backend.states.all(), instances)
-        return instances
+        return self._backend.recovery.queue_reboots(context, instances)
 
     # Servers
 
     @translated()
     def get_info(self, instance: objects.Instance, use_cache: bool = True) -> InstanceInfo:
-        return self._backend.states.info(instance, use_cache)
+        return self._backend.states.power(instance, use_cache)
 
     @translated()
     def list_instances(self) -> list[str]:
@@ -185,6 +185,8 @@ class LXDDriver(unsupported.UnsupportedMethods):
     def reboot(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None, reboot_type: str,
                block_device_info: Any = None, bad_volumes_callback: Any = None, accel_info: Any = None,
                share_info: Any = None) -> None:
+        if reboot_type == "HARD":
+            self._backend.rescue.abandon(instance)
         self._backend.power.reboot(context, instance, RequestedResources.of(network_info, block_device_info,
                                                                             accel_info),
                                    soft=reboot_type == "SOFT")

@@ -244,6 +244,13 @@ class Service:
             LOG.info("Container %s was changed by somebody else meanwhile", member.key)
             self._changes.forget(member.key)
             return member
+        if wanted is not None and self._is_short(member, step, wanted):
+            LOG.info("Container %s was to have fewer cores than it can have now: it keeps its size", member.key)
+            if step.applying:  # the engine may have made the change: it is undone
+                size = Size(member.cores or wanted.cores, member.memory)
+                step = dataclasses.replace(step, document=member.coming(size))
+            else:
+                wanted = None
         if step.applying or member.document == step.document:
             return member if self._changes.is_resting(member.key) else self._apply(member, step, "recovered")
         if wanted is None or not member.loses(wanted):
@@ -300,6 +307,11 @@ class Service:
         return changed
 
     # Steps
+
+    def _is_short(self, member: Member, step: Step, wanted: Size) -> bool:
+        """Return whether a change would leave less than its least to a container for which there is more by now."""
+        return member.document != step.document and len(self._promised(member.key)) < min(
+            member.claim.cores.least, len(wanted.cores))
 
     def _promised(self, key: str) -> frozenset[int]:
         step = self.steps.get(key)

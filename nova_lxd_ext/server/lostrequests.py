@@ -23,6 +23,7 @@ WITHOUT_TASK = frozenset({
     instance_actions.DETACH_SHARE, instance_actions.TRIGGER_CRASH_DUMP,
     instance_actions.NOVA_MANAGE_REFRESH_VOLUME_ATTACHMENT})
 PREFIX = "compute_"
+FAILED = "Error"  # nova's result of an event
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,12 +32,20 @@ class Lost:
     :ivar methods: nova-compute's methods (``resize_instance``) that began on this host and did not end
     :ivar others: the methods that began on other hosts, or ended
     :ivar ended: those of them that ended
+    :ivar failed: those of them that ended with an error
     """
 
     action: objects.InstanceAction | None
     methods: frozenset[str]
     others: frozenset[str]
     ended: frozenset[str]
+    failed: frozenset[str] = frozenset()
+
+    @property
+    def is_unbegun(self) -> bool:
+        """Return whether no host has begun the request: it waits in a queue, or nova-compute was killed between the
+        queue and the first event."""
+        return self.action is not None and not self.methods and not self.others
 
     def context(self, instance: objects.Instance) -> Any:
         """Return an administrator's context of the request itself, so that nova adds what follows to the same
@@ -57,7 +66,9 @@ def of(context: Any, uuid: str, host: str) -> Lost:
     events = [event for event in objects.InstanceActionEventList.get_by_action(context, action.id)
               if event.event.startswith(PREFIX)]
     lost = methods(event for event in events if event.host == host and event.finish_time is None)
-    return Lost(action, lost, methods(events) - lost, methods(event for event in events if event.finish_time))
+    ended = [event for event in events if event.finish_time]
+    return Lost(action, lost, methods(events) - lost, methods(ended),
+                methods(event for event in ended if event.result == FAILED))
 
 
 def latest_task(context: Any, uuid: str) -> objects.InstanceAction | None:

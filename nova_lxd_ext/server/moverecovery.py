@@ -26,6 +26,7 @@ from nova_lxd_ext.server.recoverysteps import SECOND_REQUESTS, Step
 
 LOG = logging.getLogger(__name__)
 
+CONFIRMING = "confirming"  # nova's status of a migration
 ATTRIBUTES = ["metadata", "system_metadata", "flavor", "migration_context", "info_cache"]
 
 
@@ -43,8 +44,8 @@ class MoveRecovery:
         match step:
             case Step.FORGET_MOVE:
                 where = "" if is_at_home(move) else " and host"
-                record_outcome(context, instance, lost, f"the server keeps its old size{where}")
                 self._forget(context, instance, move)
+                record_outcome(context, instance, lost, f"the server keeps its old size{where}")
             case Step.UNDO_MOVE:
                 self._undo(context, instance, move, lost)
             case Step.FINISH_MOVE:
@@ -56,38 +57,44 @@ class MoveRecovery:
 
     @staticmethod
     def unbegun(context: Any, host: str, uuid: str, move: objects.Migration) -> tuple[objects.Instance, Lost] | None:
-        """Return the server whose move waits for a second request on this host that has not begun; None where none
-        does."""
+        """Return the server whose move waits for a request on this host that has not begun; None where none does."""
         try:
             instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=ATTRIBUTES)
         except exception.InstanceNotFound:
             return None
-        second = SECOND_REQUESTS.get(instance.task_state)
-        if second is None or getattr(move, second.host) != host or not is_under_way(instance, move):
+        if not is_under_way(instance, move):
             return None
         lost = lostrequests.of(context, uuid, host)
-        begun = lost.methods | lost.others
-        return (instance, lost) if second.first in lost.ended and second.method not in begun else None
+        second = SECOND_REQUESTS.get(instance.task_state)
+        waits = (second is not None and getattr(move, second.host) == host and second.first in lost.ended
+                 and second.method not in lost.methods | lost.others)
+        confirms = move.status == CONFIRMING and instance.task_state is None and move.source_compute == host
+        reverts = instance.task_state == task_states.RESIZE_REVERTING and move.dest_compute == host
+        return (instance, lost) if waits or (lost.is_unbegun and (confirms or reverts)) else None
 
-    def send_second(self, instance: objects.Instance, lost: Lost, move: objects.Migration) -> None:
+    def send_again(self, context: Any, instance: objects.Instance, lost: Lost, move: objects.Migration) -> None:
         LOG.warning("A request was lost (task state %s): it is sent once more", instance.task_state, instance=instance)
         if instance.task_state == task_states.RESIZE_MIGRATED:
             self._finish(instance, move, lost)
+        elif instance.task_state is None:
+            self._confirm(context, instance, move, lost)
+        elif lost.is_unbegun:
+            self._revert(instance, move, lost)
         else:
             self._requests().finish_revert_resize(lost.context(instance), instance, move, move.source_compute,
                                                   request_spec(lost.context(instance), instance))
 
     def _undo(self, context: Any, instance: objects.Instance, move: objects.Migration, lost: Lost) -> None:
         """Let nova revert the move as a user would: both hosts release what they have claimed for the new size."""
-        record_outcome(context, instance, lost, "the server keeps its old size and host")
         if instance.migration_context is None or (instance.task_state == task_states.RESIZE_PREP
                                                   and is_at_home(move)):
             self._forget(context, instance, move)
-            return
-        save(instance, old_flavor=instance.flavor, task_state=task_states.RESIZE_REVERTING)
-        set_status(move, "reverting")
-        self._requests().revert_resize(lost.context(instance), instance, move, move.dest_compute,
-                                       resize_request_spec(context, instance))
+        else:
+            save(instance, old_flavor=instance.flavor, task_state=task_states.RESIZE_REVERTING)
+            set_status(move, "reverting")
+            self._requests().revert_resize(lost.context(instance), instance, move, move.dest_compute,
+                                           resize_request_spec(context, instance))
+        record_outcome(context, instance, lost, "the server keeps its old size and host")
 
     def _forget(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
         """Drop a migration that has changed nothing of the server yet."""

@@ -6,11 +6,11 @@ A request that this host had begun is sent once more where all its steps can be 
 a tenant's image, say, is readable with the tenant's token only, which is gone. Requests that are sent wait in this
 host's own queue until nova-compute takes requests. There the second request of a resize or revert may wait already, or
 nova-compute was killed between the queue and its first event: it is sent once more when it has not begun for a while.
-A rebuild that has not begun may wait as long, and is ended then.
+Any other request that has not begun may wait as long, and is ended then.
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nova import context as nova_context
@@ -23,12 +23,12 @@ from nova_lxd_ext.hardware.placedclaims import UNCLAIMED
 from nova_lxd_ext.server import lostrequests, recoverysteps
 from nova_lxd_ext.server.incoming import OVER
 from nova_lxd_ext.server.lifecycle import Lifecycle
-from nova_lxd_ext.server.moverecovery import ATTRIBUTES, MoveRecovery
+from nova_lxd_ext.server.moverecovery import ATTRIBUTES, CONFIRMING, MoveRecovery
 from nova_lxd_ext.server.power import Power
-from nova_lxd_ext.server.recoveryrecords import is_deleted, is_in_flight, leave_host, log_errors
+from nova_lxd_ext.server.recoveryrecords import is_deleted, is_in_flight, leave_host, log_errors, save
 from nova_lxd_ext.server.recoverysteps import SECOND_REQUESTS, Step
 from nova_lxd_ext.server.states import States
-from nova_lxd_ext.server.taskrecovery import TaskRecovery
+from nova_lxd_ext.server.taskrecovery import TaskRecovery, is_failed
 
 LOG = logging.getLogger(__name__)
 
@@ -49,6 +49,7 @@ class Recovery:
         self._states = states
         self._await_changes = await_changes
         self._placement = placement
+        self._requests = requests
         self._moves = MoveRecovery(lifecycle, requests, placement)
         self._tasks = TaskRecovery(states, lifecycle, power, requests, placement)
         self._later: threading.Timer | None = None
@@ -75,7 +76,11 @@ class Recovery:
         context = nova_context.get_admin_context()
         moves = {move.instance_uuid: move for move in latest_moves(context, host)}
         mine = {instance.uuid: instance for instance in instances}
-        self._look_again(host, self._unbegun(context, host, moves, mine))
+        unplaced = self._tasks.unplaced(context)
+        self._look_again(host, self._unbegun(context, host, moves, mine, unplaced))
+        for instance in unplaced:
+            with log_errors(instance.uuid):
+                self._tasks.recover_unplaced(context, host, instance)
         for uuid, move in moves.items():
             if uuid not in mine:
                 with log_errors(uuid):
@@ -88,52 +93,79 @@ class Recovery:
             self._free_allocations(context, host, mine)
 
     def _unbegun(self, context: Any, host: str, moves: Mapping[str, objects.Migration],
-                 mine: Mapping[str, objects.Instance]) -> Collection[str]:
-        """Return the servers of which a request may wait in this host's queue."""
-        unbegun = set()
+                 mine: Mapping[str, objects.Instance], unplaced: Iterable[objects.Instance]) -> Mapping[str, str]:
+        """Return the servers of which a request may wait in this host's queue, with the ids of the requests."""
+        unbegun: dict[str, str] = {}
         for uuid, move in moves.items():
-            if uuid not in mine or mine[uuid].task_state in SECOND_REQUESTS:
+            if uuid not in mine or mine[uuid].task_state in SECOND_REQUESTS or move.status == CONFIRMING:
                 with log_errors(uuid):
-                    if self._moves.unbegun(context, host, uuid, move):
-                        unbegun.add(uuid)
-        for uuid, instance in mine.items():
-            with log_errors(uuid):
-                if self._tasks.await_rebuild(context, host, instance):
-                    unbegun.add(uuid)
+                    found = self._moves.unbegun(context, host, uuid, move)
+                    if found and found[1].action:
+                        unbegun[uuid] = found[1].action.request_id
+        for instance in (*mine.values(), *(each for each in unplaced if self._allocates(context, host, each))):
+            with log_errors(instance.uuid):
+                if request := self._tasks.await_request(context, host, instance):
+                    unbegun[instance.uuid] = request
         return unbegun
+
+    def _allocates(self, context: Any, host: str, instance: objects.Instance) -> bool:
+        """Return whether the server has resources of this host in Placement."""
+        with log_errors(instance.uuid):
+            providers = self._placement().get_allocations_for_consumer(context, instance.uuid)
+            return any(node.uuid in providers for node in objects.ComputeNodeList.get_all_by_host(context, host))
+        return False
 
     def stop(self) -> None:
         """Send nothing any more."""
         if self._later is not None:
             self._later.cancel()
 
-    def _look_again(self, host: str, uuids: Collection[str]) -> None:
+    def _look_again(self, host: str, unbegun: Mapping[str, str]) -> None:
         """Schedule another look for requests that have not begun, and cancel the previous one.
 
-        :param uuids: of servers of which a request has not begun
+        :param unbegun: ids of the requests, by uuid of the server
         """
         self.stop()
-        if uuids:
-            self._later = threading.Timer(QUEUE_TIMEOUT, self._end_unbegun, (host, uuids))
+        if unbegun:
+            self._later = threading.Timer(QUEUE_TIMEOUT, self._end_unbegun, (host, unbegun))
             self._later.daemon = True
             self._later.start()
 
-    def _end_unbegun(self, host: str, uuids: Collection[str]) -> None:
+    def _end_unbegun(self, host: str, unbegun: Mapping[str, str]) -> None:
         context = nova_context.get_admin_context()
-        with log_errors(", ".join(sorted(uuids))):
+        with log_errors(", ".join(sorted(unbegun))):
             for move in latest_moves(context, host):
-                if move.instance_uuid in uuids:
+                if move.instance_uuid in unbegun:
                     with log_errors(move.instance_uuid):
                         found = self._moves.unbegun(context, host, move.instance_uuid, move)
                         if found:
-                            self._moves.send_second(*found, move)
-        for uuid in uuids:
+                            self._moves.send_again(context, *found, move)
+        for uuid, request in unbegun.items():
             with log_errors(uuid):
-                self._tasks.end_rebuild(context, host, uuid)
+                self._tasks.end_unbegun(context, host, uuid, request)
+
+    def queue_reboots(self, context: Any, instances: objects.InstanceList) -> objects.InstanceList:
+        """Put reboots that nova would repeat at its start into this host's queue: one that fails would end the start.
+
+        :returns: the other servers
+        """
+        others = []
+        for instance in instances:
+            with log_errors(instance.uuid):
+                kind = self._tasks.pending_reboot(instance)
+                if kind is not None:
+                    self._requests().reboot_instance(lostrequests.of(context, instance.uuid, instance.host
+                                                                     ).context(instance), instance, None, kind)
+                    continue
+            others.append(instance)
+        return objects.InstanceList(context, objects=others)
 
     def _recover_here(self, context: Any, host: str, instance: objects.Instance, move: objects.Migration | None
                       ) -> None:
         lost = lostrequests.of(context, instance.uuid, host)
+        if is_failed(instance, lost):
+            save(instance, task_state=None)
+            return
         if lost.methods and instance.task_state is not None:
             LOG.warning("nova-compute ended during %s (task state %s): it is finished or undone",
                         ", ".join(sorted(lost.methods)), instance.task_state, instance=instance)
@@ -153,6 +185,8 @@ class Recovery:
         except exception.InstanceNotFound:
             return
         lost = lostrequests.of(context, uuid, host)
+        if is_failed(instance, lost):
+            save(instance, task_state=None)
         if not lost.methods:
             return
         LOG.warning("nova-compute ended during %s of a server that is on %s: it is finished or undone",
@@ -177,9 +211,6 @@ class Recovery:
             foreign = set(info.allocations) - set(mine)
             if not foreign:
                 continue
-            for uuid in foreign:
-                with log_errors(uuid):
-                    self._tasks.recover_unplaced(context, host, uuid)
             # With a server nova marks its moves as deleted, too.
             for move in objects.MigrationList.get_by_filters(context.elevated(read_deleted="yes"),
                                                              {"uuid": list(foreign)}):

@@ -41,7 +41,8 @@ def log_errors(uuid: str) -> Iterator[None]:
 
 
 def record_outcome(context: Any, instance: objects.Instance, lost: Lost, outcome: str) -> None:
-    """Record the outcome as the server's fault and as the end of the action that was lost."""
+    """Record the outcome as the server's fault and as the end of the action that was lost. The last step of a recovery:
+    of an action that has ended, nothing is tried again."""
     error = Killed(host=known.host(), outcome=outcome)
     LOG.warning("%s", error, instance=instance)
     compute_utils.add_instance_fault_from_exc(context, instance, error)
@@ -52,8 +53,8 @@ def record_outcome(context: Any, instance: objects.Instance, lost: Lost, outcome
 
 
 def fail(context: Any, instance: objects.Instance, lost: Lost, outcome: str) -> None:
-    record_outcome(context, instance, lost, outcome)
     save(instance, vm_state=vm_states.ERROR, task_state=None)
+    record_outcome(context, instance, lost, outcome)
 
 
 def leave_host(instance: objects.Instance) -> None:

@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from nova import exception, objects
-from nova.compute import vm_states
+from nova.compute import task_states, vm_states
 from oslo_config import cfg
 from oslo_log import log as logging
 
 from containerhost import errors
 from containerhost.devices.scan import HostView
-from containerhost.engines import Engine
+from containerhost.engines import Engine, Status
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec, RescueMount
 from nova_lxd_ext.access import password as passwords
@@ -76,18 +76,27 @@ class Rescue:
         self._bring_back(instance)
         self._power.on(context, instance, requested)
 
+    def abandon(self, instance: objects.Instance) -> None:
+        """Let a server that nova does not have as rescued be its own container again. Does nothing where it is."""
+        if instance.vm_state != vm_states.RESCUED and self._states.aside_of(instance) is not None:
+            self._bring_back(instance)
+
     def reconcile(self, instances: Iterable[objects.Instance]) -> None:
         """Finish or undo, at the driver's start, what a killed nova-compute left half done.
 
         A rescue that nova does not know of did not happen. Where the rescuing container is gone, unrescuing goes on.
+        One that runs stays, unless it was just made for a rescue that nova-compute did not finish: nova may have set a
+        server to ERROR that is rescued.
 
         :param instances: the servers of this host
         """
-        names = {state.name for state in self._states.all()}
+        containers = {state.name: state.status for state in self._states.all()}
         known = {instance.name: instance for instance in instances}
         for name in self._states.aside().keys() & known.keys():
             instance = known[name]
-            if name in names and instance.vm_state == vm_states.RESCUED:
+            runs = containers.get(name) in (Status.RUNNING, Status.FROZEN)
+            if name in containers and (instance.vm_state == vm_states.RESCUED
+                                       or (runs and instance.task_state != task_states.RESCUING)):
                 continue
             LOG.warning("The rescue was interrupted: the server has its own container again", instance=instance)
             try:

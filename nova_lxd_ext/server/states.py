@@ -92,6 +92,17 @@ class States:
     def info(self, instance: objects.Instance, use_cache: bool = False) -> InstanceInfo:
         return InstanceInfo(state=POWER_STATES[self.require(instance, use_cache).status])
 
+    def power(self, instance: objects.Instance, use_cache: bool = False) -> InstanceInfo:
+        """Return the server's state for nova's records; no state where the engine does not tell it.
+
+        Nova reads it after a boot and before the server is its own: on an error it would leave the container to nobody.
+        """
+        try:
+            return self.info(instance, use_cache)
+        except errors.EngineError as error:
+            LOG.warning("The server's state is not known: %s", error, instance=instance)
+            return InstanceInfo(state=power_state.NOSTATE)
+
     def drop_incoming_label(self, state: ContainerState) -> None:
         """Remove the label of an incoming migration: nova places the server here. Idempotent."""
         if labels.INCOMING in state.labels:

@@ -15,10 +15,12 @@ from nova_lxd_ext.server.lostrequests import Lost
 from nova_lxd_ext.server.moverecovery import ATTRIBUTES
 from nova_lxd_ext.server.power import Power
 from nova_lxd_ext.server.recoveryrecords import fail, leave_host, record_outcome, save
-from nova_lxd_ext.server.recoverysteps import FROZEN, NOTHING_DONE, REBUILDS, SHELVINGS, UNSHELVINGS
+from nova_lxd_ext.server.recoverysteps import FROZEN, MOVES, NOTHING_DONE, REBUILDS, REVERTS, SHELVINGS, UNSHELVINGS
 from nova_lxd_ext.server.states import States
 
 LOG = logging.getLogger(__name__)
+
+REBOOTS = task_states.soft_reboot_states + task_states.hard_reboot_states
 
 SENT_AGAIN: Mapping[str, Callable[[Any, Any, objects.Instance], None]] = {
     task_states.UNRESCUING: lambda requests, context, instance: requests.unrescue_instance(context, instance),
@@ -71,40 +73,68 @@ class TaskRecovery:
                 return
             self._lifecycle.remove(context, instance, known.requested(context, instance))
             fail(context, instance, lost, "its root disk may be gone; rebuild it again")
-        elif state in NOTHING_DONE:
-            record_outcome(context, instance, lost, "ask for it again")
-            save(instance, task_state=None)
+        # Nova itself does nothing about servers that it has in ERROR.
+        elif state in NOTHING_DONE or (instance.vm_state == vm_states.ERROR and state != task_states.DELETING):
+            clear_task(context, instance, lost)
 
-    def await_rebuild(self, context: Any, host: str, instance: objects.Instance) -> bool:
-        """Keep nova from ending a rebuild whose request may wait in the queue. Nova sets every server with a rebuild to
-        ERROR at its start, unless it is, and clears the task state. It refuses the request without that, and writes the
-        task state again, for ever.
+    def pending_reboot(self, instance: objects.Instance) -> str | None:
+        """Return the kind of a reboot that nova repeats at its start; None for all other servers. It is HARD where the
+        guest does not run any more."""
+        state = instance.task_state
+        if instance.vm_state == vm_states.ERROR or state not in REBOOTS:
+            return None
+        try:
+            runs = self._states.power(instance).state == power_state.RUNNING
+        except exception.InstanceNotFound:
+            runs = False
+        if runs and state not in (task_states.REBOOT_PENDING, task_states.REBOOT_PENDING_HARD):
+            return None
+        if not runs and state in task_states.soft_reboot_states:
+            save(instance, task_state=task_states.REBOOT_PENDING_HARD)
+        return "SOFT" if instance.task_state in task_states.soft_reboot_states else "HARD"
 
-        :returns: whether there is one
+    def await_request(self, context: Any, host: str, instance: objects.Instance) -> str | None:
+        """Return the id of a request that may wait in the queue; None where there is none.
+
+        Nova sets every server with a rebuild to ERROR at its start, unless it is, and clears the task state. It refuses
+        the request without that, and writes the task state again, for ever: a rebuild is kept from being ended.
         """
-        if instance.task_state != task_states.REBUILDING \
-                or not is_pending(instance, lostrequests.of(context, instance.uuid, host)):
-            return False
-        save(instance, vm_state=vm_states.ERROR)
-        return True
+        if instance.task_state is None:
+            return None
+        lost = lostrequests.of(context, instance.uuid, host)
+        if is_pending(instance, lost):
+            save(instance, vm_state=vm_states.ERROR)
+        elif not may_wait(instance, lost):
+            return None
+        return lost.action.request_id if lost.action else None
 
-    def end_rebuild(self, context: Any, host: str, uuid: str) -> None:
-        """End a rebuild that was lost between the queue and its first event, or was refused."""
+    def end_unbegun(self, context: Any, host: str, uuid: str, request: str) -> None:
+        """End a request that was lost between the queue and its first event, or a rebuild that was refused.
+
+        :param request: its id
+        """
         try:
             instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=ATTRIBUTES)
         except exception.InstanceNotFound:
             return
         lost = lostrequests.of(context, uuid, host)
+        if lost.action is None or lost.action.request_id != request:
+            return
         if is_pending(instance, lost):
             self._undo(context, instance, lost)
+        elif may_wait(instance, lost):
+            if is_unplaced(instance):
+                self._undo_unshelving(context, instance, lost)
+            else:
+                clear_task(context, instance, lost)
 
     def _start_again(self, context: Any, instance: objects.Instance, lost: Lost, outcome: str) -> None:
         """Start a server that was stopped for an operation that is undone. A running guest may have been asked to shut
         down, and would do so later."""
-        record_outcome(context, instance, lost, outcome)
         if instance.vm_state == vm_states.ACTIVE:
             self._power.reboot(context, instance, known.requested(context, instance), soft=True)
         save(instance, task_state=None)
+        record_outcome(context, instance, lost, outcome)
 
     def _sync_state(self, instance: objects.Instance, done: str) -> None:
         """Let nova know what the container does."""
@@ -125,26 +155,53 @@ class TaskRecovery:
     def _undo_unshelving(self, context: Any, instance: objects.Instance, lost: Lost) -> None:
         self._lifecycle.remove(context, instance, known.requested(context, instance))
         self._placement().delete_allocation_for_instance(context, instance.uuid, force=True)
-        record_outcome(context, instance, lost, "it is still shelved; unshelve it again")
         restore_unshelved(instance)
         instance.task_state = None
         leave_host(instance)
+        record_outcome(context, instance, lost, "it is still shelved; unshelve it again")
 
-    def recover_unplaced(self, context: Any, host: str, uuid: str) -> None:
-        """Recover a server that was about to be unshelved here: until the claim nova places it nowhere.
+    @staticmethod
+    def unplaced(context: Any) -> list[objects.Instance]:
+        """Return the servers that are about to be unshelved, on whichever host: until the claim nova places them
+        nowhere."""
+        found = objects.InstanceList.get_by_filters(
+            context, {"vm_state": vm_states.SHELVED_OFFLOADED, "task_state": sorted(UNSHELVINGS), "deleted": False},
+            expected_attrs=["metadata", "system_metadata", "flavor", "info_cache"])
+        return [instance for instance in found if is_unplaced(instance)]
 
-        :param uuid: of a consumer in Placement, which may be something else
-        """
-        try:
-            instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=["metadata", "system_metadata",
-                                                                                   "flavor", "info_cache"])
-        except exception.InstanceNotFound:
-            return
-        if instance.host is None and instance.vm_state == vm_states.SHELVED_OFFLOADED \
-                and instance.task_state in UNSHELVINGS:
-            lost = lostrequests.of(context, uuid, host)
-            if "unshelve_instance" in lost.methods:
-                self._undo_unshelving(context, instance, lost)
+    def recover_unplaced(self, context: Any, host: str, instance: objects.Instance) -> None:
+        lost = lostrequests.of(context, instance.uuid, host)
+        if "unshelve_instance" in lost.methods:
+            self._undo_unshelving(context, instance, lost)
+        elif is_failed(instance, lost):
+            save(instance, task_state=None)
+
+
+def is_failed(instance: objects.Instance, lost: Lost) -> bool:
+    """Return whether a request has failed and only its task state is left: nova clears that after the event's end."""
+    # A resize that is undone is reverted after its end.
+    failed = lost.failed & REVERTS if instance.task_state == task_states.RESIZE_REVERTING else lost.failed
+    return (instance.task_state not in (None, task_states.DELETING) and bool(failed) and not lost.methods
+            and not is_pending(instance, lost))
+
+
+def is_unplaced(instance: objects.Instance) -> bool:
+    """Return whether nova is about to unshelve the server, and has not claimed anything for it."""
+    return (instance.host is None and instance.vm_state == vm_states.SHELVED_OFFLOADED
+            and instance.task_state in UNSHELVINGS)
+
+
+def may_wait(instance: objects.Instance, lost: Lost) -> bool:
+    """Return whether nova has a task state for a request that no host has begun. Those of moves are MoveRecovery's, and
+    nova repeats a deletion itself."""
+    return (instance.task_state is not None and instance.task_state != task_states.DELETING
+            and instance.task_state not in MOVES and instance.vm_state != vm_states.BUILDING and lost.is_unbegun
+            and (lost.action is None or lost.action.action != instance_actions.EVACUATE))
+
+
+def clear_task(context: Any, instance: objects.Instance, lost: Lost) -> None:
+    save(instance, task_state=None)
+    record_outcome(context, instance, lost, "ask for it again")
 
 
 def is_pending(instance: objects.Instance, lost: Lost) -> bool:

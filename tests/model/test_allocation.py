@@ -305,3 +305,4 @@ class Allocation(frame.Machine):
 
 class AllocationTest(frame.ModelTest):
     machine = Allocation
+    rounds = 12

@@ -378,3 +378,4 @@ class ElasticMachine(frame.Machine):
 
 class ElasticTest(frame.ModelTest):
     machine = ElasticMachine
+    rounds = 10

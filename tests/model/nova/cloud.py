@@ -112,11 +112,16 @@ class Cloud:
         self.timers: dict[str, list[Any]] = collections.defaultdict(list)
         self.placement = Placement(self.step)
         self.rpc = Rpc(self)
-        self._count = 0
+        self._count = self._readings = 0
 
     def count(self) -> int:
         self._count += 1
         return self._count
+
+    def clock(self) -> float:
+        """Return the time of a clock that nothing but its own readings move."""
+        self._readings += 1
+        return self._readings / 10
 
     def new_uuid(self) -> str:
         return f"00000000-0000-4000-8000-{self.count():012x}"
@@ -269,14 +274,14 @@ class Cloud:
         self.step()
         self.events.append(objects.InstanceActionEvent(
             id=self.count(), event=name, action_id=self._action(context, uuid).id, start_time=NOW, finish_time=None,
-            host=host))
+            result=None, host=host))
 
     def event_finish(self, context: Any, uuid: str, name: str, exc_val: Any = None, exc_tb: Any = None,
                      want_result: bool = True) -> None:
         self.step()
         for event in self.events_of(context, self._action(context, uuid).id):
             if event.event == name:
-                event.finish_time = NOW
+                event.finish_time, event.result = NOW, "Success" if exc_val is None and exc_tb is None else "Error"
                 return
         raise exception.InstanceActionEventNotFound(event=name, action_id=0)
 

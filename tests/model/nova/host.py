@@ -260,7 +260,7 @@ class Host:
         conf, engine, store, tree = nova.conf.CONF, self.engine, self.store, self.tree()
         root = fakes.NoPrivileges()
         allocator = DeviceAllocator(store, lambda: View(self.devices), root, engine.held, tree)
-        states = States(engine)
+        states = States(engine, self.cloud.clock)
         flavor_devices = FlavorDevices(conf, allocator, HostSlices(self.name, store, None), lambda: self.node.id)
         veths = Veths(root, tree)
         ports = Ports(engine, veths, Plugs(veths), DirectPorts(conf, allocator, lambda: self.node.id),
@@ -274,9 +274,9 @@ class Host:
         cpus = HostCpus({0: frozenset(range(8)), 1: frozenset(range(8, 16))})
         lifecycle = Lifecycle(conf, engine, states, attachments, glance,
                               CoreBinding(engine, tree, self.directory, labels.UUID), lambda: cpus)
-        power = Power(conf, engine, states, attachments)
-        live = LiveResize(conf, engine, fakes.FakeLive(engine), GuestNotice(fakes.FakeFiles(), 0), states, attachments,
-                          flavor_devices, lifecycle)
+        power = Power(conf, engine, states, attachments, self.cloud.clock)
+        notice = GuestNotice(fakes.FakeFiles(), 0, self.cloud.clock)
+        live = LiveResize(conf, engine, fakes.FakeLive(engine), notice, states, attachments, flavor_devices, lifecycle)
         transfers = SimpleNamespace(offer=self._offer, withdraw=lambda name: None, fetch=engine.fetch)
         parts: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(backend.Backend))
         return backend.Backend(**parts | {

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 from nova import context as nova_context
 from nova import exception, objects
-from nova.compute import task_states, vm_states
+from nova.compute import vm_states
 from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 
 from containerhost import errors
@@ -38,7 +38,6 @@ SERVERS = 3  # at a time
 POWER = ("stop", "start", "soft reboot", "hard reboot", "pause", "unpause", "suspend", "resume")
 IMAGES = ("rescue", "unrescue", "snapshot", "shelve", "rebuild")
 ENDS = ("confirm", "revert", "delete", "lock")
-REBOOTS = task_states.soft_reboot_states + task_states.hard_reboot_states
 EXPECTED = (exception.NovaException, errors.ContainerHostError, rpc_dispatcher.ExpectedException)
 faults = st.lists(st.tuples(st.integers(0, 40), st.sampled_from(cloud.FAULTS)), max_size=2)
 size_name = st.sampled_from(list(api.FLAVORS))
@@ -94,27 +93,17 @@ class Nova(frame.Machine):
         return self.hosts["two" if host.name == "one" else "one"]
 
     def start(self, host: Host) -> None:
-        """Start nova-compute. It comes up, or it was killed once more or the engine failed.
-
-        Nova ends when a reboot that it repeats at its start fails: the server is ERROR then, and the service manager
-        starts nova-compute again.
-        """
-        def reboots() -> set[str]:
-            return set(self.servers(lambda server: server.host == host.name and server.task_state in REBOOTS))
-        planned, before = bool(self.cloud.faults), reboots()
+        """Start nova-compute. It comes up, or it was killed once more or the engine failed."""
         process = host.begin()
-        self._run(host, process, lambda: host.start(process), starting=True, repeats=bool(before))
-        if host.process is None and not planned and reboots() < before:
-            self.start(host)
+        self._run(host, process, lambda: host.start(process), starting=True)
 
     def restart_service(self, host: Host) -> None:
         if host.process is not None:
             host.process.alive = False
         self.start(host)
 
-    def _run(self, host: Host, process: Process, action: Callable[[], Any], starting: bool = False,
-             repeats: bool = False) -> None:
-        planned = bool(self.cloud.faults) or repeats
+    def _run(self, host: Host, process: Process, action: Callable[[], Any], starting: bool = False) -> None:
+        planned = bool(self.cloud.faults)
         try:
             with self.cloud.on(process):
                 action()
@@ -321,9 +310,9 @@ class Nova(frame.Machine):
         strangers = self.cloud.placement.allocations.keys() - under_way - servers
         assert not strangers, f"Placement has allocations of nobody: {strangers}"
         for host in self.hosts.values():
-            # The devices of a server whose rebuild failed stay its own until it is rebuilt again or deleted.
+            # The devices of a server whose rebuild or revert failed stay its own until it is rebuilt again or deleted.
             kept = {server.name for uuid, server in self.cloud.instances.items()
-                    if server.host == host.name and server.vm_state == vm_states.ERROR and uuid in self.lost}
+                    if server.host == host.name and server.vm_state == vm_states.ERROR and uuid in self.lost | self.reverting}
             for device, record in host.store.records().items():
                 name = record.consumer.container
                 assert record.state is State.BLOCKED or name in kept | host.engine.specs.keys(), (
@@ -356,4 +345,5 @@ class Nova(frame.Machine):
 
 class NovaTest(frame.ModelTest):
     machine = Nova
+    rounds = 12
     steps = 16

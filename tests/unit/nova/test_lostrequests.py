@@ -17,6 +17,7 @@ class LostTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.actions: list[objects.InstanceAction] = []  # the latest first
+        self.result: str | None = "Success"
         self.events: dict[int, list[objects.InstanceActionEvent]] = {}
         self.useFixture(fixtures.MockPatchObject(objects.InstanceActionList, "get_by_instance_uuid",
                                                  side_effect=self.page))
@@ -32,7 +33,7 @@ class LostTest(testtools.TestCase):
         number = len(self.actions)
         self.actions.insert(0, objects.InstanceAction(id=number, action=action, request_id=f"req-{number}"))
         self.events[number] = [objects.InstanceActionEvent(event=f"compute_{method}", host=host,
-                                                           finish_time=NOW if ended else None)
+                                                           finish_time=NOW if ended else None, result=self.result)
                                for method, host, ended in events]
 
     def lost(self) -> lostrequests.Lost:
@@ -46,6 +47,19 @@ class LostTest(testtools.TestCase):
         self.record(instance_actions.RESIZE, ("prep_resize", "two", True), ("resize_instance", "one", False))
         self.assertEqual(({"resize_instance"}, {"prep_resize"}, {"prep_resize"}),
                          (self.lost().methods, self.lost().others, self.lost().ended))
+
+    def test_request_that_failed(self) -> None:
+        self.record(instance_actions.RESCUE, ("rescue_instance", "one", True))
+        self.assertEqual(frozenset(), self.lost().failed)
+        self.result = "Error"
+        self.record(instance_actions.RESCUE, ("rescue_instance", "one", True))
+        self.assertEqual({"rescue_instance"}, self.lost().failed)
+
+    def test_request_that_no_host_has_begun(self) -> None:
+        self.record(instance_actions.RESCUE)
+        self.assertTrue(self.lost().is_unbegun)
+        self.record(instance_actions.RESCUE, ("rescue_instance", "two", True))
+        self.assertFalse(self.lost().is_unbegun)
 
     def test_actions_without_a_task_hide_none(self) -> None:
         """A tenant may lock a server at any time and as often as it likes."""

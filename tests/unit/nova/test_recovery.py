@@ -6,7 +6,7 @@ from unittest import mock
 import fixtures
 import testtools
 from nova import exception, objects
-from nova.compute import instance_actions, task_states, vm_states
+from nova.compute import instance_actions, power_state, task_states, vm_states
 
 from nova_lxd_ext.server.recovery import Recovery
 from tests.unit.nova import records
@@ -31,6 +31,7 @@ class RecoveryTest(testtools.TestCase):
         for kind, method, answer in (
                 (objects.InstanceActionList, "get_by_instance_uuid", []),
                 (objects.ComputeNodeList, "get_all_by_host", [SimpleNamespace(uuid=NODE)]),
+                (objects.InstanceList, "get_by_filters", []),
                 (objects.RequestSpec, "get_by_instance_uuid", SimpleNamespace(flavor=self.server.flavor))):
             self.useFixture(fixtures.MockPatchObject(kind, method, return_value=answer))
         self.useFixture(fixtures.MockPatchObject(objects.Instance, "get_by_uuid", side_effect=self.read))
@@ -95,6 +96,7 @@ class RebuildTest(testtools.TestCase):
                 (objects.InstanceActionList, "get_by_instance_uuid", [self.action]),
                 (objects.InstanceActionEventList, "get_by_action", self.events),
                 (objects.MigrationList, "get_by_filters", []), (objects.ComputeNodeList, "get_all_by_host", []),
+                (objects.InstanceList, "get_by_filters", []),
                 (objects.Instance, "get_by_uuid", self.server)):
             self.useFixture(fixtures.MockPatchObject(kind, method, return_value=answer))
         self.fault = self.useFixture(fixtures.MockPatch("nova.compute.utils.add_instance_fault_from_exc")).mock
@@ -108,7 +110,7 @@ class RebuildTest(testtools.TestCase):
         return self.server.vm_state, self.server.task_state
 
     def begin(self) -> None:
-        self.events.append(SimpleNamespace(event="compute_rebuild_instance", host=HOST, finish_time=None))
+        self.events.append(SimpleNamespace(event="compute_rebuild_instance", host=HOST, finish_time=None, result=None))
 
     def test_rebuild_that_waits_in_the_queue_goes_on(self) -> None:
         self.recover()
@@ -126,7 +128,7 @@ class RebuildTest(testtools.TestCase):
     def test_rebuild_that_was_refused_is_ended(self) -> None:
         """The record is of an earlier release."""
         self.server.vm_state = vm_states.ERROR
-        self.events.append(SimpleNamespace(event="compute_rebuild_instance", host=HOST, finish_time=1))
+        self.events.append(SimpleNamespace(event="compute_rebuild_instance", host=HOST, finish_time=1, result="Error"))
         self.recover()
         self.minutes_pass()
         self.assertEqual((vm_states.ERROR, None), self.states())
@@ -136,3 +138,85 @@ class RebuildTest(testtools.TestCase):
         self.recover()
         self.assertEqual((vm_states.ACTIVE, task_states.REBUILDING), self.states())
         self.timer.assert_not_called()
+
+
+class QueueTest(testtools.TestCase):
+    """Requests that were lost between the queue and their first event, or that failed when nova-compute was killed."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.action = SimpleNamespace(id=1, action=instance_actions.RESCUE, user_id="tenant", request_id="req-1")
+        self.events: list[Any] = []
+        self.moves: list[objects.Migration] = []
+        self.requests, self.states = mock.Mock(), mock.Mock()
+        timer = self.useFixture(fixtures.MockPatch("threading.Timer")).mock
+        self.minutes_pass = lambda: timer.call_args.args[1](*timer.call_args.args[2])
+        for kind, method, answer in (
+                (objects.InstanceActionList, "get_by_instance_uuid", [self.action]),
+                (objects.InstanceActionEventList, "get_by_action", self.events),
+                (objects.MigrationList, "get_by_filters", self.moves), (objects.ComputeNodeList, "get_all_by_host", []),
+                (objects.InstanceList, "get_by_filters", [])):
+            self.useFixture(fixtures.MockPatchObject(kind, method, return_value=answer))
+        self.fault = self.useFixture(fixtures.MockPatch("nova.compute.utils.add_instance_fault_from_exc")).mock
+
+    def recover(self, task_state: str | None, vm_state: str = vm_states.ACTIVE, **values: Any) -> None:
+        self.server = records.instance(host=HOST, vm_state=vm_state, task_state=task_state, **values)
+        self.useFixture(fixtures.MockPatchObject(objects.Instance, "get_by_uuid", return_value=self.server))
+        self.recovery = Recovery(self.states, mock.Mock(), mock.Mock(), mock.Mock(), lambda: self.requests, mock.Mock())
+        self.recovery.recover(HOST, [self.server])
+
+    def test_request_that_never_begins_is_ended(self) -> None:
+        for task_state in (task_states.RESCUING, task_states.UNRESCUING, task_states.PAUSING, task_states.SHELVING):
+            with self.subTest(task_state):
+                self.recover(task_state)
+                self.assertEqual(task_state, self.server.task_state)
+                self.minutes_pass()
+                self.assertIsNone(self.server.task_state)
+
+    def test_request_that_was_sent_meanwhile_goes_on(self) -> None:
+        self.recover(task_states.RESCUING)
+        self.action.request_id = "req-2"
+        self.minutes_pass()
+        self.assertEqual(task_states.RESCUING, self.server.task_state)
+
+    def test_task_state_of_request_that_failed_is_cleared(self) -> None:
+        """Nova ends the event first."""
+        self.events.append(SimpleNamespace(event="compute_rescue_instance", host=HOST, finish_time=1, result="Error"))
+        self.recover(task_states.RESCUING, vm_states.ERROR)
+        self.assertIsNone(self.server.task_state)
+
+    def test_power_off_of_server_in_error_is_ended(self) -> None:
+        """Nova leaves servers in ERROR as they are."""
+        self.events.append(SimpleNamespace(event="compute_stop_instance", host=HOST, finish_time=None, result=None))
+        event_end = self.useFixture(fixtures.MockPatchObject(objects.InstanceActionEvent, "event_finish_with_failure"))
+        self.recover(task_states.POWERING_OFF, vm_states.ERROR)
+        self.assertIsNone(self.server.task_state)
+        event_end.mock.assert_called_once()
+
+    def test_confirmation_that_never_begins_is_sent_again(self) -> None:
+        move = objects.Migration(id=7, uuid=MOVE, instance_uuid=records.UUID, source_compute=HOST, dest_compute="two",
+                                 status="confirming", migration_type="resize")
+        move.save = mock.Mock()
+        self.moves.append(move)
+        self.recover(None, vm_states.RESIZED,
+                     migration_context=objects.MigrationContext(migration_id=7, instance_uuid=records.UUID))
+        self.requests.confirm_resize.assert_not_called()
+        self.minutes_pass()
+        self.requests.confirm_resize.assert_called_once_with(mock.ANY, self.server, move, HOST)
+
+    def test_reboot_that_nova_repeats_is_queued(self) -> None:
+        """One that fails at nova's start ends nova-compute."""
+        running, off = power_state.RUNNING, power_state.SHUTDOWN
+        for task_state, power, kind in ((task_states.REBOOT_PENDING, running, "SOFT"),
+                                        (task_states.REBOOT_PENDING, off, "HARD"),
+                                        (task_states.REBOOT_STARTED_HARD, off, "HARD"),
+                                        (task_states.REBOOT_STARTED_HARD, running, None),
+                                        (None, off, None)):
+            with self.subTest(task_state, power=power):
+                self.recover(task_state)
+                self.states.power.return_value = SimpleNamespace(state=power)
+                self.requests.reset_mock()
+                left = self.recovery.queue_reboots(None, [self.server])
+                self.assertEqual([] if kind else [self.server], list(left))
+                self.assertEqual([kind] if kind else [],
+                                 [call.args[3] for call in self.requests.reboot_instance.call_args_list])

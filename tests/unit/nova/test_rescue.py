@@ -6,7 +6,7 @@ import fixtures
 import nova.conf
 import testtools
 from nova import exception, objects
-from nova.compute import vm_states
+from nova.compute import task_states, vm_states
 from oslo_config import fixture as config_fixture
 
 from containerhost import errors
@@ -128,11 +128,11 @@ class RescueTest(testtools.TestCase):
         for step in STEPS:
             with self.subTest(step):
                 self.killed(step, self.enter)
-                self.restart(vm_state=vm_states.ACTIVE)
+                self.restart(vm_state=vm_states.ACTIVE, task_state=task_states.RESCUING)
                 self.assert_own(Status.STOPPED)
                 self.world.power.on(None, self.server, NOTHING)
         self.enter()
-        self.restart(vm_state=vm_states.ACTIVE)
+        self.restart(vm_state=vm_states.ACTIVE, task_state=task_states.RESCUING)
         self.assert_own(Status.STOPPED)
 
     def test_killed_at_any_step_of_an_unrescue(self) -> None:
@@ -161,6 +161,20 @@ class RescueTest(testtools.TestCase):
     def test_a_rescued_server_stays_rescued_over_a_restart(self) -> None:
         self.enter()
         self.restart(vm_state=vm_states.RESCUED)
+        self.assert_rescued()
+
+    def test_rescued_server_in_error_keeps_what_runs_until_its_user_reboots_it(self) -> None:
+        """An operator sets the state, or an unrescue fails."""
+        self.enter()
+        self.restart(vm_state=vm_states.ERROR)
+        self.assert_rescued()
+        self.rescue.abandon(self.server)
+        self.assert_own(Status.STOPPED)
+
+    def test_reboot_leaves_a_rescued_server_rescued(self) -> None:
+        self.enter()
+        self.server.vm_state = vm_states.RESCUED
+        self.rescue.abandon(self.server)
         self.assert_rescued()
 
     def test_another_servers_container_is_not_brought_back(self) -> None:

@@ -6,6 +6,7 @@ import testtools
 from nova import exception
 from nova.compute import power_state
 
+from containerhost import errors
 from containerhost.engines import ContainerState, Status
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
 from nova_lxd_ext.server.states import POWER_STATES, SNAPSHOT_AGE, States
@@ -32,6 +33,13 @@ class StatesTest(testtools.TestCase):
         self.assertEqual([self.server.name], [state.name for state in self.states.all()])
         self.assertEqual([records.UUID], self.states.uuids())
         self.assertEqual(["containers"] * 2, self.engine.asked)
+
+    def test_engine_that_fails_keeps_no_boot_from_its_end(self) -> None:
+        """Nova reads the state after the boot, and would place the server nowhere."""
+        self.engine.fail = {"container": errors.EngineUnavailable("it restarts")}
+        self.assertEqual(power_state.NOSTATE, self.states.power(self.server).state)
+        self.engine.fail = {}
+        self.assertEqual(power_state.SHUTDOWN, self.states.power(self.server).state)
 
     def test_a_thousand_cached_questions_cost_one_request(self) -> None:
         for _ in range(1000):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rounds of the service: who gets what when, what a guest can do about it, and what a kill leaves."""
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -373,6 +374,37 @@ class GuestTest(ServiceCase):
         del self.engine.containers_["c"]
         self.world.rounds(self.service)
         self.assert_settled(a=2, b=2)
+
+    def test_change_that_takes_more_than_is_needed_by_now_is_not_made(self) -> None:
+        """The host gets cores back after a change was announced or begun that leaves less than its least."""
+        def unavailable(what: str) -> None:
+            if what == self.failing:
+                raise errors.EngineUnavailable("it restarts")
+
+        del self.engine.containers_["b"]
+        self.a = self.engine.add("a", (2, 2))
+        self.engine.hook = unavailable
+        self.failing = ""
+        self.world.rounds(self.service)
+        for point in ("", "resize", "resized"):
+            with self.subTest(point):
+                self.failing = point
+                if point:
+                    self.files.files.clear()
+                else:
+                    self.files.listening.add("a")
+                    self.files.acknowledge("a", 99)
+                self.world.set_cores(1)
+                for _ in range(2):
+                    with contextlib.suppress(errors.EngineUnavailable):
+                        self.world.rounds(self.service)
+                self.failing = ""
+                self.world.set_cores(3)
+                self.engine.check = lambda name, size: self.assertEqual(2, len(size.cores))
+                self.world.rounds(self.service, 3)
+                self.engine.check = lambda name, size: None
+                self.assertEqual({"a": 2}, self.world.counts())
+                self.assertEqual({}, self.service.steps)
 
 
 class OthersTest(ServiceCase):
