@@ -300,22 +300,20 @@ class Vmm(BaseVmm):
         self._consoles.provide(call.vm)
 
     def snapshot_revert(self, call: Call) -> None:
-        """Revert the root disk; the devices, limits and network interfaces stay those of now. A running VM runs again
-        afterwards, also where the revert fails."""
+        """Revert the root disk; the devices, limits and network interfaces stay those of now. The VM runs
+        afterwards, also where the revert fails: oned reverts only one that runs (source: its DispatchManager), and one
+        that is off was left so by a revert that was interrupted."""
         name, snapshot, spec = self._existing(call).name, self._snapshot(call), self._spec(call.vm)
         if snapshot not in self._snapshots.names(name):
             raise BadInput(f"container {name} has no snapshot {snapshot}")
         view = self._allocator.view()
         self._all_requests(call.vm, view)  # without one of its devices it could not start again
-        running = self._is_running(name)
         self._writeback.begin(self._contexts.home(name), call.vm, self._root_file(call.vm))
         with Rollback(f"revert of {name} to {snapshot}") as undo:
-            if running:
-                undo.on_error("let it run", self._run_again, call.vm, spec, view)
+            undo.on_error("let it run", self._run_again, call.vm, spec, view)
             self._stop(name, force=True)
             self._snapshots.restore(name, snapshot)
-            if running:
-                self._run_again(call.vm, spec, view)
+            self._run_again(call.vm, spec, view)
 
     def _run_again(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
         """Start the container. Idempotent: does nothing if it runs. Waits for what LXD has not finished with it."""

@@ -176,7 +176,10 @@ class Vmm(BaseVmm):
 
     def snapshot_revert(self, call: Call) -> None:
         """Revert the root; the devices, limits and network interfaces stay those of now. A new container replaces the
-        old one, which is removed when the new one is in order; on an error the old one is restored."""
+        old one, which is removed when the new one is in order; on an error the old one is restored.
+
+        The VM runs afterwards in any case: oned reverts only one that does (source: its DispatchManager), and one that
+        is off was left so by a revert that was interrupted."""
         own, snapshot = self._existing(call).name, self._snapshot(call)
         image = self._snapshots.images(own).get(snapshot)
         if image is None:
@@ -186,18 +189,15 @@ class Vmm(BaseVmm):
         self._requests(call.vm, call.vm.pcis, view)  # without one of its devices it could not start again
         # Made anew with all it may have, it gets at its start what it is to have then.
         parts: tuple[Part, ...] = (*self._nics.parts(call.vm), *self._held(call.vm, view))
-        running = self._is_running(own)
         self._delete_aside(own)  # of an earlier revert that was killed
         with Rollback(f"revert of {own} to {snapshot}") as undo:
-            if running:
-                undo.on_error("let it run", self._run_again, call.vm, spec, view)
+            undo.on_error("let it run", self._run_again, call.vm, spec, view)
             undo.on_error("the old container", self._bring_back, own)
             self._stop(own, force=True)
             self._create(call.vm, dataclasses.replace(spec, name=f"{own}-{ANEW}", parts=parts), image)
             self._engine.rename(own, f"{own}-{OLD}")
             self._engine.rename(f"{own}-{ANEW}", own)
-            if running:
-                self._restart(call.vm, spec, view)
+            self._restart(call.vm, spec, view)
         self._root_images.hold(call.vm_id, image)
         self._engine.delete(f"{own}-{OLD}")
 

@@ -47,6 +47,19 @@ class VmmCase(testtools.TestCase):
         self.parts.disks.is_unsaved.return_value = unsaved_disks
 
 
+class RevertTest(VmmCase):
+    def test_vm_that_an_interrupted_revert_left_off_runs_when_it_is_repeated(self) -> None:
+        self.known(Status.STOPPED)
+        self.parts.snapshots.names.return_value = {"snap-0": "snap-0"}
+        self.parts.allocator.acquire.return_value = ()
+        call = Call("snapshot_revert", {"snapshot": "snap-0"}, self.vm.id, "host", self.vm)
+        self.vmm.snapshot_revert(call)
+        self.parts.engine.start.assert_called_once_with(f"one-{self.vm.id}")
+        self.parts.snapshots.restore.side_effect = EngineError("no room")
+        self.assertRaises(EngineError, self.vmm.snapshot_revert, call)
+        self.assertEqual(2, self.parts.engine.start.call_count)
+
+
 class ReplacementTest(VmmCase):
     """A container is made anew only when the VM's disks have all that it wrote."""
 

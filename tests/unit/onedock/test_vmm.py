@@ -1,21 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Give devices that are NICs the addresses of the context, from the template to the engine's record."""
+"""Run actions without an engine; give devices that are NICs the addresses of the context, from the template to the
+engine's record."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import fixtures
 import testtools
 
 import onedock.conf
+import onedock.vmm
 from containerhost import vendors
 from containerhost.devices.model import LinkLayer
 from containerhost.devices.scan import scan
+from containerhost.engines import ContainerState, Status
 from containerhost.engines.docker import config
 from containerhost.engines.docker.record import Netdev
+from containerhost.errors import EngineError
 from containerhost.spec import IpConfig
 from containerhost.sysfs import Host
 from onedock.vmm import with_addresses
+from onedriver.actions import Call
 from onedriver.node import devices
+from onedriver.node.names import LABEL
 from onedriver.pciaddress import from_opennebula
 from onedriver.vm import Pci
 from tests.fakehost import description, tree
@@ -48,3 +56,25 @@ class DeviceAddressesTest(testtools.TestCase):
 
     def test_device_that_the_context_does_not_know_is_left_to_the_container(self) -> None:
         self.assertEqual({None}, self.setup_of(ETH0_MAC="02:00:0a:63:00:01", ETH0_IP="10.9.0.1"))
+
+
+class RevertTest(testtools.TestCase):
+    def test_vm_that_an_interrupted_revert_left_off_runs_when_it_is_repeated(self) -> None:
+        base = Path(self.useFixture(fixtures.TempDir()).path)
+        vm = machine()._replace(nics=(), pcis=())
+        parts = SimpleNamespace(**{name: mock.MagicMock() for name in (
+            "engine", "allocator", "root_images", "snapshots", "commands", "guests", "nics")})
+        engine, own = parts.engine, f"one-{vm.id}"
+        engine.container.return_value = ContainerState(own, Status.STOPPED, labels={LABEL: str(vm.id)})
+        engine.wait_started.return_value = None
+        parts.snapshots.images.return_value = {"snap-0": "image"}
+        parts.nics.parts.return_value = parts.nics.provide.return_value = ()
+        parts.allocator.acquire.return_value = ()
+        call = Call("snapshot_revert", {"snapshot": "snap-0"}, vm.id, "host", vm)
+        vmm = onedock.vmm.Vmm(onedock.conf.Options(state=str(base), owners=str(base / "owners")), **vars(parts),
+                              host=Host(base))
+        vmm.snapshot_revert(call)
+        engine.start.assert_called_once_with(own)
+        engine.create.side_effect = EngineError("no room")
+        self.assertRaises(EngineError, vmm.snapshot_revert, call)
+        self.assertEqual(2, engine.start.call_count)
