@@ -5,6 +5,7 @@ Their scripts call this first (:mod:`onedriver.setup.transferdrivers`) and go on
 node makes a copy beside the disk, which becomes a snapshot there, or an image of a datastore here.
 """
 
+import contextlib
 import os
 import shlex
 import signal
@@ -17,7 +18,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 from containerhost.errors import HostActionFailed
 from containerhost.linux import files
-from containerhost.linux.run import run
+from containerhost.linux.run import end, run, start
 from lxdone import translate
 from onedriver import disk_paths, document, program, vm
 from onedriver.disk_paths import DiskPath
@@ -161,27 +162,27 @@ def receive(request: Request, directory: Path) -> None:
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as complaints:
         stdin.write(request.xml)
         stdin.seek(0)
-        failure = None
-        with subprocess.Popen(on_node(request, SEND), stdin=stdin, stdout=subprocess.PIPE, stderr=complaints,
-                              bufsize=0) as ssh:
-            try:
-                with pipes.reader(cast("BinaryIO", ssh.stdout), f"{request.disk_path.host}: the copy") as sent_by_node:
-                    tarstream.tar(["--extract", "--sparse", "--no-same-owner", "--directory", str(directory)],
-                                  "the image cannot be written", source=sent_by_node)
-            except DriverError as error:
-                failure = error
-            try:
-                status = ssh.wait(LAST_WORDS_TIMEOUT)
-            except subprocess.TimeoutExpired:
-                ssh.terminate()
-                status = ssh.wait()
+        failure, host = None, request.disk_path.host
+        # No `with`: it may not end.
+        ssh = start(on_node(request, SEND), f"{host} cannot be reached over ssh", DriverError, stdin=stdin,
+                    stdout=subprocess.PIPE, stderr=complaints, bufsize=0, start_new_session=True)
+        try:
+            with pipes.reader(cast("BinaryIO", ssh.stdout), f"{host}: the copy") as sent_by_node:
+                tarstream.tar(["--extract", "--sparse", "--no-same-owner", "--directory", str(directory)],
+                              "the image cannot be written", source=sent_by_node)
+        except DriverError as error:
+            failure = error
+        finally:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                ssh.wait(LAST_WORDS_TIMEOUT)
+            status = end(ssh)
         complaints.seek(0)
         said = complaints.read()
     if failure and not program.reason(said):
         raise DriverError(str(failure)) from failure
     sent = directory / SENT
     if status or failure or sent.is_symlink() or not sent.is_file():
-        raise DriverError(problem(request.disk_path.host, "the copy", status, said))
+        raise DriverError(problem(host, "the copy", status, said))
 
 
 def on_node(request: Request, script: str, *words: str) -> Sequence[str]:

@@ -8,13 +8,15 @@ SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o", "ServerAli
 UNREACHABLE = 255  # ssh's own exit status
 
 
-def problem(host: str, what: str, status: int, complaints: bytes) -> str:
+def problem(host: str, what: str, status: int | None, complaints: bytes) -> str:
     """Return why a command that was run over ssh failed.
 
     :param what: it was to do
+    :param status: None where it did not end
     :param complaints: its standard error
     """
     said = reason(complaints)
     if status == UNREACHABLE:
         return f"{host} cannot be reached over ssh: {said or 'no reason was given'}"
-    return f"{host}: {said}" if said else f"{host}: {what} failed with status {status}"
+    return f"{host}: {said}" if said else f"{host}: {what} " + (
+        "did not end" if status is None else f"failed with status {status}")

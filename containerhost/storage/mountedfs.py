@@ -9,16 +9,19 @@ import errno
 import fcntl
 import os
 import struct
+import zlib
 from pathlib import Path
 
-from containerhost.errors import HostActionFailed
 from containerhost.linux.files import closing
+from containerhost.process import childprocess
 from containerhost.storage import idmounts, loops
 
 FREEZE, THAW = 0xC0045877, 0xC0045878  # FIFREEZE, FITHAW
 SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN, XFS_IOC_GOINGDOWN
 NO_FLUSH = 2  # nothing of what is in memory reaches the disk any more
 EXT_RESIZE = 0x40086610  # EXT4_IOC_RESIZE_FS
+TIMEOUT = 60.0  # s
+GROWTH_TIMEOUT = 600.0  # s; ext4 writes the tables of all that is new
 
 
 def thaw(directory: Path) -> None:
@@ -40,7 +43,7 @@ def enlarge(directory: Path, blocks: int) -> None:
     """
     measure(directory)
     _ask(directory, EXT_RESIZE, struct.pack("=Q", blocks),
-         f"the file system at {directory} cannot grow while it is in use")
+         f"the file system at {directory} cannot grow while it is in use", timeout=GROWTH_TIMEOUT)
 
 
 def measure(directory: Path) -> None:
@@ -50,14 +53,20 @@ def measure(directory: Path) -> None:
         loops.measure(node)
 
 
-def _ask(directory: Path, request: int, argument: bytes | int, problem: str, *done: int) -> None:
-    """Send an ioctl to a file system.
+def _ask(directory: Path, request: int, argument: bytes | int, problem: str, *done: int,
+         timeout: float | None = None) -> None:
+    """Send an ioctl to a file system, by a child process: storage that hangs makes it wait in the kernel.
 
     :param done: errors that mean that it is so already
+    :param timeout: seconds; None is TIMEOUT
+    :raises HostActionFailed: the kernel refuses, or the time is over
     """
-    with closing(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
-        try:
-            fcntl.ioctl(fd, request, argument)
-        except OSError as error:
-            if error.errno not in done:
-                raise HostActionFailed(f"{problem}: {error.strerror}") from error
+    def act() -> None:
+        with closing(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
+            try:
+                fcntl.ioctl(fd, request, argument)
+            except OSError as error:
+                if error.errno not in done:
+                    raise
+
+    childprocess.run_for_device(f"fs-{zlib.crc32(os.fsencode(directory)):x}", act, problem, timeout or TIMEOUT)

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import re
+import select
 import shutil
 import subprocess
 import tempfile
@@ -17,19 +18,22 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
+from containerhost.linux import run
 from containerhost.linux.files import replacing
-from containerhost.linux.run import not_run
 from onedock import conf, datafiles, imageref
 from onedock.imageref import ImageRef
 from onedock.transfer import streams
 from onedriver import disk_paths
 from onedriver.errors import BadInput, DriverError, NotSupported
+from onedriver.node import pipes
 from onedriver.program import reason
 
 REQUEST_LIMIT = 64 << 10  # bytes
 MARK = ".monitor"  # tells OpenNebula's probe of datastores whose driver to ask
 DRIVER = "onedock"
 TOKEN = re.compile(r"[0-9a-f]{32}")
+COMMAND_TIMEOUT = 12 * 3600.0  # s; an image that comes slowly takes as long as it takes
+RELEASE_TIMEOUT = 60.0  # s; the front-end waits for what follows
 NOT_THERE = 4  # exit status of `onedock image` when there is no such image or container
 
 Request = Mapping[str, Any]
@@ -279,19 +283,27 @@ def locked(path: Path, *, frozen: bool = False) -> Iterator[Lock]:
         return
     command = root_command(["lock", str(vm), directory.parent.name, disk.partition(".")[2],
                             *(["frozen"] if frozen else [])])
-    with tempfile.TemporaryFile() as complaints, subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints) as holder:
-        answer = cast("BinaryIO", holder.stdout).readline(REQUEST_LIMIT)
-        if not answer:
-            holder.wait()
-            complaints.seek(0)
-            raise DriverError(reason(complaints.read()) or f"`{' '.join(command)}` failed with status "
-                              f"{holder.returncode}")
-        yield Lock(bool(json.loads(answer)["used"]), (cast("BinaryIO", holder.stdin).fileno(),))
-        cast("BinaryIO", holder.stdin).close()
-        if holder.wait():
-            raise DriverError(f"{path} may have been used meanwhile, so that what was done with it is not to be relied "
-                              f"on: `{' '.join(command)}` did not last as long")
+    asked = f"`{' '.join(command)}`"
+    with tempfile.TemporaryFile() as complaints:
+        # No `with`: one that waits in the kernel is not waited for.
+        holder = run.start(command, asked, DriverError, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                           stderr=complaints, start_new_session=True)
+        try:
+            stdout = cast("BinaryIO", holder.stdout)
+            if not select.select([stdout], [], [], pipes.STALL_TIMEOUT)[0]:
+                raise DriverError(f"{asked} does not answer within {pipes.STALL_TIMEOUT / 60:g} min")
+            answer = stdout.readline(REQUEST_LIMIT)
+            if not answer:
+                status = run.release(holder, RELEASE_TIMEOUT)
+                complaints.seek(0)
+                raise DriverError(reason(complaints.read()) or f"{asked} failed with status {status}")
+            yield Lock(bool(json.loads(answer)["used"]), (cast("BinaryIO", holder.stdin).fileno(),))
+            if run.release(holder, RELEASE_TIMEOUT):
+                raise DriverError(f"{path} may have been used meanwhile, so that what was done with it is not to be "
+                                  f"relied on: {asked} did not last as long, or did not end")
+        finally:
+            run.release(holder, RELEASE_TIMEOUT)
+            run.end(holder)
 
 
 def is_root(path: Path) -> bool:
@@ -325,16 +337,33 @@ def pull(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Reque
     return {}
 
 
-def as_root(words: list[str], source: BinaryIO | int = subprocess.DEVNULL,
-            out: BinaryIO | int = subprocess.DEVNULL) -> int:
+def as_root(words: list[str], source: BinaryIO | int = subprocess.DEVNULL, out: BinaryIO | None = None) -> int:
+    """Run a command of the driver's as root.
+
+    :param out: gets what it prints
+    :returns: its exit status, 0 or NOT_THERE
+    :raises DriverError: it failed, with its reason, or does not end
+    """
     command = root_command(words if words[0] in ("drop", "leave") else ["image", *words])
-    try:
-        done = subprocess.run(command, stdin=source, stdout=out, stderr=subprocess.PIPE, check=False)
-    except OSError as error:
-        raise DriverError(f"`{' '.join(command)}`: {not_run(command[0], error)}") from error
-    if done.returncode not in (0, NOT_THERE):
-        raise DriverError(reason(done.stderr) or f"`{' '.join(command)}` failed with status {done.returncode}")
-    return done.returncode
+    asked = f"`{' '.join(command)}`"
+    with tempfile.TemporaryFile() as complaints:
+        # No `with`: one that waits in the kernel is not waited for.
+        process = run.start(command, asked, DriverError, stdin=source, stderr=complaints, start_new_session=True,
+                            stdout=subprocess.DEVNULL if out is None else subprocess.PIPE, bufsize=0)
+        try:
+            if out is not None:
+                with pipes.reader(cast("BinaryIO", process.stdout), asked) as content:
+                    shutil.copyfileobj(content, out)
+            status = process.wait(COMMAND_TIMEOUT)
+        except subprocess.TimeoutExpired as error:
+            raise DriverError(f"{asked} has not ended within {COMMAND_TIMEOUT / 3600:g} h; does Docker hang?"
+                              ) from error
+        finally:
+            run.end(process)
+        complaints.seek(0)
+        if status not in (0, NOT_THERE):
+            raise DriverError(reason(complaints.read()) or f"{asked} failed with status {status}")
+    return status
 
 
 def root_command(words: list[str]) -> list[str]:

@@ -14,7 +14,7 @@ import fixtures
 import testtools
 
 from containerhost.errors import HostActionFailed
-from containerhost.storage import fsfreeze
+from containerhost.storage import fsfreeze, mountedfs
 from containerhost.storage.mountedfs import thaw
 from tests.waiting import await_that
 
@@ -52,6 +52,14 @@ class ProcessTest(testtools.TestCase):
         self.assertIn("Operation not supported", self.failed())
         self.stand_in("exit 1")
         self.assertIn("cannot be frozen", self.failed())
+
+    def test_file_system_that_the_kernel_does_not_thaw_keeps_nobody_waiting(self) -> None:
+        self.useFixture(fixtures.MockPatchObject(mountedfs, "TIMEOUT", 0.2))
+        self.useFixture(fixtures.MockPatch("fcntl.ioctl", lambda *arguments: time.sleep(9)))
+        began = time.monotonic()
+        error = self.assertRaises(HostActionFailed, thaw, Path(self.useFixture(fixtures.TempDir()).path))
+        self.assertIn("not done within 0.2 s", str(error))
+        self.assertLess(time.monotonic() - began, 5)
 
     def test_thaw_before_the_end_of_the_block_is_an_error(self) -> None:
         self.stand_in("echo frozen; exit 3")

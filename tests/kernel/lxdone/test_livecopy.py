@@ -6,11 +6,15 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
+from unittest import mock
 
 import fixtures
 import testtools
 
+from lxdone import livecopy
+from onedriver.errors import DriverError
 from onedriver.setup import remotes, transferdrivers
 from tests.commands import script
 from tests.unit.onedriver.test_disk_paths import METACHARACTERS
@@ -35,6 +39,17 @@ LXDONE = """if [ "$1 $2" = "vmm copy_disk" ]; then
     exit
 fi
 PYTHONPATH={root} exec {python} -m lxdone"""
+
+
+class HangingNodeTest(testtools.TestCase):
+    def test_an_ssh_that_does_not_end_keeps_nobody_waiting(self) -> None:
+        request = livecopy.Request("cpds", ["node1:/datastores/0/1/disk.1"], b"<VM/>", mock.Mock(id=1))
+        self.useFixture(fixtures.MockPatchObject(livecopy, "LAST_WORDS_TIMEOUT", 0.2))
+        self.useFixture(fixtures.MockPatchObject(livecopy, "on_node", return_value=[
+            "sh", "-c", "trap '' TERM; exec >&-; sleep 9 & wait"]))
+        began = time.monotonic()
+        self.assertRaises(DriverError, livecopy.receive, request, Path(self.useFixture(fixtures.TempDir()).path))
+        self.assertLess(time.monotonic() - began, 5)
 
 
 class LiveCopyTest(testtools.TestCase):

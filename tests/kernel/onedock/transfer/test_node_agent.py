@@ -17,6 +17,7 @@ from onedock import datafiles, imageref
 from onedock.imageref import ImageRef
 from onedock.transfer import node_agent
 from onedriver.errors import DriverError, NotSupported
+from onedriver.node import pipes
 from tests.commands import script
 from tests.waiting import await_that
 
@@ -60,6 +61,30 @@ class LockTest(testtools.TestCase):
             self.assertTrue(lock.used)
         with testtools.ExpectedException(ZeroDivisionError), node_agent.locked(DISK):
             raise ZeroDivisionError
+
+    def test_a_lock_that_hangs_keeps_nobody_waiting(self) -> None:
+        self.useFixture(fixtures.MockPatchObject(pipes, "STALL_TIMEOUT", 0.2))
+        self.useFixture(fixtures.MockPatchObject(node_agent, "RELEASE_TIMEOUT", 0.2))
+        for words, reason in (("sleep 9", "does not answer"), ("echo '{\"used\": true}'; sleep 9", "meanwhile")):
+            self.holder(words)
+            began = time.monotonic()
+
+            def act() -> None:
+                with node_agent.locked(DISK):
+                    pass
+
+            self.assertIn(reason, str(self.assertRaises(DriverError, act)))
+            self.assertLess(time.monotonic() - began, 5)
+
+    def test_a_command_of_roots_that_hangs_keeps_nobody_waiting(self) -> None:
+        self.useFixture(fixtures.MockPatchObject(pipes, "STALL_TIMEOUT", 0.2))
+        self.useFixture(fixtures.MockPatchObject(node_agent, "COMMAND_TIMEOUT", 0.2))
+        self.holder("sleep 9")
+        began = time.monotonic()
+        with open(os.devnull, "wb") as out:
+            for more in ({}, {"out": out}):
+                self.assertRaises(DriverError, node_agent.as_root, ["save", "1"], **more)
+        self.assertLess(time.monotonic() - began, 5)
 
     def test_disk_in_use_is_copied_while_it_is_frozen(self) -> None:
         disk, out = self.disk(), io.BytesIO()
