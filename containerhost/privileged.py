@@ -236,6 +236,10 @@ class Privileged:
         """Remove the alternative names of an interface of the container of process ``pid``. Idempotent."""
         within(network_of(pid), lambda: links.remove_altnames(check(INTERFACE, name)))
 
+    def free_name(self, name: str) -> None:
+        """See :func:`containerhost.network.links.free_name`."""
+        links.free_name(check(INTERFACE, name))
+
     def forget_nodes(self, server: int, container: str, pid: int, known: Collection[str]) -> int:
         """See :func:`containerhost.process.daemonnodes.forget`."""
         return daemonnodes.forget(int(server), check(CONTAINER, container), int(pid), list(map(str, known)))

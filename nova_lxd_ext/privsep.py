@@ -140,6 +140,9 @@ class Helper(Privileged):
     def remove_altnames(self, pid: int, name: str) -> None:
         act("remove_altnames", pid, name)
 
+    def free_name(self, name: str) -> None:
+        act("free_name", name)
+
     def forget_nodes(self, server: int, container: str, pid: int, known: Collection[str]) -> int:
         return int(act("forget_nodes", server, container, pid, list(known)))
 

@@ -36,6 +36,8 @@ def make_veth(host_end: str, inner_end: str, mac: str, mtu: int | None, mark: st
     """
     asked = f"make interfaces {host_end} and {inner_end}"
     size = ["mtu", str(mtu)] if mtu else []
+    for name in (host_end, inner_end):
+        free_name(name)
     ip(asked, "link", "add", "name", host_end, *size, "type", "veth", "peer", "name", inner_end, "address", mac, *size)
     if switched:
         disable_ipv6(host_end)
@@ -120,6 +122,20 @@ def remove_altnames(name: str) -> None:
                 continue
             if others is chunk:
                 break
+
+
+def free_name(name: str) -> None:
+    """Take an alternative name from the interface that has it: what comes back from a container has those that its
+    tenant gave it, and keeps an interface of that name from being made. The name of an interface itself stays.
+    """
+    if exists(name):
+        return
+    try:
+        owner = socket.if_indextoname(socket.if_nametoindex(name))
+    except OSError:
+        return  # nobody has it
+    LOG.warning("Interface %s has the alternative name %s, which another one is to have: it loses it", owner, name)
+    ip(f"take the name {name} from interface {owner}", "link", "property", "del", "dev", owner, "altname", name)
 
 
 def chunks(names: Iterable[str]) -> Iterator[tuple[str, ...]]:

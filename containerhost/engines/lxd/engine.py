@@ -198,6 +198,7 @@ class LxdEngine:
                 f"{config.core_list(isolated) or 'none'}")
 
     def start(self, name: str) -> None:
+        self._free_names(self.client.instance(name).instance["devices"])
         try:
             self._act(name, "start")
         except errors.EngineError as error:
@@ -206,6 +207,11 @@ class LxdEngine:
             if self._is(name, Status.RUNNING):
                 return
             raise type(error)(self._reason_first(name, error)) from error
+
+    def _free_names(self, devices: Mapping[str, Mapping[str, str]]) -> None:
+        for device in devices.values():
+            if "host_name" in device:
+                self._privileged.free_name(device["host_name"])
 
     def stop(self, name: str, *, timeout: int, force: bool = False) -> None:
         state = self.container(name)
@@ -323,6 +329,7 @@ class LxdEngine:
         extensions = self.client.extensions
         fixed = config.start_config(grants_of([part]), extensions)
         devices = config.devices_of(part, extensions)
+        self._free_names(devices)
 
         def change(instance: dict[str, Any], etag: str) -> None:
             missing = config.lacking(instance["config"], fixed)

@@ -54,6 +54,18 @@ class AlternativeNamesTest(testtools.TestCase):
         links.rename(OTHER, OWN)
         self.assertTrue(links.exists(OWN))
 
+    def test_name_that_a_tenant_took_for_an_interface_that_came_back_by_itself_is_free_for_a_new_one(self) -> None:
+        """The container ended by itself: the daemon moved its interface, with all of its names."""
+        names = ("tstlinks3", "tstlinks4")
+        for name in names:
+            self.ip("link", "property", "add", "dev", INSIDE, "altname", name, inside=True)
+        self.ip("link", "set", "dev", INSIDE, "netns", str(os.getpid()), inside=True)
+        links.make_veth(*names, "02:00:00:00:00:01", None, "mark", False)
+        self.addCleanup(links.remove_veth, names[0])
+        self.assertEqual(set(names), set(names) & set(links.names()))
+        links.free_name(PEER)
+        self.assertTrue(links.exists(PEER))  # not an alternative one
+
     def test_interface_that_is_not_there_has_no_names(self) -> None:
         links.remove_altnames("tstlinks9")
         self.assertRaises(HostActionFailed, links.fetch, "tstlinks9", self.namespace, OWN)

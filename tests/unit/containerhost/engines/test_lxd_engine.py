@@ -38,6 +38,17 @@ class UpdateDevicesTest(testtools.TestCase):
                                "security.syscalls.deny": "io_uring_setup errno 38"}], changed)
 
 
+class StartTest(testtools.TestCase):
+    def test_names_of_host_ends_are_free_before_the_daemon_makes_them(self) -> None:
+        client, root = mock.Mock(extensions=frozenset()), mock.Mock()
+        nic = {"type": "nic", "nictype": "bridged", "host_name": "one-43-0"}
+        client.instance.return_value = VersionedInstance({"config": {}, "devices": {"root": {}, "nic": nic}}, "etag")
+        engine = LxdEngine(client, root)
+        with mock.patch.object(engine, "_act", side_effect=lambda *words: root.start()):
+            engine.start("c1")
+        self.assertEqual([mock.call.free_name("one-43-0"), mock.call.start()], root.mock_calls)
+
+
 class DetachTest(testtools.TestCase):
     """LXD is detaching the device for a caller that was killed."""
 
