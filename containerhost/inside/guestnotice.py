@@ -83,13 +83,14 @@ class GuestNotice:
 
         :param until: seconds since 1970
         :returns: whether its guest listens, and was told
-        :raises EngineError: the engine failed, so this is not known. What the tenant does is not the engine's failure
+        :raises EngineError: the engine failed, so this is not known. What the tenant does is not the engine's failure,
+            and a container that does not run has no guest
         """
         try:
             if self._acknowledged(name) < resources.generation(resources.parse(before)):
                 return False
             self._write(name, resources.announcing(before, coming, int(until)))
-        except errors.HostActionFailed as error:
+        except (errors.HostActionFailed, errors.EngineConflict, errors.EngineNotFound) as error:
             LOG.warning(NOT_TOLD, name, error)
             return False
         return True

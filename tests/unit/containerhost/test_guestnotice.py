@@ -5,6 +5,7 @@ import json
 import time
 from typing import Any
 
+import fixtures
 import testtools
 
 from containerhost import errors
@@ -126,6 +127,13 @@ class AnnouncementTest(testtools.TestCase):
 
         self.assertFalse(self.announce(Failing(knows=1, nth=1)))
         self.assertTrue(1030 <= self.now < 1031)
+
+    def test_a_container_that_does_not_run_is_not_waited_for(self) -> None:
+        for error in (errors.EngineConflict("it does not run"), errors.EngineNotFound("no such container")):
+            files = Guest(knows=1, nth=1)
+            self.useFixture(fixtures.MockPatchObject(files, "read", side_effect=error))
+            self.assertFalse(self.announce(files))
+            self.assertEqual(1000.0, self.now)
 
     def test_a_container_without_such_files(self) -> None:
         class Refusing(Guest):
