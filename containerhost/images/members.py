@@ -10,7 +10,7 @@ import dataclasses
 import enum
 import re
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, BinaryIO, Final, cast
 
 from containerhost.images import attributes
@@ -187,9 +187,10 @@ class _Header(tarfile.TarInfo):
         super()._proc_gnusparse_10(following, headers, archive)  # type: ignore[misc]  # typeshed lacks it
 
 
-def read(stream: Stream) -> Iterator[Member]:
+def read(stream: Stream, changed: Callable[[Member], Member] = lambda member: member) -> Iterator[Member]:
     """Yield each member up to the archive's end. Its data may be read from the stream before the next is asked for.
 
+    :param changed: returns what a member is to be, perhaps with less data, before its holes are counted
     :raises BadImage: the archive is damaged, or a member could not be on a file system
     """
     # Opened for writing, it reads nothing by itself and nothing is written.
@@ -200,7 +201,7 @@ def read(stream: Stream) -> Iterator[Member]:
         if number > MEMBERS_LIMIT:
             raise BadImage(f"it has more than {MEMBERS_LIMIT} members")
         end = archive.offset
-        member = _validated(info, end - info.offset_data)
+        member = changed(_validated(info, end - info.offset_data))
         stream.count_holes(member)
         yield member
         stream.seek(end)

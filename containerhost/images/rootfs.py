@@ -43,6 +43,7 @@ ROOT_DIRECTORIES: Final = frozenset({"bin", "sbin", "usr"})
 UNIFIED_ROOTS: Final = frozenset(f"{ROOTFS}/{directory}" for directory in ROOT_DIRECTORIES)
 DOCKER_MARKS: Final = frozenset({"oci-layout", "manifest.json"})
 KNOWN_TOPS: Final = ROOT_DIRECTORIES | UNIFIED_ROOTS | DOCKER_MARKS | {METADATA, ROOTFS}
+LOGINS: Final = frozenset({("lastlog",), ("faillog",), ("tallylog",)})  # in /var/log: lastlog(8), faillog(5)
 TREE_LIMIT: Final = 256 << 20  # bytes of the paths of all members together, repeated ones too
 
 # What lies at a path: a directory, a file of a kind, or a symbolic link with this target.
@@ -137,7 +138,7 @@ class Rebuild:
 
         :raises BadImage: it is damaged, hostile, or nothing that a container can boot from
         """
-        for member in read(self._stream):
+        for member in read(self._stream, without_logins):
             inside = self._inside(member)
             placed = None if inside is None else self._tree.place(inside)
             if placed is not None:
@@ -197,6 +198,15 @@ class Rebuild:
         if METADATA in tops:
             raise BadImage("it holds metadata.yaml but no root file system; upload the image's other half")
         raise BadImage("it holds no root file system: neither metadata.yaml with rootfs/, nor any of bin, sbin and usr")
+
+
+def without_logins(member: Member) -> Member:
+    """Return a sparse file of logins as an empty one. It has a place for each user number up to the largest that ever
+    logged in: with those of a directory service some hundred GiB, nearly all of them holes, and none of them of use to
+    a new server."""
+    path = member.path[1:] if member.path[:1] == (ROOTFS,) else member.path
+    return (dataclasses.replace(member, size=0, segments=None)
+            if member.segments is not None and path[:2] == ("var", "log") and path[2:] in LOGINS else member)
 
 
 def shown(path: Path) -> str:

@@ -219,6 +219,25 @@ class TestRefused(testtools.TestCase):
                 target.addfile(one, io.BytesIO(text.ljust(2048, b"\0")))
             self.assertIn("damaged", str(self.assertRaises(BadImage, rebuilt, raw.getvalue())), text)
 
+    def test_logins_by_user_number_are_left_out_of_a_new_server(self):
+        """A host with large user ids has a lastlog of half a TiB, nearly all of it a hole."""
+        for above, root in (("", ROOT), ("rootfs/", UNIFIED)):
+            raw = io.BytesIO()
+            with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as target:
+                for one in root:
+                    content = imagekit.METADATA if one.name == "metadata.yaml" else b"x" * one.size
+                    target.addfile(one, io.BytesIO(content))
+                for name, refused in (("var/log/lastlog", False), ("var/log/x", True)):
+                    headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": f"{1 << 39}",
+                               "GNU.sparse.name": f"{above}{name}"}
+                    target.addfile(entry(f"{above}{name}", size=1024, pax_headers=headers, uid=7),
+                                   io.BytesIO(b"1\n1048576\n512\n".ljust(512, b"\0") + b"x" * 512))
+                    if refused:
+                        self.assertIn("holes", str(self.assertRaises(BadImage, rebuilt, raw.getvalue() + bytes(10240))))
+                        continue
+                    found = {one.name: one for one in listed(rebuilt(raw.getvalue() + bytes(10240)))}[name]
+                    self.assertEqual((0, 7, False), (found.size, found.uid, found.issparse()))
+
     def test_metadata_of_ours_is_what_lxd_reads(self):
         (found,) = listed(metadata.tarball("x86_64"))
         self.assertEqual(("metadata.yaml", 0o644), (found.name, stat.S_IMODE(found.mode)))
