@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every script that a driver installs, started as oned starts it. A fork server runs most actions of other tests."""
+"""Scripts that a driver installs, started as oned starts them: two of each kind, all at the exhaustive level.
+
+A fork server runs most actions of other tests.
+"""
 
 import re
 from pathlib import Path
 
 from onedriver import actions
 from onedriver.setup import remotes
+from tests import levels
 from tests.functional_one.node import Node, Result
 from tests.functional_one.vms import Machine
 from tests.unit.onedriver.samples import ARGV
@@ -23,8 +27,11 @@ class StartsContract:
 
     node: Node
 
-    def test_every_script_is_started_and_tells_what_the_fork_server_tells(self) -> None:
-        for file in remotes.files(self.node.driver):
+    def test_scripts_are_started_and_tell_what_the_fork_server_tells(self) -> None:
+        files = list(remotes.files(self.node.driver))
+        kinds = [file.parts[0] for file in files]
+        first = {place for kind in set(kinds) for place in range(kinds.index(kind), kinds.index(kind) + 2)}
+        for file in levels.some(f"starts of {self.node.driver}", files, first):
             self.node.forks = False
             started = self.call(file)
             self.node.forks = True

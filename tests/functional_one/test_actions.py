@@ -18,6 +18,7 @@ from containerhost.engines.lxd.pooldisks import PoolDisks
 from containerhost.errors import EngineBusy, EngineConflict, EngineTimeout
 from lxdone import backend, conf
 from onedriver import actions
+from tests import levels
 from tests.conformance.engine.frame import picture
 from tests.functional import lostgpucontract
 from tests.functional.containerhost.base import leftovers
@@ -99,6 +100,8 @@ class ActionsCase(testtools.TestCase):
         await_that(condition, "it comes to be")
 
 
+@levels.exhaustive("RootTest has two VMs of one image; a power-off keeps devices", tests=(
+    "test_devices_changed_while_it_was_off", "test_two_vms_of_one_image"))
 class LifeTest(ActionsCase):
     forks = False
 
@@ -181,6 +184,9 @@ class ChangedMeanwhileTest(ActionsCase):
                      lcm=RESUME)
 
 
+@levels.exhaustive("functional_onedock has a GPU that left; a function that comes stays", tests=(
+    "test_a_function_comes_to_a_vm_that_was_started_without_rdma",
+    "test_a_gpu_that_left_the_host_keeps_nothing_else_from_changing"))
 class DevicesTest(lostgpucontract.LostGpuContract, ActionsCase):
     def test_exactly_the_chosen_devices(self) -> None:
         machine = self.deployed(Machine(devices=(self.gpus[1], self.vfs[0])))
@@ -256,6 +262,8 @@ class DevicesTest(lostgpucontract.LostGpuContract, ActionsCase):
             self.assertIn(words, result.reason)
 
 
+@levels.exhaustive("a snapshot that brings the disk back stays", tests=(
+    "test_snapshots_that_opennebula_forgot_go",))
 class ChangesTest(ActionsCase):
     def test_resize_of_a_running_vm(self) -> None:
         machine = self.deployed(Machine(devices=(self.gpus[0],), nics=(0,)))

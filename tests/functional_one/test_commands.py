@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands in containers on LXD (onevm exec)."""
 
+from tests import levels
 from tests.functional import commandcontract
 from tests.functional_one.test_actions import ActionsCase
 from tests.functional_one.vms import Machine
 from tests.waiting import await_that
 
 
+@levels.exhaustive("the contract of commands has it in functional_onedock", tests=(
+    "test_the_end_of_a_vm_is_that_of_its_command",))
 class CommandsTest(commandcontract.CommandContract, ActionsCase):
     paused = "rozen"
 

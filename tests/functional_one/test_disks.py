@@ -21,6 +21,7 @@ from lxdone.disk import filesystems
 from lxdone.root import root_state
 from lxdone.root.root_packing import PackedRoot
 from onedriver.errors import DriverError
+from tests import levels
 from tests.functional_one import diskfiles
 from tests.functional_one.test_actions import BOOT, CLEANUP, POWEROFF, RESUME, ActionsCase
 from tests.functional_one.vms import ROOT, Machine
@@ -171,6 +172,9 @@ MARK = "<ATTACH>YES</ATTACH>"
 PLACE = ("/var/lib/one//datastores/0/1/disk.1", "sdb", "1")
 
 
+@levels.exhaustive("disks at the start and of a running VM stay", tests=(
+    "test_a_snapshot_of_the_root_outlives_a_disk", "test_enlarged_while_the_vm_is_off",
+    "test_held_to_its_size_until_it_is_enlarged", "test_one_in_use_that_the_kernel_does_not_enlarge_stays_as_it_is"))
 class VolatileTest(ActionsCase):
     def setUp(self) -> None:
         super().setUp()

@@ -21,17 +21,22 @@ from containerhost.inside.guestfiles import GuestFiles
 from containerhost.inside.guestnotice import GuestNotice
 from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
+from tests import levels
 from tests.fakehost.control import FakeHostControl
 from tests.functional import elasticcontract
 from tests.functional_one.test_actions import ActionsCase
 from tests.functional_one.vms import Machine
 
 
+@levels.exhaustive("units of the elastic service have it", tests=(
+    "test_owner_who_changes_his_mind",))
 class ElasticTest(elasticcontract.ElasticContract, ActionsCase):
     def sizes(self) -> LiveSizes[VersionedInstance]:
         return Live(self.engine, Privileged())
 
 
+@levels.exhaustive("a VM that goes on without its GPU stays", tests=(
+    "test_detached_by_its_owner_while_it_is_repaired",))
 class ElasticGpusTest(ActionsCase):
     def setUp(self) -> None:
         super().setUp()

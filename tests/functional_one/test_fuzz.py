@@ -28,7 +28,7 @@ from tests.functional_one.vms import ROOT, Machine
 from tests.rfbclient import Refused, Viewer
 from tests.waiting import await_that
 
-SECONDS = float(os.environ.get("LXDONE_FUZZ_SECONDS", levels.budget(gate="20", exhaustive="300")))
+SECONDS = float(os.environ.get("LXDONE_FUZZ_SECONDS", levels.budget(gate="10", exhaustive="300")))
 SEED = int(os.environ.get("LXDONE_FUZZ_SEED", "1"))
 UNCHANGED = (2, 3)  # statuses that promise that nothing was changed
 STATES = (2, 3, 5, 6, 7, 12, 15, 18, 20, 21, 22, 23, 25, 29, 32, 99)  # of LCM

@@ -98,10 +98,14 @@ class SickTest(HealthCase):
         self.assertEqual(set(), self.holders())
 
 
+@levels.exhaustive("the contract of left devices is the same in functional_onedock", tests=(
+    "test_killed_deployment_holds_nothing_without_container",))
 class LeftDevicesTest(leftdevicescontract.LeftDevicesContract, ActionsCase):
     pass
 
 
+@levels.exhaustive("a kill, a daemon that dies and two at once stay", tests=(
+    "test_the_container_restarts_stops_or_goes_in_the_middle", "test_the_daemon_restarts_in_the_middle"))
 class InterruptedTest(HealthCase):
     def more(self, machine: Machine, device: Device) -> Machine:
         return machine.changed(devices=(self.vfs[0], device), attach="pci")

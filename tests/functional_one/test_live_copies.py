@@ -15,6 +15,7 @@ import fixtures
 
 from containerhost.engines import Status
 from onedriver.setup import transferdrivers
+from tests import levels
 from tests.commands import script
 from tests.functional_one import diskfiles
 from tests.functional_one.node import Result
@@ -32,6 +33,10 @@ IMAGE = ("<DISK><DISK_ID>1</DISK_ID><TYPE>FILE</TYPE><FORMAT>{format}</FORMAT><R
          "</SAVE><SIZE>32</SIZE><TARGET>sdb</TARGET></DISK>")
 
 
+@levels.exhaustive("copies of a root and of a disk, and a kill stay", tests=(
+    "test_datastore_of_another_user", "test_full_datastore_is_told_and_leaves_nothing",
+    "test_qcow2_disk_is_saved_as_an_image_that_stands_by_itself", "test_read_only_disk_is_copied",
+    "test_what_is_no_disk_or_does_not_run_is_refused"))
 class LiveCopiesTest(ActionsCase):
     def setUp(self) -> None:
         super().setUp()

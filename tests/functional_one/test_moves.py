@@ -105,6 +105,12 @@ class MovesCase(ActionsCase):
                         record.consumer.container for record in AllocationStore(node.owners).records().values()})
 
 
+@levels.exhaustive("each way to another node, an error, a kill and what must not be removed stay", tests=(
+    "test_a_node_without_room_leaves_it_as_it_was", "test_a_root_that_outgrew_its_disk",
+    "test_devices_stay_where_they_are", "test_ended_while_it_was_off_or_suspended",
+    "test_nothing_is_left_of_a_vm_that_ended_after_its_container_was_removed", "test_off_and_moved",
+    "test_suspended_and_moved_starts_anew_with_its_disks", "test_suspended_and_resumed_here_goes_on",
+    "test_who_needs_its_devices_does_not_wait_for_monitoring"))
 class SshTest(MovesCase):
     def test_each_way_to_another_node(self) -> None:
         ways = (("save", STOP, "restore", BOOT_STOPPED), ("shutdown", UNDEPLOY, "deploy", BOOT_UNDEPLOYED),
@@ -377,6 +383,8 @@ class SshTest(MovesCase):
             self.read(machine), self.inside(machine, "stat", "-c", "%s", "/root/big").strip()))
 
 
+@levels.exhaustive("SshTest has the same errors and kills", tests=(
+    "test_an_error_or_a_kill_leaves_image_and_root_whole",))
 class CephTest(MovesCase):
     """With a program in the place of ``rbd`` that maps images to files: a cluster is not here."""
 
@@ -426,6 +434,8 @@ class CephTest(MovesCase):
             self.ok("cancel", machine, lcm=CLEANUP)
 
 
+@levels.exhaustive("there and back stays, and what was changed under a root", tests=(
+    "test_what_others_write_to_a_suspended_ones_image_stays",))
 class SharedTest(MovesCase):
     shared = True
 

@@ -11,6 +11,7 @@ import fixtures
 
 from containerhost.engines import Status
 from lxdone.disk import filesystems
+from tests import levels
 from tests.functional_one import diskfiles
 from tests.functional_one.test_actions import (
     BOOT,
@@ -28,6 +29,9 @@ from tests.waiting import await_that
 PERSISTENT = ROOT.replace("<SAVE><![CDATA[NO]]>", "<SAVE>YES")
 
 
+@levels.exhaustive("each format and the life of one image stay", tests=(
+    "test_a_partition_grows_with_what_is_written", "test_a_vm_that_stops_by_itself_is_off_when_its_file_is_written",
+    "test_packed_image_is_no_limit_of_what_it_unpacks_to"))
 class PersistentTest(ActionsCase):
     def setUp(self) -> None:
         super().setUp()
