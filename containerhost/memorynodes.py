@@ -13,16 +13,27 @@ are the host's own memory (CXL, persistent memory) look the same in /sys/devices
   (/sys/bus/dax/devices/daxN.M/target_node, Documentation/ABI/testing/sysfs-bus-dax).
 """
 
+import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Protocol
 
+from containerhost.grants import Grant
 from containerhost.idlist import id_list
+from containerhost.rollback import Rollback
 from containerhost.sysfs import Host
 
 NODES = "/sys/devices/system/node"
 _NODE = re.compile(r"node([0-9]{1,5})")
 _PCI = "/sys/bus/pci/devices"
 _DAX = "/sys/bus/dax/devices"
+
+Nodes = frozenset[int]
+Change = Callable[[Nodes, Nodes, Nodes], Nodes]  # of those it has, those of GPUs' and the host's
+
+
+class Binder(Protocol):
+    def bind_memory(self, pid: int, nodes: Collection[int]) -> None: ...
 
 
 def ids(host: Host) -> tuple[int, ...]:
@@ -52,6 +63,51 @@ def for_container(host: Host, gpus: Iterable[str]) -> frozenset[int]:
     filled = id_list(host.text(f"{NODES}/has_memory"))  # the kernel binds memory to no other node
     named = _of_drivers(host)
     return filled - (foreign - {named[address] for address in gpus if address in named})
+
+
+def admit(host: Host, root: Binder, pid: Callable[[], int | None], grants: Iterable[Grant]) -> None:
+    """Let a running container have memory of GPUs that it gets, unless it is bound to some of the host's nodes.
+
+    :param pid: returns the container's first process; None when it does not run
+    :raises HostActionFailed: the kernel refuses
+    """
+    _rebind(host, root, pid, grants, lambda present, nodes, hosts: present | nodes if hosts <= present else present)
+
+
+@contextlib.contextmanager
+def withdrawn(host: Host, root: Binder, pid: Callable[[], int | None], grants: Sequence[Grant],
+              remaining: Sequence[Grant]) -> Iterator[None]:
+    """Move what a running container has in memory of GPUs that it loses in the block to other nodes first; back, if the
+    block fails.
+
+    :param remaining: what it keeps
+    :raises HostActionFailed: the kernel refuses
+    """
+    kept = {grant.device.address for grant in remaining if grant.gpu}
+    going = [grant for grant in grants if grant.gpu and grant.device.address not in kept]
+    with Rollback("memory of GPUs") as undo:
+        if _rebind(host, root, pid, going, lambda present, nodes, hosts: present - nodes):
+            undo.on_error("its nodes", admit, host, root, pid, going)
+        yield
+
+
+def _rebind(host: Host, root: Binder, pid: Callable[[], int | None], grants: Iterable[Grant], change: Change) -> bool:
+    """Change the nodes that a running container may have memory of.
+
+    :returns: whether they were others before
+    """
+    gpus = [grant.device.address for grant in grants if grant.gpu]
+    named = _of_drivers(host) if gpus and of_devices(host) else {}
+    nodes = frozenset(named[address] for address in gpus if address in named)
+    number = pid() if nodes else None
+    if number is None:
+        return False
+    filled = id_list(host.text(f"{NODES}/has_memory"))
+    present = id_list(host.fields(f"/proc/{number}/status").get("Mems_allowed_list"))
+    wanted = change(present, nodes & filled, filled - of_devices(host))
+    if wanted and wanted != present:
+        root.bind_memory(number, sorted(wanted))
+    return wanted != present
 
 
 def _of_drivers(host: Host) -> dict[str, int]:

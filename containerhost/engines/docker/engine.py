@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from containerhost import engines, errors, recordfiles
+from containerhost import engines, errors, memorynodes, recordfiles
 from containerhost.devices.model import Device
 from containerhost.engines import ContainerState, Executed, Metrics, ServerInfo, Status
 from containerhost.engines.docker import config, held, startup, usage
@@ -323,6 +323,7 @@ class DockerEngine:
                 if pid is not None:
                     self._give(pid, wanted, record, undo)
                     self._set_up(pid, wanted, record)
+                    memorynodes.admit(self._host, self._privileged, lambda: pid, grants_of([part]))
 
     def _give(self, pid: int, wanted: Record, before: Record, undo: Rollback) -> None:
         """Give a running container what it is to have, also what its record has already: the process that wrote it may
@@ -348,14 +349,20 @@ class DockerEngine:
     def detach(self, name: str, part: Part, remaining: Sequence[Part] = ()) -> None:
         with self._found(name) as (container, record, pid):
             go = record.called_here(config.going(part, remaining))
-            if pid is not None:
-                for netdev in go.netdevs if isinstance(part, Grant) else ():
-                    require_interface(netdev.name, netdev.host_name, self._privileged.inside(pid), self._host)
-                for node in sorted(go.nodes):
-                    self._privileged.take_node(pid, node.path, node.number)
-                for netdev in sorted(go.netdevs):
-                    self._privileged.fetch_netdev(pid, netdev.name, netdev.host_name)
+            with memorynodes.withdrawn(self._host, self._privileged, lambda: pid, grants_of([part]),
+                                       grants_of(remaining)):
+                self._take(pid, go, is_grant=isinstance(part, Grant))
             self._records.write(container["Id"], record - go)
+
+    def _take(self, pid: int | None, go: Record, *, is_grant: bool) -> None:
+        if pid is None:
+            return
+        for netdev in go.netdevs if is_grant else ():
+            require_interface(netdev.name, netdev.host_name, self._privileged.inside(pid), self._host)
+        for node in sorted(go.nodes):
+            self._privileged.take_node(pid, node.path, node.number)
+        for netdev in sorted(go.netdevs):
+            self._privileged.fetch_netdev(pid, netdev.name, netdev.host_name)
 
     def allow_again(self) -> None:
         """Let running containers open what they have, which systemd forgets when it is told to read its units anew.

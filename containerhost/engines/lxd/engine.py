@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any
 
-from containerhost import engines, errors
+from containerhost import engines, errors, memorynodes
 from containerhost.allocation.store import DIRECTORY
 from containerhost.devices.model import Device
 from containerhost.engines import ContainerState, Executed, Metrics, PoolUsage, ServerInfo, Status
@@ -341,6 +341,7 @@ class LxdEngine:
 
         self.change(name, change)
         self.nodes.restore(name, devices)
+        memorynodes.admit(self._host, self._privileged, lambda: self.pid(name), grants_of([part]))
         if any(grant.device.rdma for grant in grants_of([part])) and (pid := self.pid(name)):
             rdma_netns.enter(self._privileged, self._host, pid, grants_of([part]))
 
@@ -371,14 +372,16 @@ class LxdEngine:
                 self.stale_devices.retry_after_cleanup(name, instance, kept, lambda: self.client.replace_instance(
                     name, instance | {"devices": kept}, etag))
 
-        try:
-            self.change(name, change)
-        except (NodeMissing, InterfaceMissing):
-            # LXD may be about to take it out for a caller that was killed.
-            self.await_changes(name)
-            if not self.client.instance(name).instance["devices"].keys().isdisjoint(go):
-                raise
-            self.change(name, change)
+        with memorynodes.withdrawn(self._host, self._privileged, lambda: self.pid(name), grants_of([part]),
+                                   grants_of(remaining)):
+            try:
+                self.change(name, change)
+            except (NodeMissing, InterfaceMissing):
+                # LXD may be about to take it out for a caller that was killed.
+                self.await_changes(name)
+                if not self.client.instance(name).instance["devices"].keys().isdisjoint(go):
+                    raise
+                self.change(name, change)
 
     def _require_interfaces(self, name: str, devices: Sequence[Mapping[str, str]]) -> None:
         pid = self.pid(name)

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory of a GPU that is a NUMA node is not the host's; other nodes without processors are."""
 
+from unittest import mock
+
 import testtools
 
-from containerhost import topology
+from containerhost import memorynodes, topology
 from containerhost.corebinding import CoreBinding, unbound
 from containerhost.devices.scan import scan
 from containerhost.doctor import numa
 from containerhost.engines.docker import config as docker_config
 from containerhost.engines.lxd import config as lxd_config
+from containerhost.errors import EngineError
 from containerhost.grants import Grant, GrantOptions
 from containerhost.placement import affinity
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
@@ -130,6 +133,36 @@ class ContainersTest(testtools.TestCase):
         add_node(self.tree, 2, 96)
         self.tree.write(f"/proc/driver/nvidia/gpus/{GPU}/numa_status", "Node: 2\n")
         self.tree.write(f"{NODES}/has_memory", "0-2\n")
+
+    def runs(self, nodes: str) -> mock.Mock:
+        """Let process 9 run, as a container's first one."""
+        self.tree.write("/proc/9/status", f"Name:\tinit\nMems_allowed_list:\t{nodes}\n")
+        return mock.Mock()
+
+    def test_running_container_that_gets_a_gpu_has_its_memory(self) -> None:
+        for nodes, bound in (("0-1", [mock.call.bind_memory(9, [0, 1, 2])]), ("0-2", []), ("1", [])):
+            root = self.runs(nodes)
+            memorynodes.admit(self.tree.host, root, lambda: 9, [self.gpu])
+            self.assertEqual(bound, root.mock_calls)
+
+    def test_running_container_that_loses_a_gpu_loses_its_memory_first(self) -> None:
+        root = self.runs("0-2")
+        with memorynodes.withdrawn(self.tree.host, root, lambda: 9, [self.gpu], []):
+            self.assertEqual([mock.call.bind_memory(9, [0, 1])], root.mock_calls)
+        with memorynodes.withdrawn(self.tree.host, self.runs("0-2"), lambda: 9, [self.gpu], [self.gpu]) as nothing:
+            self.assertIsNone(nothing)
+        self.assertEqual(1, len(root.mock_calls))
+
+    def test_gpu_that_cannot_be_taken_keeps_its_memory(self) -> None:
+        root = self.runs("0-2")
+
+        def fails() -> None:
+            with memorynodes.withdrawn(self.tree.host, root, lambda: 9, [self.gpu], []):
+                self.runs("0-1")
+                raise EngineError("not today")
+
+        self.assertRaises(EngineError, fails)
+        self.assertEqual([mock.call.bind_memory(9, [0, 1]), mock.call.bind_memory(9, [0, 1, 2])], root.mock_calls)
 
     def cpu(self, wanted: Cpu, *parts: Grant) -> Cpu:
         directory = self.tree.path("/locks")

@@ -67,7 +67,7 @@ class DetachTest(testtools.TestCase):
                 mock.patch.object(config, "devices_of", return_value={"vf": {}}), \
                 mock.patch.object(config, "devices_of_all", return_value={}), \
                 mock.patch.object(engine, "_require_interfaces", side_effect=InterfaceMissing("no interface ib1")):
-            engine.detach("c1", mock.Mock(spec=Grant))
+            engine.detach("c1", mock.Mock(spec=Grant, gpu=None))
         return [call[0] for call in client.mock_calls]
 
     def test_interface_on_its_way_out_is_awaited(self) -> None:
