@@ -12,7 +12,7 @@ namespaces, limits and control group. Where that matters, the command itself is 
 user but root and in other namespaces; a test that kills a process or watches one does by its environment. If a script
 is killed, the server kills its process with all its group.
 
-    python -m tests.forkserver SOCKET MODULE…      the server, until its standard input ends
+    python -m tests.forkserver SOCKET NAME…      the server, until its standard input ends
 """
 
 import atexit
@@ -21,6 +21,7 @@ import gc
 import importlib
 import marshal
 import os
+import pkgutil
 import selectors
 import shlex
 import signal
@@ -41,17 +42,17 @@ STANDARD = 3  # input, output, errors; then come the working directory and the r
 class ForkServer:
     """A server for the life of this process.
 
-    :param modules: packages whose ``__main__`` has a ``main``, then others to load
+    :param loaded: modules to load; of packages all modules below them
     """
 
-    def __init__(self, *modules: str) -> None:
+    def __init__(self, *loaded: str) -> None:
         directory = tempfile.TemporaryDirectory(prefix="forkserver.")
         self._directory = directory  # removed with this object
         self._socket = Path(directory.name, "socket")
         self._path = python_path()
         others = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
         environment = others | {"PYTHONPATH": self._path, "LANG": "C.UTF-8"}
-        self._process = subprocess.Popen([sys.executable, "-m", __name__, str(self._socket), *modules], cwd=ROOT,
+        self._process = subprocess.Popen([sys.executable, "-m", __name__, str(self._socket), *loaded], cwd=ROOT,
                                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
                                          start_new_session=True)
         assert self._process.stdout is not None
@@ -165,9 +166,16 @@ def run(given: Sequence[int]) -> int:
     os._exit(status)  # to free all that was loaded would copy it first
 
 
+def load(name: str) -> None:
+    """Load a module; of a package, all modules below it."""
+    module = importlib.import_module(name)
+    for below in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{name}."):
+        importlib.import_module(below.name)
+
+
 if __name__ == "__main__":
     for name in sys.argv[2:]:
-        importlib.import_module(name)
+        load(name)
     gc.freeze()
     server = Server(sys.argv[1])
     print("ready", flush=True)

@@ -42,12 +42,8 @@ class Result(NamedTuple):
                        if not line.startswith(("ERROR: ", "INFO: ", "WARN: ", "DEBUG: ")))
 
 
-#: What the commands of both drivers load, at the latest while they work.
-LOADED = ("lxdone.__main__", "lxdone.cli", "lxdone.livecopy", "lxdone.vmm", "lxdone.root.reconciler",
-          "lxdone.root.root_images", "lxdone.disk.isofiles", "onedock.__main__", "onedock.cli", "onedock.node",
-          "onedock.vmm", "onedock.monitored", "onedock.datastore.actions", "onedock.transfer.actions",
-          "onedock.transfer.node_agent", "onedock.transfer.usage", "onedock.nodeimages", "onedriver.node.measure",
-          "containerhost.images.rebuild", "containerhost.topology", "containerhost.vendors.nvidia.vendor")
+#: What the commands of both drivers may load, and what finds the vendors' plug-ins.
+LOADED = ("containerhost", "onedriver", "lxdone", "onedock", "stevedore.extension")
 
 
 @functools.cache
