@@ -28,6 +28,7 @@ class NetworksTest(CloudTest):
         self.until("its key opens it", lambda: server.ssh(address, "true").returncode == 0)
         self.assertEqual(name, server.ssh(address, "hostname").stdout.strip())
 
+    @levels.exhaustive("functional/nova/test_ports has the stream, the filter's interface, a stop and a start")
     def test_much_data_through_the_switch(self) -> None:
         """TCP of a size that breaks where checksums are left to a card that is not there."""
         server = self.boot(self.security_group("tcp"))
@@ -36,6 +37,7 @@ class NetworksTest(CloudTest):
         done = server.ssh(address, "dd if=/dev/zero bs=1k count=512 2> /dev/null")
         self.assertEqual((0, 512 * 1024), (done.returncode, len(done.stdout)))
 
+    @levels.exhaustive("functional/nova/test_ports has the stream, the filter's interface, a stop and a start")
     def test_stopped_and_started(self) -> None:
         server = self.boot()
         self.tenant.compute.stop_server(server.id)
@@ -53,6 +55,7 @@ class NetworksTest(CloudTest):
         server.wait_for_address()
         self.until("it reaches its router", lambda: server.reaches(self.gateway()))
 
+    @levels.exhaustive("functional/nova/test_ports attaches ports to a running server")
     def test_port_added_and_removed_while_it_runs(self) -> None:
         server = self.boot()
         added = self.tenant.compute.create_server_interface(server.id, net_id=self.network.id)
@@ -71,6 +74,7 @@ class NetworksTest(CloudTest):
         self.until("the switch has forgotten it", lambda: not self.stage.cloud.switch.run(
             "--bare", "--columns=name", "find", "interface", f"external_ids:iface-id={added.port_id}"))
 
+    @levels.exhaustive("TwoHostsTest takes a rule away on two hosts")
     def test_security_group_is_enforced(self) -> None:
         group = self.security_group()
         server = self.boot(group)
@@ -84,6 +88,7 @@ class NetworksTest(CloudTest):
         self.allow(group, "icmp")
         self.until("it gets through again", lambda: answers(address))
 
+    @levels.exhaustive("functional/nova/test_ports has the stream, the filter's interface, a stop and a start")
     def test_packet_filter_is_on_the_interface_of_the_container(self) -> None:
         """A filter on any other interface filters nothing (CVE-2017-5936)."""
         server = self.boot()
@@ -92,6 +97,7 @@ class NetworksTest(CloudTest):
         self.assertEqual(index_of(host_end), peer)
         self.assertEqual("br-int", self.stage.cloud.switch.run("port-to-br", host_end))
 
+    @levels.exhaustive("the filter is Neutron's, of a port that functional/nova/test_ports shows to be its own")
     def test_addresses_of_others_are_refused(self) -> None:
         """Neither another sender in ARP nor another MAC gets out of a server's port."""
         server, gateway = self.boot(), self.gateway()

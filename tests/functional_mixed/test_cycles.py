@@ -37,6 +37,7 @@ class CyclesTest(testtools.TestCase):
         self.assertTrue(found["good"])
         self.assertEqual({"give GPU", "attach VF", "detach VF", "take GPU"}, set(found["acts_s"]))
 
+    @levels.exhaustive("each test of devices looks for what is left; this is the benchmark's program")
     def test_one_that_is_told_to_end_tells_of_what_it_did(self) -> None:
         process = self.begun(100_000)
         for line in process.stderr or ():

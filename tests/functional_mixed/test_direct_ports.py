@@ -93,7 +93,8 @@ class DirectPortTest(DirectPortServers):
         port = self.port()
         server = self.with_ports(port)
         mine = {"address": port["mac_address"], "vlan": VLAN}
-        for act in (lambda: None, lambda: self._reboot_server(server, hard=True), lambda: self.stop_and_start(server)):
+        restarts = (lambda: self._reboot_server(server, hard=True), lambda: self.stop_and_start(server))
+        for act in (lambda: None, *levels.budget(gate=(levels.turn(restarts),), exhaustive=restarts)):
             act()
             self.assertEqual(port["mac_address"], self.mac(server, "eth0"))
             self.assertEqual([mine, FREE], sorted(self.of_physical_function(), key=lambda vf: -vf["vlan"]))
@@ -106,6 +107,7 @@ class DirectPortTest(DirectPortServers):
         self._stop_server(server)
         self._start_server(server)
 
+    @levels.exhaustive("units show it; functions that come and go remain")
     def test_a_paused_server_has_no_link(self) -> None:
         server = self.with_ports(self.port())
         for end in (lambda: self.act(server, "unpause", "ACTIVE"), lambda: self.ended_and_started(server),
@@ -147,6 +149,7 @@ class DirectPortTest(DirectPortServers):
         self.assertEqual([FREE, FREE], self.of_physical_function())
         self.assert_nothing_left()
 
+    @levels.exhaustive("units show it; functions that come and go remain")
     def test_one_that_a_process_uses_is_not_detached(self) -> None:
         port = self.port("fabric", **{"binding:vif_type": "ib_hostdev"})
         server = self.with_ports(port)
@@ -165,6 +168,7 @@ class DirectPortTest(DirectPortServers):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @levels.exhaustive("units show it; functions that come and go remain")
     def test_one_whose_function_vanished_is_detached(self) -> None:
         """LXD takes from a running container no interface that is gone: it forgets the function at the next start."""
         control, before_vfs = FakeHostControl.from_environment(), children(PF)
@@ -204,6 +208,7 @@ class DirectPortTest(DirectPortServers):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @levels.exhaustive("units show it; functions that come and go remain")
     def test_a_limit_that_cannot_be_held(self) -> None:
         flavor = self.flavor(quota__vif_inbound_average="1000")
         server = self.with_ports(self.port(), flavor=flavor, expected="ERROR")
@@ -228,6 +233,7 @@ class InterruptedTest(DirectPortServers):
                          [self.mac(self.the_server, f"eth{number}") for number in range(len(ports))])
         self.assertEqual([self.the_server["id"]] * len(ports), list(self.held().values()))
 
+    @levels.exhaustive("EngineFaultTest restarts the daemon in the middle of a boot; units fail every step")
     def test_the_daemon_is_killed(self) -> None:
         """The port comes, or goes, all the same, or it is as it was and the next try does it."""
         server, more = self.the_server, self.port()
@@ -305,6 +311,7 @@ class KilledPortTest(DirectPortServers):
         # Neutron keeps the port as nova left it; without the server's it is attached anew.
         self.neutron._ports[self.more["id"]] |= {"device_id": "", "binding:host_id": ""}
 
+    @levels.exhaustive("functional/nova/test_killed_ports kills the driver's part of it")
     def test_attachment(self) -> None:
         points = self.points(self.attach_more)
         self.detach(self.the_server, self.more)
@@ -314,6 +321,7 @@ class KilledPortTest(DirectPortServers):
                 self.after_kill(step)
         self.end()
 
+    @levels.exhaustive("functional/nova/test_killed_ports kills the driver's part of it")
     def test_detachment(self) -> None:
         self.attach_more()
         for step in self.points(lambda: self.detach(self.the_server, self.more)):

@@ -154,11 +154,14 @@ class SliceContract:
         self.assertEqual(before, self.pid(machine))
 
 
+@levels.exhaustive("an attached slice remains", tests=("test_exactly_the_chosen_ones_from_the_start",))
 class OnedockTest(SliceContract, OnedockCase):
     inline = False
 
 
+@levels.exhaustive("an attached slice remains", tests=("test_exactly_the_chosen_ones_from_the_start",))
 class LxdoneTest(SliceContract, ActionsCase):
+    @levels.exhaustive("an attached slice remains")
     def test_ready_for_one_that_comes_later(self) -> None:
         """With the driver's libraries, which NVIDIA's toolkit brings only when a container starts."""
         part = next(device for device in scan().devices if device.kind is Kind.GPU_SLICE)

@@ -11,6 +11,7 @@ import testtools
 from containerhost.devices.model import Device
 from containerhost.devices.scan import scan
 from onedriver.pciaddress import from_device_id
+from tests import levels
 from tests.fakehost.control import FakeHostControl
 from tests.functional_one.test_actions import CLEANUP, ActionsCase
 from tests.functional_one.vms import Machine
@@ -83,6 +84,8 @@ class OpenNebulaContract:
         return inventory.get(FIRST), inventory.get(SECOND)
 
 
+@levels.exhaustive("nova has it on LXD, onedock by OpenNebula's actions",
+                   tests=("test_it_comes_whole_and_is_reset_after_use",))
 class LxdoneTest(OpenNebulaContract, OutsideCase, ActionsCase):
     pass
 

@@ -10,6 +10,7 @@ from typing import Any
 from containerhost.devices.model import Device, Role
 from containerhost.devices.scan import scan
 from onedriver.pciaddress import from_device_id
+from tests import levels
 from tests.functional_one.test_actions import CLEANUP, ActionsCase
 from tests.functional_one.vms import Machine
 from tests.functional_onedock.base import OnedockCase
@@ -54,6 +55,7 @@ class NovaTest(base.LxdServers):
         self.assertEqual([0, 0], rates())
         self.assert_nothing_left()
 
+    @levels.exhaustive("a limit that is held remains; units have what cannot be")
     def test_refused_where_it_cannot_be_held(self) -> None:
         for card, reason in REASONS.items():
             with self.subTest(card):

@@ -116,6 +116,7 @@ class NovaTest(SharedCase, LiveServers):
                 self.resize(server, self.wants(1, lxd__live_resize="required"))
         self.delete(server)
 
+    @levels.exhaustive("so many servers and no more remain; units have the change")
     def test_a_gpu_that_is_shared_no_more_leaves_placement_with_its_last_server(self) -> None:
         server = self.server(self.wants(1))
         self.file.write("")

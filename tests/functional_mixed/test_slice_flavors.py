@@ -61,6 +61,7 @@ class SliceFlavorTest(base.LxdServers):
             self._delete_server(server)
         self.assert_nothing_left()
 
+    @levels.exhaustive("slices of a GPU follow the same steps as whole ones")
     def test_a_server_keeps_its_slice(self) -> None:
         """Start and reboot are not told what Placement gave the server; a rebuild is."""
         first = self.sliced(**{SMALL: 1})

@@ -15,6 +15,7 @@ from oslo_messaging import conffixture
 
 from nova_lxd_ext import conf
 from nova_lxd_ext.peers import Peers
+from tests import levels
 from tests.unit.nova import records
 from tests.waiting import await_that
 from tools.cloud.daemons import Daemons
@@ -89,6 +90,7 @@ class BusTest(testtools.TestCase):
             return False
         return True
 
+    @levels.exhaustive("tests/model loses requests at every step; a request that is lost in a resize remains")
     def test_a_restart_while_a_server_moves(self) -> None:
         receiver = Receiver(self.bus.restart)
         self.peers.listen("there", receiver)

@@ -121,6 +121,7 @@ class ConsoleTest(base.LxdServers):
         await_that(lambda: not self.threads(), "the session's end")
         self.assert_refused(409, lambda: self.console(server))
 
+    @levels.exhaustive("a console that is used remains; units have refusals and ends")
     def test_servers_that_end_under_their_clients(self) -> None:
         server, daemon = self.server(), self.lxd.daemon.pid
         for _ in range(levels.budget(gate=1, exhaustive=ROUNDS)):
@@ -159,6 +160,7 @@ class ConsoleTest(base.LxdServers):
         self.assertRaises(ConnectionRefusedError, socket.create_connection, (told.host, told.port), TIMEOUT)
         self.assertEqual([], [thread.name for thread in threading.enumerate() if thread.name == "console"])
 
+    @levels.exhaustive("a console that is used remains; units have refusals and ends")
     def test_a_screen_is_refused_with_a_reason(self) -> None:
         error = self.assert_refused(400, lambda: self.console(self.server(), "vnc", "novnc"))
         self.assertIn("a container has no screen", error)

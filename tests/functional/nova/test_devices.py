@@ -97,6 +97,7 @@ class FlavorTest(DeviceServers):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @levels.exhaustive("servers with several devices and a rebuild with one remain")
     def test_a_rebuilt_server_keeps_its_devices(self) -> None:
         server = self.server(self.flavor(**BOTH))
         held = self.held()
@@ -117,6 +118,7 @@ class FlavorTest(DeviceServers):
         self.assertIn("ib0", self.inside(server, "ls", "/sys/class/net").output.split())
         self.assertEqual(0, self.inside(server, "sh", "-c", "ls /dev/nvidia[0-9]*").status)
 
+    @levels.exhaustive("servers with several devices and a rebuild with one remain")
     def test_devices_in_request_order(self) -> None:
         flavor = self.flavor(pci_passthrough__alias=f"{VF_ALIAS}:2")
         server = self.server(flavor)
@@ -189,6 +191,7 @@ class TroubleTest(DeviceServers):
         store.claim(self.gpus(), Consumer("lxdone", "lxd", "one-7", "7"), lambda device: ())
         self.assertIn("one-7", self.refused(GPU_ALIAS))
 
+    @levels.exhaustive("BreakingTest has a device that breaks in use")
     def test_a_device_that_breaks_in_use_is_not_used_again(self) -> None:
         server = self.server(self.flavor(**self.only(GPU_ALIAS)))
         gpu = self.devices(server)[Kind.GPU]

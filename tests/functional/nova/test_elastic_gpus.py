@@ -151,6 +151,7 @@ class ElasticGpusTest(HealthServers):
         self._confirm_resize(server)
         self.assertEqual({}, self.allocations())
 
+    @levels.exhaustive("units show the refusal; one test of nova remains")
     def test_more_than_it_has_is_refused(self) -> None:
         server = self.server(self.elastic("3"), expected="ERROR")
         self.assertIn("it is to keep 3 GPUs, but has a claim on 2", " ".join(self.reasons(server)))

@@ -73,6 +73,7 @@ class DeviceFaultTest(base.LxdServers):
                 act(device.address)
         return change
 
+    @levels.exhaustive("a GPU that falls off the bus remains; FlavorTest has the alias")
     def test_unknown_alias(self) -> None:
         error = self.assertRaises(client.OpenStackApiException, self.server, self.device_flavor("no-such-alias"))
         self.assertEqual(400, error.response.status_code)
@@ -116,6 +117,7 @@ class DeviceFaultTest(base.LxdServers):
     def test_vf_without_a_driver(self) -> None:
         self.trouble(base.VF_ALIAS, self.vfs(), self.fakehost.unbind, self.fakehost.bind, "no driver")
 
+    @levels.exhaustive("a GPU that falls off the bus remains; FlavorTest has the alias")
     def test_vf_whose_interface_is_in_another_namespace(self) -> None:
         self.trouble(base.VF_ALIAS, self.vfs(), self.fakehost.move_abroad, self.fakehost.bring_home,
                      "network namespace")
@@ -155,7 +157,8 @@ class EngineFaultTest(Interrupted):
         threading.Timer(2, self.lxd.daemon.start).start()
 
     def test_daemon_restarts_in_the_middle_of_a_boot(self) -> None:
-        for asked in ("create container", "start container"):
+        moments = ("create container", "start container")
+        for asked in levels.budget(gate=(levels.turn(moments),), exhaustive=moments):
             with self.subTest(asked):
                 self.at(asked, self.restart)
                 server = self.server(self.flavor_id, expected="ERROR")
@@ -165,6 +168,7 @@ class EngineFaultTest(Interrupted):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @levels.exhaustive("a restart of the daemon remains; units have every error of it")
     def test_daemon_that_stalls(self) -> None:
         """The boot ends in time, and once the daemon is well again nothing of the server stays."""
         self.driver._backend.engine.client.settings.__dict__.update(request_timeout=1, operation_timeout=1)

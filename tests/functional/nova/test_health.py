@@ -145,6 +145,7 @@ class FunctionsTest(SickServers):
         (held,) = self.held()
         return server, next(vf for vf in self.vfs if vf.id == held)
 
+    @levels.exhaustive("one that vanishes remains; units read the state of links")
     def test_those_of_a_card_without_a_cable_are_offered_to_nobody(self) -> None:
         everything = {vf.address for vf in self.vfs}
         parent = self.vfs[0].parent or ""

@@ -38,6 +38,7 @@ class HostileGuestTest(LiveServers):
         self.execute(server, f'printf %s "$0" > {program}.new; chmod 755 {program}.new; mv {program}.new {program}',
                      script)
 
+    @levels.exhaustive("a program and a console without an end remain; units put everything in the way")
     def test_things_in_place_of_shared_files_do_not_keep_a_server_or_its_devices(self) -> None:
         smaller = self.flavor(vcpu=2, memory_mb=192, disk=2)
         things = list(IN_THE_WAY.items())

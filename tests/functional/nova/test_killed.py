@@ -117,7 +117,7 @@ def killed_at(step: int | None, action: Callable[[], None]) -> list[str | None] 
 
 def killed_at_points(name: str, action: Callable[[], None], fewest: int,
                      before: Callable[[], object] = lambda: None) -> Iterator[int | None]:
-    """Let ``action`` finish, and then kill it at one of its points after the other (``levels.points``).
+    """Let ``action`` finish, and then kill it at its points (``levels.one_point``), one after the other.
 
     :param name: of the operation, unique among all tests
     :param fewest: steps that it takes more than, or nothing was tried
@@ -129,7 +129,7 @@ def killed_at_points(name: str, action: Callable[[], None], fewest: int,
     if len(effects) <= fewest:
         raise AssertionError(f"it took {len(effects)} steps only")
     yield None
-    for step in levels.points(name, effects):
+    for step in levels.one_point(name, effects):
         before()
         killed_at(step, action)
         yield step

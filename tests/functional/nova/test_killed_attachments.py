@@ -27,6 +27,7 @@ class KilledAttachmentsTest(test_volumes.VolumeServers):
         installed.__enter__()
         self.addCleanup(installed.__exit__, None, None, None)
 
+    @levels.exhaustive("KilledVolumesTest kills the driver's part of it")
     def test_what_a_killed_attachment_left_a_detachment_removes(self) -> None:
         volume, _ = self.cinder.volume()
         server = self.server()

@@ -67,6 +67,7 @@ class KilledPortTest(KilledCase):
         for step in killed_at_points("attachment of a port", self.attach, FEWEST_STEPS):
             self.assert_taken_back(step)
 
+    @levels.exhaustive("an attachment remains")
     def test_detachment(self) -> None:
         for step in killed_at_points("detachment of a port", self.detach, FEWEST_STEPS, self.attached):
             self.assert_taken_back(step)

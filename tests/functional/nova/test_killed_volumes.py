@@ -72,6 +72,7 @@ class KilledVolumesTest(testtools.TestCase):
         for step in killed_at_points("attachment of a volume", self.attach, FEWEST_STEPS):
             self.put_right(step)
 
+    @levels.exhaustive("an attachment remains")
     def test_detach(self) -> None:
         for step in killed_at_points("detachment of a volume", self.detach, FEWEST_STEPS, self.attach):
             self.put_right(step)

@@ -133,6 +133,7 @@ class LiveResizeTest(LiveServers):
         self.assert_went_on(server)
         self.delete(server)
 
+    @levels.exhaustive("KilledLiveResizeTest goes back live, after a kill; PlacedResizeTest reverts")
     def test_reverted_both_ways(self) -> None:
         server = self.counting(self.equipped)
         held = self.held()
@@ -178,6 +179,7 @@ class LiveResizeTest(LiveServers):
                                                   told["announced"]))
         self.assertEqual(told, json.loads(self.container(server).labels["containerhost.resources"]), "by the guest API")
 
+    @levels.exhaustive("units show it; PlacedResizeTest has a resize that stops the server")
     def test_what_cannot_be_done_live_stops_the_server_or_is_refused(self) -> None:
         server = self.counting(self.small)
         nested = {"memory_mb": 96, "disk": 1, "lxd__nested_allowed": "true"}
@@ -200,6 +202,7 @@ class LiveResizeTest(LiveServers):
         self.assert_went_on(server)
         self.delete(server)
 
+    @levels.exhaustive("units show it; PlacedResizeTest has a resize that stops the server")
     def test_a_stopped_server_takes_any_size_and_stays_off(self) -> None:
         server = self.server(self.small)
         self._stop_server(server)

@@ -47,6 +47,7 @@ class MigrationServers(twohosts.TwoHosts):
 
 
 class MoveTest(MigrationServers):
+    @levels.exhaustive("LoadedTest moves and confirms")
     def test_confirmed(self) -> None:
         server = self.first_server()
         self._migrate_server(server)
@@ -75,6 +76,7 @@ class MoveTest(MigrationServers):
     def described(self, host: str, server: Mapping[str, Any]) -> dict[str, Any]:
         return self.engine(host).client.instance(self.on(host)[server["id"]].name)[0]
 
+    @levels.exhaustive("a move with another size and back remains; tests/model moves what is off")
     def test_a_stopped_server_stays_stopped_and_ends_in_the_middle(self) -> None:
         server = self.first_server()
         self._stop_server(server)
@@ -83,6 +85,7 @@ class MoveTest(MigrationServers):
         self._delete_server(server)
         self.assert_both_empty()
 
+    @levels.exhaustive("units show that it is refused")
     def test_live_migration_is_refused_with_the_reason(self) -> None:
         server = self.server(self.flavor(memory_mb=96), host=FIRST)
         self.admin_api.post_server_action(server["id"], {"os-migrateLive": {"host": SECOND, "block_migration": "auto"}})
@@ -142,10 +145,12 @@ class FaultTest(MigrationServers):
         self.leave_by(f"https://127.0.0.1:{free_port()}")
         self.refused("connection refused")
 
+    @levels.exhaustive("units have every fault, test_lxd_remote another server in the place of the one")
     def test_untrusted_certificate(self) -> None:
         self.leave_by(twohosts.listening(self.second.engine))
         self.refused("certificate")
 
+    @levels.exhaustive("units have every fault; moves that are reverted and evacuations remain")
     def test_full(self) -> None:
         self.write(64)
         self.useFixture(Filler(Path(self.second.daemon.directory, "storage-pools", "default", "filler")))
@@ -156,6 +161,7 @@ class FaultTest(MigrationServers):
         done = self.run_on(FIRST, self.the_server, "dd", "if=/dev/zero", "of=/root/big", "bs=1M", f"count={size}")
         self.assertEqual(0, done.status, done.output)
 
+    @levels.exhaustive("units have every fault; moves that are reverted and evacuations remain")
     def test_receiver_killed_in_the_middle(self) -> None:
         self.write(64)
         self.when_it_fetches(self.restart)

@@ -9,6 +9,7 @@ from nova import context as nova_context
 
 from containerhost.engines import Status
 from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
+from tests import levels
 from tests.functional.lxd import POOL
 from tests.functional.nova.interrupting import Interrupted
 from tests.waiting import await_that
@@ -40,6 +41,7 @@ class OperationsCase(Interrupted):
 class DisagreementTest(OperationsCase):
     """Each case leaves servers that can be used, and a host with nothing else on it."""
 
+    @levels.exhaustive("a guest that ends itself and an end without a container remain")
     def test_power_states_that_nova_did_not_bring_about(self) -> None:
         server = self.server()
         self.end(server)
@@ -57,6 +59,7 @@ class DisagreementTest(OperationsCase):
         self.act(server, "resume", "ACTIVE")
         self.assertEqual(Status.RUNNING, self.status(server))
 
+    @levels.exhaustive("a guest that ends itself and an end without a container remain")
     def test_a_container_that_is_gone_can_be_rebuilt(self) -> None:
         server = self.server(self.device_flavor())
         held = self.held()
@@ -103,6 +106,7 @@ class DisagreementTest(OperationsCase):
 
 
 class InterruptionTest(OperationsCase):
+    @levels.exhaustive("EngineFaultTest restarts the daemon in the middle of a boot; units do of power operations")
     def test_the_daemon_restarts_in_the_middle_of_power_operations(self) -> None:
         server = self.server()
         for asked, action, how, state in (
@@ -120,7 +124,8 @@ class InterruptionTest(OperationsCase):
         self.assert_nothing_left()
 
     def test_two_operations_at_once_leave_a_server_or_nothing(self) -> None:
-        for first in ({"os-stop": None}, {"reboot": {"type": "HARD"}}, {"pause": None}):
+        requests = ({"os-stop": None}, {"reboot": {"type": "HARD"}}, {"pause": None})
+        for first in levels.budget(gate=(levels.turn(requests),), exhaustive=requests):
             with self.subTest(first):
                 server = self.server(self.device_flavor())
                 self.api.post_server_action(server["id"], first)

@@ -5,6 +5,8 @@ from typing import Any
 
 from nova.tests.functional.api import client as api_client
 
+from tests import levels
+
 SECRET = "correct:horse$battery 'staple"
 
 
@@ -30,6 +32,7 @@ class PasswordTest(base.LxdServers):
         self.assertEqual(shadow, self.inside(server, "grep", "^root:", "/etc/shadow").output.split(":")[1])
         self.assertEqual("ACTIVE", self.api.get_server(server["id"])["status"])
 
+    @levels.exhaustive("units show it; the administrator's remains")
     def test_the_user_is_the_images(self) -> None:
         server = self.server(image=self.image(os_admin_user="admin"))
         self.assertIn("no user admin", self.refusal(server, SECRET))

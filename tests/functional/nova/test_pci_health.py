@@ -57,6 +57,7 @@ class HealthServers(base.LxdServers):
 
 
 class BreakingTest(HealthServers):
+    @levels.exhaustive("one that breaks in use remains, and GpusTest has a free one")
     def test_a_broken_gpu_is_offered_to_nobody_until_it_is_well(self) -> None:
         broken, well = self.gpus
         self.assertEqual({broken, well}, self.known())
@@ -133,6 +134,7 @@ class OneTimeUseTest(HealthServers):
         """GPU -> how many of it are reserved in Placement."""
         return {gpu: entry["reserved"] for gpu, entry in self.inventories().items()}
 
+    @levels.exhaustive("units show it; PlacementTest has reserved devices")
     def test_a_used_device_is_reserved_whatever_happens_to_it(self) -> None:
         server = self.with_gpu()
         (used,) = self.held()

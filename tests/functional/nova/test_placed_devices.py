@@ -159,6 +159,7 @@ class PlacedResizeTest(PlacedServers):
                 self.assertEqual(held, self.assert_agreed(server, GPU=1, NET=1))
                 self.end(server)
 
+    @levels.exhaustive("a resize that is confirmed and one that is reverted remain; units have the claims")
     def test_an_update_in_the_middle_of_a_resize_allocates_nothing_more(self) -> None:
         """Nova heals what it takes for missing: the device of the other size, which the move has or will have."""
         methods = ("prep_resize", "_revert_allocation")
@@ -174,6 +175,7 @@ class PlacedResizeTest(PlacedServers):
                 self.assert_agreed(server, GPU=1)
                 self.end(server)
 
+    @levels.exhaustive("a resize that is confirmed and one that is reverted remain; units have the claims")
     def test_start_ends_a_resize_that_was_lost_before_its_claim(self) -> None:
         """Nova would allocate the GPU that the server has a second time, and not start."""
         for ended in (False, True):
@@ -199,6 +201,7 @@ class PlacedResizeTest(PlacedServers):
         with mock.patch.object(manager.ComputeManager, method, call):
             yield
 
+    @levels.exhaustive("a resize that is confirmed and one that is reverted remain; units have the claims")
     def test_a_server_unshelved_after_a_resize_has_what_placement_chose(self) -> None:
         """A resize leaves nova's record of the request and that of the server with different ids."""
         self.flags(shelved_offload_time=0)
@@ -229,6 +232,7 @@ class PlacedResizeTest(PlacedServers):
                 self._delete_server(second)
                 self.end(first)
 
+    @levels.exhaustive("a resize that is confirmed and one that is reverted remain; units have the claims")
     def test_resize_follows_the_tracker_where_the_scheduler_allocates_no_devices(self) -> None:
         self.flags(pci_in_placement=False, group="filter_scheduler")
         server = self.server(self.sized())
@@ -317,6 +321,8 @@ class FirstCardTest(PlacedMoves):
     chosen = "0000:5e:00.0"
 
 
+@levels.exhaustive("a move to another host claims as a resize does; units have the claims",
+                   tests=("test_migrated_and_confirmed", "test_evacuated"))
 class SecondCardTest(PlacedMoves):
     chosen = "0000:d8:00.0"
 

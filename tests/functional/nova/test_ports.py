@@ -124,8 +124,9 @@ class PortsTest(PortServers):
             self.assert_is_wired(server, *each)
         self.address(servers[1], "eth0", "192.168.1.20")
         first = servers[0]
-        for restart in (lambda: None, lambda: self._reboot_server(first, hard=True), lambda: self.stop_and_start(first),
-                        lambda: self._reboot_server(first)):
+        restarts = (lambda: self._reboot_server(first, hard=True), lambda: self.stop_and_start(first),
+                    lambda: self._reboot_server(first))
+        for restart in (lambda: None, *levels.budget(gate=(levels.turn(restarts),), exhaustive=restarts)):
             self.notifier.reset()
             restart()
             self.assert_is_wired(first, *ports[0])
@@ -162,6 +163,7 @@ class PortsTest(PortServers):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @levels.exhaustive("units show it; ports of a running server remain")
     def test_ports_come_and_go_while_it_is_stopped(self) -> None:
         first, second = self.port(), self.port()
         server = self.with_ports(first)
@@ -192,6 +194,7 @@ class PortsTest(PortServers):
         self.assert_is_wired(server, first)
         self.assertEqual([f"tap{first['id']}"[:14]], self.switch.ports())
 
+    @levels.exhaustive("units show it; ports of a running server remain")
     def test_a_paused_server_answers_nobody(self) -> None:
         ports = [self.port(), self.port()]
         servers = [self.with_ports(port) for port in ports]
@@ -213,6 +216,7 @@ class PortsTest(PortServers):
         self.address(server, "eth0", "192.168.1.10")
         self.assertNotEqual(0, self.inside(server, "ping", "-c", "2", "-W", "1", "192.168.1.200").status)
 
+    @levels.exhaustive("units show it; ports of a running server remain")
     def test_kinds_that_a_container_cannot_have(self) -> None:
         for kind, word in (("vhostuser", "virtual machine monitor"), ("macvtap", "macvtap"), ("ivs", "ovs and tap")):
             with self.subTest(kind):
@@ -262,6 +266,7 @@ class HybridTest(PortServers):
             self._delete_server(server)
         self.assert_nothing_left()
 
+    @levels.exhaustive("LimitTest has a limit; units have this one")
     def test_a_flavor_limits_what_goes_out(self) -> None:
         sizes = {"quota__vif_outbound_average": "1000", "quota__vif_outbound_burst": "100"}  # kilobytes
         servers = [self.with_ports(self.port(), flavor=self.flavor(**limits)) for limits in (sizes, {})]
@@ -349,6 +354,7 @@ class EventsTest(PortServers):
         self.flags(vif_plugging_timeout=1, vif_plugging_is_fatal=False)
         self.assert_is_wired(self.with_ports(self.unwired), self.unwired)
 
+    @levels.exhaustive("units show it with an engine in memory")
     def test_the_port_is_deleted_meanwhile(self) -> None:
         server = self.booting()
         self.neutron.delete_port(self.unwired["id"])

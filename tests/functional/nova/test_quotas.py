@@ -10,6 +10,7 @@ from nova.tests.functional.api.client import OpenStackApiException
 from oslo_limit import fixture
 
 from containerhost.devices.model import Kind
+from tests import levels
 
 LIMITS = {"servers": 10, "class:VCPU": 20, "class:MEMORY_MB": 51200, "class:DISK_GB": 100}
 
@@ -37,6 +38,7 @@ class QuotaTest(base.LxdServers):
         self._delete_server(self.server(self.with_gpu))
         self.assert_nothing_left()
 
+    @levels.exhaustive("test_second_gpu_refused_while_it_is_free has the limit; nova alone counts at a resize")
     def test_nova_counts_no_gpu_of_a_resize(self) -> None:
         first, second = self.server(self.with_gpu), self.server()
         self._resize_server(second, self.with_gpu)

@@ -10,6 +10,7 @@ from nova import objects
 
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.model import Kind
+from tests import levels
 from tests.functional.nova import base
 from tests.functional.nova.twohosts import FIRST, SECOND
 
@@ -40,11 +41,13 @@ class Losers(base.LxdServers):
 
 
 class OneHostTest(Losers):
+    @levels.exhaustive("ResizeTest has the reason of a refused resize, DeviceFaultTest the race for the last GPU")
     def test_the_loser_of_a_race_for_the_last_gpu_is_told_so(self) -> None:
         servers = [self.with_gpu() for _ in self.gpus]
         self.assert_refused("Claim pci failed")
         self.assert_gone(servers)
 
+    @levels.exhaustive("ResizeTest has the reason of a refused resize, DeviceFaultTest the race for the last GPU")
     def test_a_resize_whose_claim_fails_says_why_in_fault_and_event(self) -> None:
         self.flags(allow_resize_to_same_host=True)
         servers = [self.with_gpu() for _ in self.gpus]
@@ -80,6 +83,7 @@ class TwoHostsTest(Losers, twohosts.TwoHosts):
                 self._delete_server(server)
                 self.store_of(refusing).release(twohosts.HALVES[refusing][0], self.stranger(refusing))
 
+    @levels.exhaustive("the other test is refused by a host, too, and TroubleTest reads the reason")
     def test_refused_by_both_the_fault_is_the_last_ones_reason(self) -> None:
         for host in (FIRST, SECOND):
             self.held_by_another_program(host)

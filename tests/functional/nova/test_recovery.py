@@ -259,21 +259,30 @@ class RecoveryTest(RecoveryServers):
         """Try similar operations, in the gate the one whose turn it is."""
         self.each(*levels.budget(gate=(levels.turn(names),), exhaustive=names))
 
+    def test_one_request_of_all(self) -> None:
+        self.each(levels.turn(list(self.operations())))
+
+    @levels.exhaustive("test_one_request_of_all kills one of these; tests/model kills at every step")
     def test_live_resize(self) -> None:
         self.each("live resize")
 
+    @levels.exhaustive("test_one_request_of_all kills one of these; tests/model kills at every step")
     def test_cold_resize(self) -> None:
         self.each("cold resize")
 
+    @levels.exhaustive("test_one_request_of_all kills one of these; tests/model kills at every step")
     def test_revert(self) -> None:
         self.each_in_turn("revert of a live resize", "revert of a cold resize")
 
+    @levels.exhaustive("test_one_request_of_all kills one of these; tests/model kills at every step")
     def test_confirm(self) -> None:
         self.each("confirm")
 
+    @levels.exhaustive("test_one_request_of_all kills one of these; tests/model kills at every step")
     def test_rescue(self) -> None:
         self.each_in_turn("rescue", "unrescue")
 
+    @levels.exhaustive("another moment of a kill, which unit tests of the recovery and tests/model have")
     def test_killed_while_the_guest_shuts_down(self) -> None:
         """The engine has asked it to: the server that still runs at the next start stops a moment later."""
         server = self.admin_api.get_server(self.server(self.small)["id"])
@@ -298,15 +307,19 @@ class RecoveryTest(RecoveryServers):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @levels.exhaustive("test_one_request_of_all kills one of these; tests/model kills at every step")
     def test_rebuild(self) -> None:
         self.each("rebuild")
 
+    @levels.exhaustive("test_one_request_of_all kills one of these; tests/model kills at every step")
     def test_reboot(self) -> None:
         self.each_in_turn("hard reboot", "soft reboot")
 
+    @levels.exhaustive("test_one_request_of_all kills one of these; tests/model kills at every step")
     def test_shelve(self) -> None:
         self.each_in_turn("shelve", "unshelve")
 
+    @levels.exhaustive("another moment of a kill, which unit tests of the recovery and tests/model have")
     def test_unshelving_whose_image_is_gone_is_finished(self) -> None:
         """Nova deletes the image of a shelving before it records that the server runs, and a lock is an action too."""
         server = self.admin_api.get_server(self.server(self.small)["id"])
@@ -331,9 +344,11 @@ class RecoveryTest(RecoveryServers):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @levels.exhaustive("test_one_request_of_all kills one of these; tests/model kills at every step")
     def test_snapshot(self) -> None:
         self.each("snapshot")
 
+    @levels.exhaustive("another moment of a kill, which unit tests of the recovery and tests/model have")
     def test_killed_before_the_first_event(self) -> None:
         """Nova has recorded nothing of the request but the task state that its API set: nova's own start, the driver
         some time later or an administrator's reset-state ends it, with nothing done and nothing left."""
@@ -369,6 +384,7 @@ class RecoveryTest(RecoveryServers):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @levels.exhaustive("another moment of a kill, which unit tests of the recovery and tests/model have")
     def test_move_lost_between_its_last_two_requests(self) -> None:
         """nova-compute took the second one and was killed before its event: nova would never send it again."""
         server = self.admin_api.get_server(self.server(self.small)["id"])
@@ -387,6 +403,7 @@ class RecoveryTest(RecoveryServers):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @levels.exhaustive("another moment of a kill, which unit tests of the recovery and tests/model have")
     def test_move_whose_last_request_waits_in_the_queue(self) -> None:
         """It is not sent a second time: nova would call the server broken."""
         server = self.admin_api.get_server(self.server(self.small)["id"])
@@ -408,6 +425,7 @@ class RecoveryTest(RecoveryServers):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @levels.exhaustive("test_one_request_of_all kills one of these; tests/model kills at every step")
     def test_power(self) -> None:
         self.each_in_turn("pause", "unpause", "suspend", "resume", "stop", "start")
 

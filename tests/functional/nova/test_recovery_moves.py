@@ -135,6 +135,7 @@ class MovesTest(twohosts.TwoHosts):
 
     # Evacuation
 
+    @levels.exhaustive("a migration remains; tests/model kills evacuations at every step")
     def test_evacuation_killed(self) -> None:
         self.old_host_fails()
         self.killer.arm(None, SECOND)

@@ -12,6 +12,7 @@ from containerhost.engines import Status
 from nova_lxd_ext.image.images import IMAGE_ID
 from nova_lxd_ext.server import labels
 from nova_lxd_ext.server.rescue import TARGET
+from tests import levels
 from tests.functional.nova import base
 
 
@@ -80,6 +81,7 @@ class RescueTest(RescueCase):
     def drive(self, server: dict[str, Any]) -> dict[str, Any]:
         return json.loads(self.shell(server, "cat /config-drive/openstack/latest/meta_data.json"))
 
+    @levels.exhaustive("units restart nova-compute beside a rescued server; a rescue remains")
     def test_a_rescued_server_outlives_a_restart_of_nova_compute_and_goes_without_a_trace(self) -> None:
         server = self.server(self.flavor(pci_passthrough__alias=f"{base.GPU_ALIAS}:1"), config_drive=True)
         self.rescued(server)
@@ -89,6 +91,7 @@ class RescueTest(RescueCase):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @levels.exhaustive("the same steps on another kind of pool")
     def test_on_a_pool_of_plain_directories(self) -> None:
         client = self.lxd.engine.client
         client.finish(client.request("post", "storage-pools", asked="make the pool", json={
@@ -106,6 +109,7 @@ class RescueTest(RescueCase):
 
 
 class FaultTest(RescueCase):
+    @levels.exhaustive("units interrupt both at every step, and RecoveryTest has them in turn")
     def test_a_rescue_that_fails_leaves_the_server_to_a_hard_reboot(self) -> None:
         server = self.server(self.flavor(pci_passthrough__alias=f"{base.GPU_ALIAS}:1"))
         self.shell(server, "echo mine > /root/letter")
@@ -128,6 +132,7 @@ class FaultTest(RescueCase):
             raise errors.EngineError(f"{method} failed in the end")
         return fixtures.MonkeyPatch(target, fail)
 
+    @levels.exhaustive("units interrupt both at every step, and RecoveryTest has them in turn")
     def test_an_interrupted_unrescue_is_ended_at_the_next_start(self) -> None:
         server = self.server()
         self.shell(server, "echo mine > /root/letter")

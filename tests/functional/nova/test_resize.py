@@ -8,6 +8,7 @@ from nova import context as nova_context
 from nova import objects
 
 from containerhost.engines import Status
+from tests import levels
 from tests.functional.nova import base
 
 MIB, GIB = 2**20, 2**30
@@ -37,6 +38,7 @@ class ResizeTest(base.LxdServers):
         self.assertEqual(0, self.inside(server, "sh", "-c", "echo mine > /root/file").status)
         return server
 
+    @levels.exhaustive("a resize without the device and back remains, PlacedResizeTest confirms one")
     def test_larger_with_a_device_and_confirmed(self) -> None:
         server = self.server_with_file(self.small)
         self.resize(server, self.large)
@@ -62,6 +64,7 @@ class ResizeTest(base.LxdServers):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @levels.exhaustive("EphemeralsTest has such a disk; units let it grow and shrink back")
     def test_ephemeral_disks(self) -> None:
         """A disk that was asked for at boot keeps its size; one that comes with a flavor also goes with it."""
         without, *flavors = (self._create_flavor(vcpu=1, memory_mb=96, disk=1, ephemeral=size) for size in (0, 1, 2))
@@ -80,6 +83,7 @@ class ResizeTest(base.LxdServers):
                 self._delete_server(server)
                 self.assert_nothing_left()
 
+    @levels.exhaustive("EphemeralsTest has such a disk; units let it grow and shrink back")
     def test_an_ephemeral_disk_of_a_flavor_grows_and_shrinks_back(self) -> None:
         server = self.server_with_file(self.small)
         for size in (1, 2):

@@ -73,6 +73,7 @@ class RestartTest(Interrupted, PortServers, VolumeServers):
         self.assert_runs()
         self.gone(server)
 
+    @levels.exhaustive("EngineFaultTest restarts the daemon in the middle of a boot; units do of every operation")
     def test_a_resize_succeeds_or_changes_nothing(self) -> None:
         other = self.flavor(memory_mb=160, lxd__nested_allowed="true",  # not while it runs
                             pci_passthrough__alias=f"{base.GPU_ALIAS}:1")

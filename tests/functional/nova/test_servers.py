@@ -79,8 +79,9 @@ class BootTest(base.LxdServers):
                         self.assertNotEqual(0, self.inside(server, *ids, *command).status, (owner, user, command))
 
     def test_bad_user_data_does_not_fail_the_boot(self) -> None:
-        for text in (b"#cloud-config\n\t- {no yaml", b"#cloud-config\n- a list\n", b"#cloud-config\na: 1\na: 2\n",
-                     b"a\0b", b"\xff\xfe"):
+        texts = (b"#cloud-config\n\t- {no yaml", b"#cloud-config\n- a list\n", b"#cloud-config\na: 1\na: 2\n", b"a\0b",
+                 b"\xff\xfe")
+        for text in levels.budget(gate=(levels.turn(texts),), exhaustive=texts):
             with self.subTest(text):
                 server = self.server(user_data=base64.b64encode(text).decode(), config_drive=True)
                 config = self.config(server)["config"]
@@ -125,7 +126,8 @@ class PrivilegedTest(base.LxdServers):
     options: ClassVar = {("lxd", "allow_privileged"): True}
 
     def test_the_operator_and_the_flavor_together_make_a_container_privileged(self) -> None:
-        for wanted, root in (("true", "0"), ("false", "1")):
+        # BootTest has one that is not privileged.
+        for wanted, root in levels.some("privileged by flavor", (("true", "0"), ("false", "1")), (0,)):
             with self.subTest(wanted):
                 server = self.server(self.flavor(lxd__privileged_allowed=wanted))
                 self.assertEqual(wanted, self.config(server)["config"]["security.privileged"])
@@ -155,6 +157,7 @@ class LifeTest(base.LxdServers):
     def pid(self, server: dict) -> int | None:
         return self.lxd.engine.metrics(self.container(server).name).pid
 
+    @levels.exhaustive("FlavorTest stops and starts a server with devices")
     def test_stop_and_start(self) -> None:
         server = self.server()
         self._stop_server(server)
@@ -210,6 +213,7 @@ class LifeTest(base.LxdServers):
     def console(self, server: dict, **length: int) -> str:
         return self.api.post_server_action(server["id"], {"os-getConsoleOutput": length})["output"]
 
+    @levels.exhaustive("units show it; the console of a server that ran remains")
     def test_console_output_of_a_server_that_never_ran(self) -> None:
         server = self.server()
         self.lxd.engine.delete(self.container(server).name)
@@ -226,6 +230,7 @@ class LifeTest(base.LxdServers):
         self.api.microversion = "2.47"
         self.assertIn("cpu0_time", self.api.api_get(f"/servers/{server['id']}/diagnostics").body)
 
+    @levels.exhaustive("WatchTest has a guest that ends itself")
     def test_a_guest_that_powers_itself_off_is_noticed(self) -> None:
         server = self.server()
         self.inside(server, "poweroff")
@@ -233,6 +238,7 @@ class LifeTest(base.LxdServers):
         self.computes[base.HOST].manager._sync_power_states(base.nova_context.get_admin_context())
         self._wait_for_state_change(server, "SHUTOFF")
 
+    @levels.exhaustive("tests/unit/costs counts requests")
     def test_periodic_power_states_cost_one_request(self) -> None:
         servers = [self.server() for _ in range(3)]
         asked: list[tuple] = []
@@ -257,6 +263,7 @@ class HostTest(base.LxdServers):
         self._delete_server(server)
         self.assertEqual(["mine"], [state.name for state in self.lxd.engine.containers()])
 
+    @levels.exhaustive("test_what_is_not_novas_is_neither_seen_nor_touched restarts nova-compute beside a server")
     def test_running_servers_outlive_a_restart_of_nova_compute(self) -> None:
         server = self.server(config_drive=True)
         pid = self.lxd.engine.metrics(self.container(server).name).pid
@@ -297,6 +304,7 @@ class HostTest(base.LxdServers):
         error = self.assertRaises(exception.InvalidConfiguration, self.driver.init_host, base.HOST)
         self.assertIn("absent", str(error))
 
+    @levels.exhaustive("units show it; a boot that ends with a reason remains")
     def test_a_pool_that_went_missing_fails_the_boot_with_a_reason(self) -> None:
         self.flags(storage_pool="absent", group="lxd")
         failed = self.server(expected="ERROR")
@@ -304,6 +312,7 @@ class HostTest(base.LxdServers):
         self._delete_server(failed)
         self.assert_nothing_left()
 
+    @levels.exhaustive("units show it; a boot that ends with a reason remains")
     def test_a_full_pool_fails_the_boot_with_a_reason(self) -> None:
         def full(*_: object, **__: object) -> None:
             raise errors.StorageFull("create container: LXD says: no space left on device")

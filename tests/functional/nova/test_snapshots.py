@@ -101,6 +101,7 @@ class SnapshotTest(SnapshotCase):
                   if payload["uuid"] == server["id"]]
         return [state for number, state in enumerate(states) if not number or states[number - 1] != state]
 
+    @levels.exhaustive("a running server and a shelved one remain")
     def test_a_stopped_and_a_paused_server_stay_so(self) -> None:
         server = self.written()
         for action, state, status in (("pause", "PAUSED", Status.FROZEN), ("os-stop", "SHUTOFF", Status.STOPPED)):
@@ -117,6 +118,7 @@ class SnapshotTest(SnapshotCase):
             self.assertEqual(f"{LETTER}\n1000:100\n", self.letter(copy))
             self._delete_server(copy)
 
+    @levels.exhaustive("a running server and a shelved one remain")
     def test_backups_rotate(self) -> None:
         server = self.written()
         for _ in range(2):
@@ -161,6 +163,7 @@ class FaultTest(SnapshotCase, Interrupted):
         self.assert_as_before(server)
         self.assertEqual("ACTIVE", self.api.get_server(server["id"])["status"])
 
+    @levels.exhaustive("units fail and kill every step")
     def test_the_daemon_restarts_while_it_packs(self) -> None:
         server = self.written()
         self.restart_at("pack container")
@@ -192,6 +195,7 @@ class FaultTest(SnapshotCase, Interrupted):
         self.assertNotIn(image_id, self.glance.images)
         self.assertIn("Take the snapshot again", self.last_fault(server))
 
+    @levels.exhaustive("units fail and kill every step")
     def test_no_room_for_the_packed_root(self) -> None:
         server = self.written()
         directory = self.lxd.daemon.directory / "images"
@@ -206,6 +210,7 @@ class FaultTest(SnapshotCase, Interrupted):
         self.assertNotIn(image_id, self.glance.images)
         self.assertIn("is the disk full", self.last_fault(server))
 
+    @levels.exhaustive("units fail and kill every step")
     def test_what_a_killed_nova_compute_left_goes_at_its_next_start(self) -> None:
         server = self.written()
         exports = Exports(self.lxd.engine.client, "gzip", 60)

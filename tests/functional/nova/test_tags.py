@@ -8,6 +8,7 @@ from typing import Any
 
 from nova import context, objects
 
+from tests import levels
 from tests.functional.nova.test_ports import PortServers
 
 EMPTY = objects.InstanceDeviceMetadata(devices=[])
@@ -30,6 +31,7 @@ class TagTest(base.LxdServers):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @levels.exhaustive("units show it; a tagged disk and a tagged port remain")
     def test_without_tags_nothing_is_told(self) -> None:
         server = self.server(config_drive=True)
         self.assertEqual([], drive(self, server))

@@ -14,6 +14,7 @@ from nova.compute.manager import ComputeManager
 from containerhost.cli import main
 from containerhost.devices.taints import TaintFile
 from containerhost.sysfs import Host
+from tests import levels
 from tests.waiting import await_that
 
 INTERVAL = 2  # s between nova-compute's updates of its resources
@@ -116,6 +117,7 @@ class TaintsTest(ToldServers):
         self.assertIn(gpu, self.known())
         self.assert_nothing_left()
 
+    @levels.exhaustive("the other tests taint devices that are held and that are free")
     def test_holder_is_told_when_it_is_over(self) -> None:
         server = self.with_gpu()
         (gpu,) = self.held()

@@ -62,6 +62,7 @@ class TaskGroupsTest(twohosts.TwoHosts):
         self.assertEqual([SECOND, SECOND, FIRST, FIRST], [self.host_of(server) for server in servers])
         self.gone(servers)
 
+    @levels.exhaustive("units show it; a job that is spread remains")
     def test_a_job_larger_than_the_cloud_starts_nothing(self) -> None:
         gpu = self.flavor(pci_passthrough__alias=f"{base.GPU_ALIAS}:1")  # each host has one
         servers = [self._wait_for_state_change(server, "ERROR") for server in self.job(3, gpu, task_groups=2)]
@@ -73,6 +74,7 @@ class TaskGroupsTest(twohosts.TwoHosts):
         self.assertEqual({FIRST: 1, SECOND: 1}, collections.Counter(map(self.host_of, servers)))
         self.gone(servers)
 
+    @levels.exhaustive("units show it; a job that is spread remains")
     def test_wrong_hints_are_told_in_the_fault(self) -> None:
         for hints, words in (({"task_groups": 3}, "task_groups=3 is more than the job's 2 servers"),
                              ({"task_groups": "many"}, "is no number")):

@@ -14,6 +14,7 @@ from os_brick.initiator.connectors.local import LocalConnector
 
 from containerhost import errors
 from containerhost.engines.lxd.engine import LxdEngine
+from tests import levels
 from tests.functional import storage
 
 MIB = 2**20
@@ -167,6 +168,7 @@ class VolumesTest(VolumeServers):
         self.assertEqual(2 * storage.GIB, int(seen))
         self.gone(server)
 
+    @levels.exhaustive("units show it; attachments of a running and of a stopped server remain")
     def test_shared_by_two_servers(self) -> None:
         volume, _ = self.cinder.volume(self.cinder.MULTIATTACH_VOL)
         flavor, image = self.flavor(), self.image()
@@ -182,6 +184,7 @@ class VolumesTest(VolumeServers):
         self.gone(second)
         self.assert_free(volume)
 
+    @levels.exhaustive("units show it; attachments of a running and of a stopped server remain")
     def test_swapped_for_a_copy(self) -> None:
         size = 80 * MIB  # more than one piece
         old, new = self.cinder.SWAP_OLD_VOL, self.cinder.SWAP_NEW_VOL  # that Cinder says it migrates
@@ -208,6 +211,7 @@ class VolumesTest(VolumeServers):
 class ComingAlongTest(VolumeServers):
     options: ClassVar = {(None, "allow_resize_to_same_host"): True}
 
+    @levels.exhaustive("LoadedTest moves a server with a volume")
     def test_when_the_server_changes_size_or_is_rebuilt(self) -> None:
         volume, disk = self.cinder.volume()
         disk.write(b"kept")
@@ -263,6 +267,7 @@ class FaultsTest(VolumeServers):
         self.useFixture(fixtures.MonkeyPatch(f"os_brick.initiator.connectors.local.LocalConnector.{method}", hang))
         return back
 
+    @levels.exhaustive("units have a backend that is gone and what is refused")
     def test_a_backend_that_is_gone(self) -> None:
         """Attaching and booting end in time with the reason and leave nothing; a server can be deleted all the same."""
         volume, _ = self.cinder.volume()
@@ -280,6 +285,7 @@ class FaultsTest(VolumeServers):
         self.hanging("disconnect_volume")
         self.gone(server)
 
+    @levels.exhaustive("units have a backend that is gone and what is refused")
     def test_what_cannot_be_is_refused_before_anything_changes(self) -> None:
         table = {
             "swap": {"flavor": self._create_flavor(vcpu=1, memory_mb=128, disk=1, ephemeral=0, swap=64)},
@@ -317,6 +323,7 @@ class EphemeralsTest(base.LxdServers):
         self.assertEqual((), self.lxd.disks.all())
         self.assert_nothing_left()
 
+    @levels.exhaustive("a boot that fails is undone in the same way with and without a disk")
     def test_a_boot_that_fails_leaves_no_disk(self) -> None:
         flavor = self._create_flavor(vcpu=1, memory_mb=128, disk=1, ephemeral=1)
         self.useFixture(fixtures.MockPatchObject(LxdEngine, "create", side_effect=errors.StorageFull("no space left")))

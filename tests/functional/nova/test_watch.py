@@ -9,6 +9,7 @@ import threading
 from typing import Any, ClassVar
 
 from containerhost.engines import Status
+from tests import levels
 from tests.waiting import await_that
 
 
@@ -29,6 +30,7 @@ class WatchTest(base.LxdServers):
         self.assertEqual(Status.RUNNING, self.container(rebooting).status)
         self._start_server(ending)
 
+    @levels.exhaustive("units show it; a guest that ends itself remains")
     def test_what_happens_while_the_daemon_is_away_is_told_when_it_is_back(self) -> None:
         server = self.server()
         pid = self.pid(server)

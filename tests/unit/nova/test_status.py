@@ -50,6 +50,10 @@ class ChecksTest(testtools.TestCase):
         self.engine.fail = {"server": errors.EngineUnavailable("no socket")}
         self.assertEqual({"LXD": (Code.FAILURE, "no socket")}, self.found())
 
+    def test_missing_pool(self) -> None:
+        self.engine.fail = {"pool": errors.EngineNotFound("storage pool 'default' is absent")}
+        self.assertEqual({"LXD": (Code.FAILURE, "storage pool 'default' is absent")}, self.found())
+
     def test_daemon_of_other_servers(self) -> None:
         startup.check(nova.conf.CONF, self.engine, in_use=True)
         self.claim()
