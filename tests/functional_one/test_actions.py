@@ -37,14 +37,9 @@ def raised(error: Exception) -> None:
 
 
 class ActionsCase(testtools.TestCase):
-    """:cvar forks: see :class:`tests.functional_one.node.Node`; LifeTest starts the commands"""
-
-    forks = True
-
     def setUp(self) -> None:
         super().setUp()
         self.node = self.useFixture(Node())
-        self.node.forks = self.forks
         self.engine = self.node.engine
         devices = scan().devices
         self.before, self.images_before = picture(), self.image_fingerprints()  # nova's tests keep theirs
@@ -103,9 +98,8 @@ class ActionsCase(testtools.TestCase):
 @levels.exhaustive("RootTest has two VMs of one image; a power-off keeps devices", tests=(
     "test_devices_changed_while_it_was_off", "test_two_vms_of_one_image"))
 class LifeTest(ActionsCase):
-    forks = False
-
     def test_from_deploy_to_terminate(self) -> None:
+        self.node.forks = False
         machine = self.deployed(Machine(nics=(0,), cpu="0.5", vcpu=2,
                                         context=(("NETWORK", "YES"), ("KEY", "it's $(x)\n`y`"))))
         instance, _ = self.engine.client.instance("one-1")

@@ -26,17 +26,14 @@ OURS = ("one-1", "one-2", "oi-", "ifb-")  # interfaces
 
 
 class OnedockCase(testtools.TestCase):
-    """:cvar inline: the driver is called within this process; LifeTest calls the scripts
-    :cvar forks: see :class:`tests.functional_one.node.Node`; LifeTest starts the commands
-    """
+    """:cvar inline: the driver is called within this process; LifeTest calls the scripts"""
 
     inline = True
-    forks = True
 
     def setUp(self) -> None:
         super().setUp()
         self.node = self.useFixture(DockerNode(self.daemon()))
-        self.node.inline, self.node.forks = self.inline, self.forks
+        self.node.inline = self.inline
         self.engine = self.node.docker.engine
         devices = scan().devices
         self.before, self.images = picture(), self.image_names()

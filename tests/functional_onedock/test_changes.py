@@ -12,6 +12,7 @@ from unittest import mock
 from containerhost.engines.docker.engine import DockerEngine
 from containerhost.errors import EngineTimeout
 from onedriver.monitor import Type
+from tests import levels
 from tests.functional_one.front_end import FrontEnd
 from tests.functional_one.vms import Machine
 from tests.functional_onedock.base import CLEANUP, POWEROFF, RESUME, SUSPEND, OnedockCase
@@ -76,13 +77,13 @@ class ChangesTest(OnedockCase):
         self.assertEqual("old\n", self.inside(machine, "cat", "/file"))
 
     def test_a_revert_that_fails_anywhere_leaves_the_vm_with_a_root(self) -> None:
-        """At each call to the engine: Docker did what it was asked, but its answer did not come in time."""
+        """At the first call of each kind, or at each: Docker did it, but its answer did not come in time."""
         machine = self.deployed(Machine(devices=(self.gpus[0],), nics=(0,)))
         self.shell(machine, "echo old > /file")
         self.ok("snapshot_create", machine, "0")
         failed = 0
         for method in ("stop", "create", "rename", "update_devices", "start", "delete"):
-            for number in range(1, CALLS):
+            for number in levels.some(f"late {method}", range(1, CALLS), (0,)):
                 self.shell(machine, "echo new > /file")
                 with late(method, number):
                     result = self.node.act("snapshot_revert", machine, "snap-0")

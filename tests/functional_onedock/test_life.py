@@ -31,9 +31,10 @@ TELL = "sh -c 'id -g; pwd; echo $A; hostname; trap \"exit 0\" TERM; while :; do 
 
 
 class LifeTest(OnedockCase):
-    inline = forks = False
+    inline = False
 
     def test_from_deploy_to_terminate(self) -> None:
+        self.node.forks = False
         hostile = "it's $(x)\n`y`"
         machine = self.deployed(Machine(
             nics=(0, 1), cpu="0.5", context=(*NETWORK, ("KEY", hostile)),
