@@ -173,6 +173,7 @@ class Lifecycle:
     def _stop_if_there(self, instance: objects.Instance) -> None:
         if self._states.find(instance) is not None:
             self._engine.stop(instance.name, timeout=self._conf.lxd.stop_timeout, force=True)
+            self._engine.update_devices(instance.name, ())  # others may get them before it is at its old size
 
     @staticmethod
     def has_records() -> bool:

@@ -26,7 +26,7 @@ from nova_lxd_ext.server.recoverysteps import SECOND_REQUESTS, Step
 
 LOG = logging.getLogger(__name__)
 
-CONFIRMING = "confirming"  # nova's status of a migration
+CONFIRMING, PRE_MIGRATING = "confirming", "pre-migrating"  # nova's status of a migration
 ATTRIBUTES = ["metadata", "system_metadata", "flavor", "migration_context", "info_cache"]
 
 
@@ -70,9 +70,17 @@ class MoveRecovery:
                  and second.method not in lost.methods | lost.others)
         confirms = move.status == CONFIRMING and instance.task_state is None and move.source_compute == host
         reverts = instance.task_state == task_states.RESIZE_REVERTING and move.dest_compute == host
-        return (instance, lost) if waits or (lost.is_unbegun and (confirms or reverts)) else None
+        # Nova's start has cleared the task state, and fails the second request if that is still in the queue.
+        prepared = (move.status == PRE_MIGRATING and instance.task_state in (None, task_states.RESIZE_PREP)
+                    and move.source_compute == host and "prep_resize" in lost.ended
+                    and "resize_instance" not in lost.methods | lost.others)
+        return (instance, lost) if waits or prepared or (lost.is_unbegun and (confirms or reverts)) else None
 
     def send_again(self, context: Any, instance: objects.Instance, lost: Lost, move: objects.Migration) -> None:
+        """Send a request that was lost once more; end a move that was only prepared."""
+        if move.status == PRE_MIGRATING:
+            self.recover(context, Step.FORGET_MOVE, instance, move, lost)
+            return
         LOG.warning("A request was lost (task state %s): it is sent once more", instance.task_state, instance=instance)
         if instance.task_state == task_states.RESIZE_MIGRATED:
             self._finish(instance, move, lost)

@@ -23,7 +23,7 @@ from nova_lxd_ext.hardware.placedclaims import UNCLAIMED
 from nova_lxd_ext.server import lostrequests, recoverysteps
 from nova_lxd_ext.server.incoming import OVER
 from nova_lxd_ext.server.lifecycle import Lifecycle
-from nova_lxd_ext.server.moverecovery import ATTRIBUTES, CONFIRMING, MoveRecovery
+from nova_lxd_ext.server.moverecovery import ATTRIBUTES, CONFIRMING, PRE_MIGRATING, MoveRecovery
 from nova_lxd_ext.server.power import Power
 from nova_lxd_ext.server.recoveryrecords import is_deleted, is_in_flight, leave_host, log_errors, save
 from nova_lxd_ext.server.recoverysteps import SECOND_REQUESTS, Step
@@ -97,7 +97,8 @@ class Recovery:
         """Return the servers of which a request may wait in this host's queue, with the ids of the requests."""
         unbegun: dict[str, str] = {}
         for uuid, move in moves.items():
-            if uuid not in mine or mine[uuid].task_state in SECOND_REQUESTS or move.status == CONFIRMING:
+            if uuid not in mine or mine[uuid].task_state in SECOND_REQUESTS \
+                    or move.status in (CONFIRMING, PRE_MIGRATING):
                 with log_errors(uuid):
                     found = self._moves.unbegun(context, host, uuid, move)
                     if found and found[1].action:
@@ -236,5 +237,5 @@ def latest_moves(context: Any, host: str) -> Iterable[objects.Migration]:
 def is_unbegun(move: objects.Migration) -> bool:
     """Return whether the second request of this resize or cold migration of a server of this host has not begun: no
     other host has claimed it."""
-    return (move.status == "pre-migrating" and move.migration_type != "evacuation"
+    return (move.status == PRE_MIGRATING and move.migration_type != "evacuation"
             and move.dest_compute in (None, move.source_compute))

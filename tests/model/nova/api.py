@@ -88,6 +88,10 @@ def _rebuild(cloud: Cloud, context: Any, server: objects.Instance, host: str | N
         migration=move, limits={}, request_spec=None, accel_uuids=[], reimage_boot_volume=False, target_state=None)
 
 
+def _offload(cloud: Cloud, context: Any, server: objects.Instance) -> None:
+    cloud.rpc.shelve_offload_instance(context, server, clean_shutdown=True, accel_uuids=[])
+
+
 REQUESTS = {
     "stop": Request({ACTIVE, ERROR}, task_states.POWERING_OFF,
                     lambda cloud, context, server: cloud.rpc.stop_instance(context, server)),
@@ -114,6 +118,7 @@ REQUESTS = {
                         lambda cloud, context, server: cloud.rpc.snapshot_instance(context, server, _image(cloud))),
     "shelve": Request({ACTIVE, STOPPED, vm_states.PAUSED, vm_states.SUSPENDED}, task_states.SHELVING,
                       lambda cloud, context, server: cloud.rpc.shelve_instance(context, server, _image(cloud))),
+    "shelve offload": Request({vm_states.SHELVED}, task_states.SHELVING_OFFLOADING, _offload),
     "rebuild": Request({ACTIVE, STOPPED, ERROR}, task_states.REBUILDING, _rebuild),
     "confirm": Request({vm_states.RESIZED}, None, _confirm),
     "revert": Request({vm_states.RESIZED}, task_states.RESIZE_REVERTING, _revert),

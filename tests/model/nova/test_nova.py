@@ -56,7 +56,8 @@ GPUS = gpus()
 
 
 class Nova(frame.Machine):
-    """:ivar lost: servers whose data their owner has given up by a rebuild
+    """:ivar lost: servers whose data their owner has given up by a rebuild or a deletion
+    :ivar deleted: those whose deletion was requested, which a kill may undo in nova's records alone
     :ivar reverting: servers whose resize is being reverted
     """
 
@@ -80,6 +81,7 @@ class Nova(frame.Machine):
             self.start(Host(name, self.cloud, GPUS, directory / name, self.hosts))
         self.cloud.restart_other = lambda host: self.restart_service(self.other(self.hosts[host]))
         self.lost: set[str] = set()
+        self.deleted: set[str] = set()
         self.reverting: set[str] = set()
         api.boot(self.cloud, "one", api.FLAVORS["1 GPU, 512 MiB"])
         self.drain()
@@ -147,13 +149,17 @@ class Nova(frame.Machine):
         return [(name, uuid) for uuid, server in self.cloud.instances.items() for name in api.REQUESTS
                 if api.takes(self.cloud, name, server)]
 
+    def note(self, name: str, uuid: str) -> None:
+        """Note what a request gives up."""
+        for requests, uuids in ((("rebuild", "delete"), self.lost), (("delete",), self.deleted),
+                                (("revert",), self.reverting)):
+            if name in requests:
+                uuids.add(uuid)
+
     def _request(self, data: Any, names: Collection[str], faults: Any, late: bool) -> None:
         name = data.draw(st.sampled_from(sorted({name for name, _ in self._possible() if name in names})), "request")
         uuid = data.draw(st.sampled_from([uuid for other, uuid in self._possible() if other == name]), "server")
-        if name in ("rebuild", "delete"):
-            self.lost.add(uuid)
-        if name == "revert":
-            self.reverting.add(uuid)
+        self.note(name, uuid)
         self.count(name)
         api.send(self.cloud, name, uuid)
         self._finish(faults, late)
@@ -256,11 +262,11 @@ class Nova(frame.Machine):
         """What nova places on a host and nobody gave up is there, whatever else is wrong."""
         for uuid, server in self.cloud.instances.items():
             if uuid in self.lost or server.vm_state in (vm_states.BUILDING, vm_states.DELETED):
-                if server.vm_state == vm_states.ACTIVE and server.task_state is None:
+                if server.vm_state == vm_states.ACTIVE and server.task_state is None and uuid not in self.deleted:
                     self.lost.discard(uuid)  # it was rebuilt
                 continue
-            if server.vm_state == vm_states.ERROR and server.launched_at is None:
-                continue  # its boot failed
+            if server.launched_at is None:
+                continue  # its boot failed; nova lets its user stop it
             shelved = server.system_metadata.get("shelved_image_id")
             if server.vm_state in (vm_states.SHELVED, vm_states.SHELVED_OFFLOADED) and shelved in self.cloud.images:
                 continue
@@ -297,10 +303,11 @@ class Nova(frame.Machine):
                 self.minutes_pass(name)
             for host in self.hosts.values():
                 self.periodic_tasks(host.name)
-            for uuid in self.servers(lambda server: server.vm_state == vm_states.ERROR and server.host is not None):
-                if api.takes(self.cloud, "hard reboot", self.cloud.instances[uuid]):
-                    api.send(self.cloud, "hard reboot", uuid)  # as nova's log advises
-                    self.drain()
+            for state, advised in ((vm_states.ERROR, "hard reboot"), (vm_states.SHELVED, "shelve offload")):
+                for uuid in self.servers(lambda server, state=state: server.vm_state == state):
+                    if api.takes(self.cloud, advised, self.cloud.instances[uuid]):
+                        api.send(self.cloud, advised, uuid)
+                        self.drain()
 
     def nothing_pends(self) -> None:
         for uuid, server in self.cloud.instances.items():
@@ -310,27 +317,30 @@ class Nova(frame.Machine):
         strangers = self.cloud.placement.allocations.keys() - under_way - servers
         assert not strangers, f"Placement has allocations of nobody: {strangers}"
         for host in self.hosts.values():
-            # The devices of a server whose rebuild or revert failed stay its own until it is rebuilt again or deleted.
-            kept = {server.name for uuid, server in self.cloud.instances.items()
-                    if server.host == host.name and server.vm_state == vm_states.ERROR and uuid in self.lost | self.reverting}
+            # The devices of a server whose rebuild, revert or deletion failed stay its own until that is repeated.
+            kept = {server.name for uuid, server in self.cloud.instances.items() if server.host == host.name and (
+                uuid in self.deleted or (server.vm_state == vm_states.ERROR and uuid in self.lost | self.reverting))}
             for device, record in host.store.records().items():
                 name = record.consumer.container
                 assert record.state is State.BLOCKED or name in kept | host.engine.specs.keys(), (
                     f"{device} is kept for {name}")
 
+    def close(self) -> None:
+        self._stack.close()
+
     def teardown(self) -> None:
         try:
             self.settle()
-            self.data_is_there()
+            self.holds()
             self.nothing_pends()
             for uuid in self.servers():
-                self.lost.add(uuid)
+                self.note("delete", uuid)
                 api.send(self.cloud, "delete", uuid)
             self.drain()
             self.settle()
             self.nothing_is_left()
         finally:
-            self._stack.close()
+            self.close()
 
     def nothing_is_left(self) -> None:
         left: dict[str, Iterable[Any]] = {

@@ -148,7 +148,7 @@ class QueueTest(testtools.TestCase):
         self.action = SimpleNamespace(id=1, action=instance_actions.RESCUE, user_id="tenant", request_id="req-1")
         self.events: list[Any] = []
         self.moves: list[objects.Migration] = []
-        self.requests, self.states = mock.Mock(), mock.Mock()
+        self.requests, self.states, self.placement = mock.Mock(), mock.Mock(), mock.Mock()
         timer = self.useFixture(fixtures.MockPatch("threading.Timer")).mock
         self.minutes_pass = lambda: timer.call_args.args[1](*timer.call_args.args[2])
         for kind, method, answer in (
@@ -162,7 +162,8 @@ class QueueTest(testtools.TestCase):
     def recover(self, task_state: str | None, vm_state: str = vm_states.ACTIVE, **values: Any) -> None:
         self.server = records.instance(host=HOST, vm_state=vm_state, task_state=task_state, **values)
         self.useFixture(fixtures.MockPatchObject(objects.Instance, "get_by_uuid", return_value=self.server))
-        self.recovery = Recovery(self.states, mock.Mock(), mock.Mock(), mock.Mock(), lambda: self.requests, mock.Mock())
+        self.recovery = Recovery(self.states, mock.Mock(), mock.Mock(), mock.Mock(), lambda: self.requests,
+                                 lambda: self.placement)
         self.recovery.recover(HOST, [self.server])
 
     def test_request_that_never_begins_is_ended(self) -> None:
@@ -203,6 +204,21 @@ class QueueTest(testtools.TestCase):
         self.requests.confirm_resize.assert_not_called()
         self.minutes_pass()
         self.requests.confirm_resize.assert_called_once_with(mock.ANY, self.server, move, HOST)
+
+    def test_prepared_move_that_its_host_never_begins_is_ended(self) -> None:
+        """Nova clears the task state alone."""
+        move = objects.Migration(id=7, uuid=MOVE, instance_uuid=records.UUID, source_compute=HOST, dest_compute="two",
+                                 status="pre-migrating", migration_type="resize")
+        move.save = mock.Mock()
+        self.moves.append(move)
+        self.events.append(SimpleNamespace(event="compute_prep_resize", host="two", finish_time=1, result="Success"))
+        self.recover(task_states.RESIZE_PREP,
+                     migration_context=objects.MigrationContext(migration_id=7, instance_uuid=records.UUID))
+        self.server.task_state, self.server.drop_migration_context = None, mock.Mock()
+        with mock.patch("nova_lxd_ext.server.moverecovery.resize_request_spec"):
+            self.minutes_pass()
+        self.assertEqual("failed", move.status)
+        self.placement.move_allocations.assert_called_once_with(mock.ANY, MOVE, records.UUID)
 
     def test_reboot_that_nova_repeats_is_queued(self) -> None:
         """One that fails at nova's start ends nova-compute."""

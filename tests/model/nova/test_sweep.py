@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Interrupt each request of nova once at each of its steps, by each kind of fault, and follow the messages' advice.
+
+After the fault nova-compute restarts, the server's user does what the error advises, nova-compute restarts again, and
+the server is deleted. What always holds for the machine holds after each of these.
+"""
+
+import functools
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+from unittest import mock
+
+import testtools
+
+from tests import levels
+from tests.model.nova import api
+from tests.model.nova.test_nova import Nova
+
+SMALL, LARGE = api.FLAVORS["1 GPU, 512 MiB"], api.FLAVORS["1 GPU, 1 GiB"]
+KINDS = ("killed", "unavailable", "times out")
+Request = Callable[[Nova, str], None]
+
+
+def sent(name: str) -> Request:
+    def send(machine: Nova, uuid: str) -> None:
+        assert api.takes(machine.cloud, name, machine.cloud.instances[uuid]), f"{name} is not possible"
+        machine.note(name, uuid)
+        api.send(machine.cloud, name, uuid)
+    return send
+
+
+def resized(machine: Nova, uuid: str, host: str, locked: bool = False) -> None:
+    api.resize(machine.cloud, uuid, host, LARGE)
+    if locked:
+        machine.cloud.begin_action(uuid, "lock")
+
+
+def evacuated(machine: Nova, uuid: str) -> None:
+    api.evacuate(machine.cloud, uuid, "two")
+
+
+def unshelved(machine: Nova, uuid: str) -> None:
+    api.unshelve(machine.cloud, uuid, "two")
+
+
+def booted(machine: Nova, uuid: str) -> None:
+    api.boot(machine.cloud, "one", SMALL)
+
+
+AWAY, HERE = functools.partial(resized, host="two"), functools.partial(resized, host="one")
+# By name: what brings the server into the state for the request, and the request.
+SWEPT: dict[str, tuple[tuple[Request, ...], Request]] = {
+    "boot": ((), booted),
+    "stop": ((), sent("stop")),
+    "start": ((sent("stop"),), sent("start")),
+    "soft reboot": ((), sent("soft reboot")),
+    "hard reboot": ((), sent("hard reboot")),
+    "pause": ((), sent("pause")),
+    "unpause": ((sent("pause"),), sent("unpause")),
+    "suspend": ((), sent("suspend")),
+    "resume": ((sent("suspend"),), sent("resume")),
+    "rescue": ((), sent("rescue")),
+    "unrescue": ((sent("rescue"),), sent("unrescue")),
+    "snapshot": ((), sent("snapshot")),
+    "shelve": ((), sent("shelve")),
+    "unshelve": ((sent("shelve"),), unshelved),
+    "rebuild": ((), sent("rebuild")),
+    "resize": ((), HERE),
+    "move": ((), AWAY),
+    "move, locked meanwhile": ((), functools.partial(resized, host="two", locked=True)),
+    "confirm": ((HERE,), sent("confirm")),
+    "revert": ((HERE,), sent("revert")),
+    "confirm move": ((AWAY,), sent("confirm")),
+    "revert move": ((AWAY,), sent("revert")),
+    "delete": ((), sent("delete")),
+    "delete after move": ((AWAY,), sent("delete")),
+}
+
+
+class SweepTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        logging.disable(logging.CRITICAL)
+        self.addCleanup(logging.disable, logging.NOTSET)
+
+    def test_every_request_at_every_step(self) -> None:
+        failures = []
+        for name, kind, step in points():
+            try:
+                interrupt(name, kind, step)
+            except Exception as error:  # of each point, to see which fail alike
+                failures.append(f"{name}, {kind} at step {step}: {type(error).__name__}: {error}")
+        self.assertEqual([], failures)
+
+
+def points() -> Iterator[tuple[str, str, int]]:
+    """Yield the points of this run: at the gate one of each request and kind, and its share of the others."""
+    for name, kind in itertools.product(SWEPT, KINDS):
+        steps = [step for step, what in enumerate(steps_of(name)) if kind == "killed" or what == "engine"]
+        for step in levels.some(f"sweep {name} {kind}", steps, {0}):
+            yield name, kind, step
+
+
+@functools.cache
+def steps_of(name: str) -> list[str]:
+    """Return the steps of an undisturbed request."""
+    machine, uuid = prepared(name)
+    steps: list[str] = []
+
+    def step(what: str = "database") -> None:
+        if machine.cloud.current is not None:
+            steps.append(what)
+    try:
+        SWEPT[name][1](machine, uuid)
+        with mock.patch.object(machine.cloud, "step", step):
+            machine.cloud.placement._step = step
+            machine.drain()
+        return steps
+    finally:
+        machine.close()
+
+
+def prepared(name: str) -> tuple[Nova, str]:
+    machine = Nova()
+    uuid = next(iter(machine.cloud.instances))
+    for request in SWEPT[name][0]:
+        request(machine, uuid)
+        machine.drain()
+    return machine, uuid
+
+
+def interrupt(name: str, kind: str, step: int) -> None:
+    machine, uuid = prepared(name)
+    SWEPT[name][1](machine, uuid)
+    machine.cloud.faults = [(step, kind)]
+    machine.drain()
+    machine.cloud.faults = []
+    machine.holds()
+    machine.teardown()  # restarts, reboots servers in error hard, restarts, deletes
