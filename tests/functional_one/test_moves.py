@@ -18,7 +18,7 @@ from lxdone.root import root_state
 from onedriver.node import vmlock
 from tests import levels
 from tests.functional_one import diskfiles
-from tests.functional_one.node import Node, SecondNode
+from tests.functional_one.node import DEAF, Node, SecondNode
 from tests.functional_one.test_actions import (
     BOOT,
     BOOT_MIGRATED,
@@ -340,7 +340,8 @@ class SshTest(MovesCase):
         file = self.directory(self.first, machine) / "disk.0"
         before = file.read_bytes()
         self.write(machine, "kept")
-        with self.node.stuck("tar"), self.node.begun("save", machine, "/checkpoint", "node1", lcm=STOP) as process:
+        with self.node.stuck("tar", DEAF), self.node.begun(
+                "save", machine, "/checkpoint", "node1", lcm=STOP) as process:
             await_that(lambda: diskfiles.loops(self.node.datastores), "the new file is mounted")
             os.killpg(process.pid, signal.SIGKILL)
         await_that(lambda: diskfiles.loops(self.node.datastores) == [], "the mount is gone")
@@ -349,7 +350,8 @@ class SshTest(MovesCase):
         self.assertEqual("kept\n", diskfiles.in_ext(file, "root/file"))
         self.assertEqual(["disk.0"], os.listdir(file.parent))
         self.ok("restore", machine, lcm=BOOT_STOPPED)
-        with self.node.stuck("tar"), self.node.begun("save", machine, "/checkpoint", "node1", lcm=SUSPEND) as process:
+        with self.node.stuck("tar", DEAF), self.node.begun(
+                "save", machine, "/checkpoint", "node1", lcm=SUSPEND) as process:
             await_that(lambda: diskfiles.loops(self.node.datastores), "the new file is mounted")
             os.killpg(process.pid, signal.SIGKILL)
         await_that(lambda: 'STATE="SUSPENDED"' in self.node.probe("vm/status").out, "the node saved it by itself")
@@ -424,7 +426,7 @@ class CephTest(MovesCase):
             with self.node.stuck("tar", "cat > /dev/null; echo no room >&2; exit 1"):
                 self.refused("no room", "cancel", machine, lcm=POWEROFF)
             self.assertEqual((before, ["one-5"]), (file.read_bytes(), os.listdir(self.pool)))
-            with self.node.stuck("tar"), self.node.begun("cancel", machine, lcm=POWEROFF) as process:
+            with self.node.stuck("tar", DEAF), self.node.begun("cancel", machine, lcm=POWEROFF) as process:
                 await_that(lambda: diskfiles.loops(self.pool), "the image is mounted")
                 os.killpg(process.pid, signal.SIGKILL)
             await_that(lambda: diskfiles.loops(self.pool) == [], "the mount is gone")

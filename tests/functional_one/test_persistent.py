@@ -13,6 +13,7 @@ from containerhost.engines import Status
 from lxdone.disk import filesystems
 from tests import levels
 from tests.functional_one import diskfiles
+from tests.functional_one.node import DEAF
 from tests.functional_one.test_actions import (
     BOOT,
     BOOT_UNDEPLOYED,
@@ -143,7 +144,7 @@ class PersistentTest(ActionsCase):
         self.write("kept")
         with self.node.stuck("tar", "echo no room >&2; exit 1"):
             self.refused("no room", "shutdown", self.machine, lcm=SHUTDOWN)
-        with self.node.stuck("tar"), self.node.begun("shutdown", self.machine, lcm=SHUTDOWN) as process:
+        with self.node.stuck("tar", DEAF), self.node.begun("shutdown", self.machine, lcm=SHUTDOWN) as process:
             await_that(lambda: diskfiles.loops(self.store), "the new file is mounted")
             os.killpg(process.pid, signal.SIGKILL)
         await_that(lambda: diskfiles.loops(self.store) == [], "the mount is gone")

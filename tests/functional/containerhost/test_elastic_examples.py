@@ -21,6 +21,7 @@ from containerhost.idlist import id_list
 from containerhost.inside import guest, resources
 from containerhost.spec import Cpu, Memory
 from containerhost.sysfs import Host
+from tests import levels
 from tests.conformance.engine.frame import DeviceFrame
 from tests.functional import elasticapps
 from tests.unit.containerhost.test_guestnotice import told
@@ -173,6 +174,7 @@ class NumpyTest(ProcessCase):
             self.assertRegex(training.stdout.readline(), "^1 threads")
 
 
+@levels.exhaustive("threads that go and come with a core stay, and a GPU")
 class LammpsTest(ProcessCase):
     def test_ranks_change_and_no_step_is_lost_or_repeated(self) -> None:
         require_two_cpus(self)

@@ -31,6 +31,7 @@ from containerhost.inside.guestfiles import GuestFiles
 from containerhost.inside.guestnotice import GuestNotice
 from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
+from tests import levels
 from tests.conformance.engine import frame
 from tests.conformance.engine.elastic import UNIT
 from tests.conformance.engine.frame import ENXIO, TIMEOUT
@@ -272,11 +273,11 @@ class KilledTest(ElasticGpusCase):
         self.assertEqual(0, second.wait(TIMEOUT))
 
     def test_killed_at_each_step_of_taking_and_giving(self) -> None:
-        """Each call that changes something is made, and the process then killed."""
+        """A call that changes something is made, and the process then killed."""
         self.member()
         calls = ((AllocationStore, "detach"), (AllocationStore, "attach"), (type(self.engine), "detach"),
                  (type(self.engine), "attach"), (Live, "relabel"), (StateFile, "write"))
-        for owner, name in calls:
+        for owner, name in levels.some("elastic GPUs killed", calls, (0, 2, 5)):
             with self.subTest(f"{owner.__name__}.{name}"):
                 real = getattr(owner, name)
 

@@ -88,7 +88,7 @@ class TestDaemonTrouble(LxdTestCase):
         self.assertEqual(Status.RUNNING, self.engine.container("c1").status)
 
     def test_killed_in_the_middle_of_a_start(self):
-        for pause in (0.02, 0.1):
+        for pause in levels.some("LXD killed in a start", (0.02, 0.1), (1,)):
             self.engine.create(self.spec())
             self.kill_during(lambda: self.engine.start("c1"), pause)
 
