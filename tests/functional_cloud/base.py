@@ -16,6 +16,7 @@ from tools.cloud import networking
 from tools.cloud.engine import Output
 
 TIMEOUT = 180  # s; on two busy cores a first boot took over 60
+POLL_INTERVAL = 1.0  # s; most polls are requests to APIs, which share two cores with what they wait for
 _numbers = itertools.count(1)
 
 
@@ -32,7 +33,7 @@ class CloudTest(testtools.TestCase):
         while not (answer := ask()):
             if time.monotonic() > deadline:
                 self.fail(f"Waited {limit:.0f} s in vain until {what}")
-            time.sleep(0.3)
+            time.sleep(POLL_INTERVAL)
         return answer
 
     def security_group(self, *protocols: str) -> Any:

@@ -29,6 +29,7 @@ from tools.cloud.switch import Switch
 APIS = ("keystone", "glance", "placement", "neutron", "nova")
 RELEASES = ("keystone", "glance", "openstack-placement", "neutron", "nova")
 CONTROL_WORKERS = ("nova-conductor", "nova-scheduler")
+POLL_INTERVAL = 1.0  # s; each poll is a request to an API that is starting beside everything else
 
 
 class PortTaken(Exception):
@@ -282,7 +283,7 @@ class Cloud:
             self.daemons.check()
             if time.monotonic() > deadline:
                 raise DaemonFailed(f"Waited {limit:.0f} s in vain until {what}; see the logs in {self.layout.logs}")
-            time.sleep(0.3)
+            time.sleep(POLL_INTERVAL)
         self._say(f"Now {what}")
 
 

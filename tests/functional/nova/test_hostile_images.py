@@ -62,7 +62,7 @@ class TestHostileImages(testtools.TestCase):
     def test_padding_of_one_image_makes_no_other_with_the_same_root_larger(self) -> None:
         """LXD has one image for both, and what is remembered of it."""
         content = gzip.compress(imagekit.unified())
-        padded = content + 24 * gzip.compress(bytes(64 << 20), 1)
+        padded = content + gzip.compress(bytes(64 * units.Mi), 1)
         self.assertEqual(self.fetch(padded, 2), self.fetch(content))
         self.assertEqual(self.fetch(content), self.fetch(padded, 2))
         self.assertEqual(1, len(self.lxd.store.having(images.IMAGE_ID)))
