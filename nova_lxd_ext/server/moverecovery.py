@@ -138,11 +138,13 @@ class MoveRecovery:
             # Its allocations may be back already, so nova could not look up a port's part of them.
             self._requests().finish_revert_resize(context, instance, move, move.source_compute, None)
         elif "finish_revert_resize" not in lost.others:
+            forget_freed(context, instance)
             self._requests().revert_resize(context, instance, move, move.dest_compute, request_spec(context, instance))
 
     def _confirm(self, context: Any, instance: objects.Instance, move: objects.Migration, lost: Lost) -> None:
         if instance.vm_state == vm_states.RESIZED and instance.migration_context is not None:
             set_status(move, "confirming")
+            forget_freed(context, instance)
             self._requests().confirm_resize(lost.context(instance), instance, move, move.source_compute)
             return
         # All but nova's records was done.
@@ -165,3 +167,16 @@ class MoveRecovery:
             self._placement().remove_provider_tree_from_instance_allocation(context, instance.uuid, node.uuid)
         set_status(move, "failed")
         fail(context, instance, lost, "it is still on its old host; evacuate it again")
+
+
+def forget_freed(context: Any, instance: objects.Instance) -> None:
+    """Drop devices from the server's migration context that nova has freed.
+
+    Nova frees them before it saves the context, and fails if it is to free one twice.
+    """
+    held = {device.id for device in objects.PciDeviceList.get_by_instance_uuid(context, instance.uuid)}
+    for name in ("old_pci_devices", "new_pci_devices"):
+        devices = getattr(instance.migration_context, name)
+        if devices:
+            kept = [device for device in devices if device.id in held]
+            setattr(instance.migration_context, name, objects.PciDeviceList(objects=kept))
