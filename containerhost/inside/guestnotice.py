@@ -62,7 +62,7 @@ class GuestNotice:
             return False
         awaited, announced = resources.generation(resources.parse(coming)), False
         deadline = self._monotonic() + self._timeout
-        while self._monotonic() <= deadline:
+        while True:
             try:
                 if not announced:
                     if not self.begin(name, before, coming, self._clock() + self._timeout):
@@ -74,6 +74,8 @@ class GuestNotice:
                 raise
             except errors.EngineError as error:
                 LOG.info("Container %s is told again what it is to lose: %s", name, error)
+            if self._monotonic() >= deadline:
+                break
             self._sleep(POLL_INTERVAL)
         LOG.warning("Container %s did not acknowledge generation %d within %g s", name, awaited, self._timeout)
         return announced

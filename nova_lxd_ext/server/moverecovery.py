@@ -174,9 +174,11 @@ def forget_freed(context: Any, instance: objects.Instance) -> None:
 
     Nova frees them before it saves the context, and fails if it is to free one twice.
     """
-    held = {device.id for device in objects.PciDeviceList.get_by_instance_uuid(context, instance.uuid)}
-    for name in ("old_pci_devices", "new_pci_devices"):
-        devices = getattr(instance.migration_context, name)
-        if devices:
-            kept = [device for device in devices if device.id in held]
-            setattr(instance.migration_context, name, objects.PciDeviceList(objects=kept))
+    moving = instance.migration_context
+    names = [name for name in ("old_pci_devices", "new_pci_devices")
+             if moving.obj_attr_is_set(name) and getattr(moving, name)]
+    if names:
+        held = {device.id for device in objects.PciDeviceList.get_by_instance_uuid(context, instance.uuid)}
+        for name in names:
+            kept = [device for device in getattr(moving, name) if device.id in held]
+            setattr(moving, name, objects.PciDeviceList(objects=kept))
