@@ -138,13 +138,13 @@ class MoveRecovery:
             # Its allocations may be back already, so nova could not look up a port's part of them.
             self._requests().finish_revert_resize(context, instance, move, move.source_compute, None)
         elif "finish_revert_resize" not in lost.others:
-            forget_freed(context, instance)
+            forget_freed(instance)
             self._requests().revert_resize(context, instance, move, move.dest_compute, request_spec(context, instance))
 
     def _confirm(self, context: Any, instance: objects.Instance, move: objects.Migration, lost: Lost) -> None:
         if instance.vm_state == vm_states.RESIZED and instance.migration_context is not None:
             set_status(move, "confirming")
-            forget_freed(context, instance)
+            forget_freed(instance)
             self._requests().confirm_resize(lost.context(instance), instance, move, move.source_compute)
             return
         # All but nova's records was done.
@@ -169,7 +169,7 @@ class MoveRecovery:
         fail(context, instance, lost, "it is still on its old host; evacuate it again")
 
 
-def forget_freed(context: Any, instance: objects.Instance) -> None:
+def forget_freed(instance: objects.Instance) -> None:
     """Drop devices from the server's migration context that nova has freed.
 
     Nova frees them before it saves the context, and fails if it is to free one twice.
@@ -178,7 +178,7 @@ def forget_freed(context: Any, instance: objects.Instance) -> None:
     names = [name for name in ("old_pci_devices", "new_pci_devices")
              if moving.obj_attr_is_set(name) and getattr(moving, name)]
     if names:
-        held = {device.id for device in objects.PciDeviceList.get_by_instance_uuid(context, instance.uuid)}
+        held = {(device.compute_node_id, device.address) for device in instance.pci_devices}
         for name in names:
-            kept = [device for device in getattr(moving, name) if device.id in held]
+            kept = [device for device in getattr(moving, name) if (device.compute_node_id, device.address) in held]
             setattr(moving, name, objects.PciDeviceList(objects=kept))
