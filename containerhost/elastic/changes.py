@@ -179,5 +179,5 @@ class Changes:
 
 
 def telling(container: Running) -> str:
-    """Return the key under which a container rests that could not be told what it has."""
+    """Return the key that delays the next notification of a container, apart from that of its changes."""
     return f"{container.key} is told"

@@ -113,10 +113,10 @@ def recorded(directory: Path, fenced: Fenced) -> Iterator[None]:
     record.unlink(missing_ok=True)
 
 
-def restore_all(root: Privileged, directory: Path, settled: Callable[[str], int]) -> tuple[str, ...]:
+def restore_all(root: Privileged, directory: Path, await_changes: Callable[[str], int]) -> tuple[str, ...]:
     """Restore every node that a killed process left fenced. Idempotent; what a live process fences is left alone.
 
-    :param settled: waits until the daemon changes a container no more: it may be taking the device away; returns the
+    :param await_changes: waits for the daemon's changes of a container, which may remove the device; returns the
         daemon's process
     :returns: complaints, one for each record that could not be used
     """
@@ -131,7 +131,7 @@ def restore_all(root: Privileged, directory: Path, settled: Callable[[str], int]
                             fenced.container.pid)
                 if (node := fenced.node) is None:
                     raise HostActionFailed("a release before this one made it unusable")
-                root.restore_block(settled(node.container), node.directory, node.device, fenced.container.pid,
+                root.restore_block(await_changes(node.container), node.directory, node.device, fenced.container.pid,
                                    fenced.number, fenced.mode)
             record.unlink(missing_ok=True)
         except (HostActionFailed, EngineError, OSError, ValueError, TypeError, KeyError) as error:

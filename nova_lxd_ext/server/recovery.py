@@ -49,7 +49,6 @@ class Recovery:
         self._states = states
         self._await_changes = await_changes
         self._placement = placement
-        self._requests = requests
         self._moves = MoveRecovery(lifecycle, requests, placement)
         self._tasks = TaskRecovery(states, lifecycle, power, requests, placement)
         self._later: threading.Timer | None = None
@@ -153,10 +152,7 @@ class Recovery:
         others = []
         for instance in instances:
             with log_errors(instance.uuid):
-                kind = self._tasks.pending_reboot(instance)
-                if kind is not None:
-                    self._requests().reboot_instance(lostrequests.of(context, instance.uuid, instance.host
-                                                                     ).context(instance), instance, None, kind)
+                if self._tasks.queue_reboot(context, instance):
                     continue
             others.append(instance)
         return objects.InstanceList(context, objects=others)

@@ -77,21 +77,27 @@ class TaskRecovery:
         elif state in NOTHING_DONE or (instance.vm_state == vm_states.ERROR and state != task_states.DELETING):
             clear_task(context, instance, lost)
 
-    def pending_reboot(self, instance: objects.Instance) -> str | None:
-        """Return the kind of a reboot that nova repeats at its start; None for all other servers. It is HARD where the
-        guest does not run any more."""
+    def queue_reboot(self, context: Any, instance: objects.Instance) -> bool:
+        """Put the reboot that nova would repeat at its start into this host's queue: a hard one where the guest does
+        not run any more.
+
+        :returns: whether there is one
+        """
         state = instance.task_state
         if instance.vm_state == vm_states.ERROR or state not in REBOOTS:
-            return None
+            return False
         try:
             runs = self._states.power(instance).state == power_state.RUNNING
         except exception.InstanceNotFound:
             runs = False
         if runs and state not in (task_states.REBOOT_PENDING, task_states.REBOOT_PENDING_HARD):
-            return None
+            return False
         if not runs and state in task_states.soft_reboot_states:
             save(instance, task_state=task_states.REBOOT_PENDING_HARD)
-        return "SOFT" if instance.task_state in task_states.soft_reboot_states else "HARD"
+        kind = "SOFT" if instance.task_state in task_states.soft_reboot_states else "HARD"
+        lost = lostrequests.of(context, instance.uuid, instance.host)
+        self._requests().reboot_instance(lost.context(instance), instance, None, kind)
+        return True
 
     def await_request(self, context: Any, host: str, instance: objects.Instance) -> str | None:
         """Return the id of a request that may wait in the queue; None where there is none.

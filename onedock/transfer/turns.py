@@ -18,12 +18,12 @@ from pathlib import Path
 
 from containerhost.linux.files import closing
 from containerhost.linux.lock import byte_held
+from containerhost.sysfs import Host
 from onedriver.errors import DriverError
 from onedriver.node.single_instance import HOME, RUN
 
 FILE = "turns"
 ENTRY = struct.Struct("<16sd")  # id of the host's boot, and seconds since it
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 TIMEOUT = 3600.0  # s; the action before may copy a large disk, but each that waits holds a thread of oned's
 STARTTIME = 19  # field of /proc/PID/stat after the program's name, from 0; see proc_pid_stat(5)
 
@@ -61,4 +61,4 @@ def began() -> float:
 
 
 def boot() -> bytes:
-    return bytes.fromhex(BOOT_ID.read_text(encoding="ascii").strip().replace("-", ""))
+    return bytes.fromhex((Host().boot_id or "").replace("-", ""))

@@ -411,11 +411,11 @@ class LxdEngine:
 
         :returns: complaints
         """
-        def settled(name: str) -> int:
+        def await_changes(name: str) -> int:
             self.await_changes(name)
             return self.nodes.place(name)[0]
 
-        return restore_all(self._privileged, self._fences, settled)
+        return restore_all(self._privileged, self._fences, await_changes)
 
     def update_devices(self, name: str, parts: Sequence[Part]) -> None:
         """Let a stopped container have exactly these parts, as they are called now: after a restart of the host,

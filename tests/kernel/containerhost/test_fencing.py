@@ -40,7 +40,7 @@ class FencingTest(testtools.TestCase):
         super().setUp()
         self.directory = Path(self.useFixture(fixtures.TempDir()).path) / "fences"
 
-    def settled(self, container: str) -> int:
+    def await_changes(self, container: str) -> int:
         self.assertEqual("c1", container)
         return 7
 
@@ -84,7 +84,7 @@ class FencingTest(testtools.TestCase):
         self.killed(root)
         self.assertEqual(1, len(list(self.directory.iterdir())))
         for _ in range(2):
-            self.assertEqual((), restore_all(root, self.directory, self.settled))
+            self.assertEqual((), restore_all(root, self.directory, self.await_changes))
         self.assertEqual([RESTORED], root.done)
 
     def test_what_another_release_left_fenced_is_restored(self) -> None:
@@ -93,7 +93,7 @@ class FencingTest(testtools.TestCase):
             self.killed(root)
             (record,) = self.directory.iterdir()
             release(record)
-            self.assertEqual((), restore_all(root, self.directory, self.settled))
+            self.assertEqual((), restore_all(root, self.directory, self.await_changes))
             self.assertEqual([RESTORED], root.done)
 
     def test_what_a_release_left_fenced_that_knew_the_node_by_its_path_stays_so(self) -> None:
@@ -103,7 +103,7 @@ class FencingTest(testtools.TestCase):
         data = json.loads(record.read_text())
         del data["node"]
         record.write_text(json.dumps(data))
-        (complaint,) = restore_all(root, self.directory, self.settled)
+        (complaint,) = restore_all(root, self.directory, self.await_changes)
         self.assertIn("until that restarts", complaint)
         self.assertEqual([], root.done)
 
@@ -123,7 +123,7 @@ class FencingTest(testtools.TestCase):
         data = json.loads(record.read_text())
         data["container"]["began"] += 1
         record.write_text(json.dumps(data))
-        self.assertEqual((), restore_all(root, self.directory, self.settled))
+        self.assertEqual((), restore_all(root, self.directory, self.await_changes))
         self.assertEqual(([], []), (root.done, list(self.directory.iterdir())))
 
     def test_a_record_that_cannot_be_read_is_told_and_kept(self) -> None:
@@ -131,5 +131,5 @@ class FencingTest(testtools.TestCase):
         (record,) = self.directory.iterdir()
         for text in ("", "{}", "[]", '{"by": 1}'):
             record.write_text(text)
-            (complaint,) = restore_all(Root(), self.directory, self.settled)
+            (complaint,) = restore_all(Root(), self.directory, self.await_changes)
             self.assertIn(str(record), complaint)

@@ -221,7 +221,7 @@ class QueueTest(testtools.TestCase):
         self.placement.move_allocations.assert_called_once_with(mock.ANY, MOVE, records.UUID)
 
     def test_reboot_that_nova_repeats_is_queued(self) -> None:
-        """One that fails at nova's start ends nova-compute."""
+        """Keep a reboot that fails from ending the start of nova-compute."""
         running, off = power_state.RUNNING, power_state.SHUTDOWN
         for task_state, power, kind in ((task_states.REBOOT_PENDING, running, "SOFT"),
                                         (task_states.REBOOT_PENDING, off, "HARD"),

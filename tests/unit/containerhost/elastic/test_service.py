@@ -328,7 +328,7 @@ class GuestTest(ServiceCase):
         self.world.rounds(self.service, 5)
         self.assertEqual(2, self.world.counts()["a"])
         self.world.rounds(self.service, 12)
-        self.assert_settled(a=1, b=1, c=2)  # and those that were not told what they have are
+        self.assert_settled(a=1, b=1, c=2)  # those without a change are notified, too
 
     def test_guest_that_the_engine_never_lets_be_told_keeps_nothing(self) -> None:
         self.files.listening.add("a")
