@@ -74,8 +74,7 @@ END"""
 
 @levels.exhaustive("CephTest has images of Ceph; each kind, a restart and a lost container stay", tests=(
     "test_a_command_that_is_killed_is_repeated_or_taken_back", "test_a_copy_that_is_killed_is_made_anew",
-    "test_disk_that_something_still_writes_to_is_not_written_back", "test_images_of_ceph",
-    "test_what_was_written_stays_while_the_datastore_is_not_there"))
+    "test_images_of_ceph", "test_what_was_written_stays_while_the_datastore_is_not_there"))
 class ImagesTest(ActionsCase):
     def setUp(self) -> None:
         super().setUp()
