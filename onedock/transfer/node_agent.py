@@ -285,9 +285,10 @@ def locked(path: Path, *, frozen: bool = False) -> Iterator[Lock]:
                             *(["frozen"] if frozen else [])])
     asked = f"`{' '.join(command)}`"
     with tempfile.TemporaryFile() as complaints:
-        # No `with`: one that waits in the kernel is not waited for.
+        # No `with`: one that waits in the kernel is not waited for. It is in the session of the action: a cancelled
+        # action thaws at once what it froze, although a copy that it began goes on.
         holder = run.start(command, asked, DriverError, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                           stderr=complaints, start_new_session=True)
+                           stderr=complaints)
         try:
             stdout = cast("BinaryIO", holder.stdout)
             if not select.select([stdout], [], [], pipes.STALL_TIMEOUT)[0]:
