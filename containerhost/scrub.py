@@ -2,7 +2,7 @@
 """Bring a returned device into the state it was given away in, or say why it cannot be.
 
 A tenant was root over the device: what can be reset is reset, and nothing a tenant set may reach the next one. A
-process that still has the device is never ended here, as its container is somebody else's: the device is refused.
+process that still has a GPU is never ended here, as its container is somebody else's: the device is refused.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -32,11 +32,11 @@ def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, pri
     :raises ScrubFailed: the device is not clean; it must not be given to anybody
     """
     try:
-        require_unused(device, privileged, holders)
         if device.kind is Kind.NET:
             was_reset, done = scrub_net(device, restore, function)
         else:
-            was_reset, done = reset_gpu(device, privileged, others), ()
+            require_unused(device, privileged, holders)
+            was_reset, done = reset_gpu(device, privileged, others), ("no process has it",)
         if was_reset:
             acknowledge_errors(device, privileged, host)
     except ResetRefused as error:
@@ -44,7 +44,7 @@ def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, pri
     except HostActionFailed as error:
         suffers = f" (it suffers from: {'; '.join(device.health)})" if device.health else ""
         raise ScrubFailed(f"device {device.id} could not be cleaned: {error}{suffers}") from error
-    return ("no process has it", *done, "it was reset" if was_reset else NO_RESET)
+    return (*done, "it was reset" if was_reset else NO_RESET)
 
 
 def require_unused(device: Device, privileged: Privileged, holders: Collection[int]) -> None:
@@ -79,7 +79,11 @@ def await_unused(users: Callable[[], tuple[str, ...]], how: str = "") -> None:
 def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction) -> tuple[bool, tuple[str, ...]]:
     """Clean a network function: restore GUIDs and MAC, remove the VLAN, restart the function and its driver (which
     drops the tenant's MAC, MTU, filters and queues), and leave its interfaces down, without addresses and under their
-    own names."""
+    own names.
+
+    No process needs to be searched: unbinding revokes what is open or mapped (``ib_uverbs`` answers EIO after it, and a
+    driver that cannot do so waits for its last user, which ends in an error here).
+    """
     done = []
     names = restore.get("netdev", "").split()
     count = len(names) or len(device.netdevs)

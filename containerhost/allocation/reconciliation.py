@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finish or undo what a crash interrupted, from the records: see :data:`containerhost.allocation.states.RECOVERY`."""
 
+import functools
 from collections.abc import Callable, Collection
 
 from containerhost.allocation.choice import Foreign, View, concerned
 from containerhost.allocation.cleaning import Cleaner
 from containerhost.allocation.functions import Functions, unbound
-from containerhost.allocation.states import Action, is_interrupted, recovery
+from containerhost.allocation.states import Action, State, is_interrupted, recovery
 from containerhost.allocation.store import Allocation, AllocationStore, Consumer
 from containerhost.devices.scan import HostView, Inventory
 from containerhost.errors import DeviceBusy, HostActionFailed
@@ -61,15 +62,31 @@ class Reconciler:
                 complaints.append(f"a device of {consumer} does not come back: {error}")
         return tuple(complaints)
 
+    def clean_ended(self, consumer: Consumer) -> tuple[str, ...]:
+        """Clean and free the consumer's blocked devices that no container can have any more: those that may have had
+        them have ended. No process may be acquiring its devices.
+
+        :returns: complaints
+        """
+        due = [device_id for device_id, record in self._store.held_by(consumer).items()
+               if record.state is State.BLOCKED and record.ended]
+        complaints, view = list[str](), self._view() if due else None
+        for device_id in due:
+            try:
+                complaints += self._recover(device_id, consumer, True, view or self._view())
+            except DeviceBusy as error:
+                complaints.append(str(error))
+        return tuple(complaints)
+
     def interrupted(self, driver: str, engine: str, exists: Callable[[Consumer], bool]) -> frozenset[Consumer]:
         """Return the consumers of which :meth:`reconcile_one` would free a device, by the records alone.
 
         :param exists: asked only about consumers whose devices are freed if they do not exist
         """
         def is_due(record: Allocation) -> bool:
-            same_boot = self._store.in_this_boot(record)
-            return is_interrupted(record.state, same_boot=same_boot, exists=True) or (
-                is_interrupted(record.state, same_boot=same_boot, exists=False) and not exists(record.consumer))
+            due = functools.partial(is_interrupted, record.state, same_boot=self._store.in_this_boot(record),
+                                    ended=record.ended)
+            return due(exists=True) or (due(exists=False) and not exists(record.consumer))
 
         return frozenset(record.consumer for record in self._store.records().values()
                          if (record.consumer.driver, record.consumer.engine) == (driver, engine) and is_due(record))
@@ -101,7 +118,7 @@ class Reconciler:
         :param user: the container whose configuration has the device
         """
         return recovery(record.state, same_boot=self._store.in_this_boot(record), exists=exists,
-                        configured=user is not None)
+                        configured=user is not None, ended=record.ended)
 
     def _configured(self, device_id: str, inventory: Inventory) -> str | None:
         """Return the container whose configuration has the device; None also for one that left the host."""

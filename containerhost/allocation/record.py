@@ -64,6 +64,12 @@ class Allocation:
         """Return the names of a network function's interfaces on the host, in the order of its ports."""
         return tuple(self.restore.get("netdev", "").split())
 
+    @property
+    def ended(self) -> bool:
+        """Return whether containers that may have had the device ran when it was taken away, and have all ended since.
+        """
+        return bool(self.holders) and not any(process.lives for process in self.holders or ())
+
 
 def file_name(device_id: str) -> str:
     if not ID.fullmatch(device_id):

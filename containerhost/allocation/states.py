@@ -98,32 +98,33 @@ RECOVERY: Mapping[tuple[State, bool, bool], Action] = {
     (State.CLEANING, True, False): Action.CLEAN,
     (State.CLEANING, False, True): Action.CLEAN,
     (State.CLEANING, False, False): Action.CLEAN,
-    (State.BLOCKED, True, True): Action.KEEP,  # for the operator, or until the consumer ends
+    (State.BLOCKED, True, True): Action.KEEP,  # for the operator, or until the containers that may have it end
     (State.BLOCKED, True, False): Action.CLEAN,
     (State.BLOCKED, False, True): Action.CLEAN,  # what kept it from being cleaned may have ended with that boot
     (State.BLOCKED, False, False): Action.CLEAN,
 }
 
 
-def recovery(state: State, *, same_boot: bool, exists: bool, configured: bool = False) -> Action:
+def recovery(state: State, *, same_boot: bool, exists: bool, configured: bool = False, ended: bool = False) -> Action:
     """Return what to do about an allocation that no process is working on.
 
     :param same_boot: the host has not restarted since the state was written; also if that is unknown
     :param exists: the consumer's container is known to exist
     :param configured: the configuration of a container on the engine names the device. It outweighs every other sign:
         nothing is taken from a container that may have it
+    :param ended: of :class:`containerhost.allocation.record.Allocation`: what kept the device from being cleaned ended
     """
     if configured:
         return Action.KEEP if state is State.BLOCKED else RECOVERY[State.ATTACHED, same_boot, True]
-    return RECOVERY[state, same_boot, exists]
+    return Action.CLEAN if state is State.BLOCKED and ended else RECOVERY[state, same_boot, exists]
 
 
-def is_interrupted(state: State, *, same_boot: bool, exists: bool) -> bool:
+def is_interrupted(state: State, *, same_boot: bool, exists: bool, ended: bool = False) -> bool:
     """Return whether an allocation that no process is working on is to be freed.
 
-    One that was blocked in this boot is not: it would be cleaned again in every round of monitoring, to be blocked
-    again. The parameters are those of :func:`recovery`.
+    One that was blocked in this boot is only when the containers that may have had it have ended: it would be cleaned
+    again in every round of monitoring, to be blocked again. The parameters are those of :func:`recovery`.
     """
-    if state is State.BLOCKED and same_boot:
+    if state is State.BLOCKED and same_boot and not ended:
         return False
-    return recovery(state, same_boot=same_boot, exists=exists) in (Action.DROP, Action.CLEAN)
+    return recovery(state, same_boot=same_boot, exists=exists, ended=ended) in (Action.DROP, Action.CLEAN)

@@ -30,5 +30,8 @@ def remedy(record: Allocation, present: bool = True) -> str:
     unblock = f"`containerhost unblock {record.device_id}`"
     if not present:
         return f"if it does not come back, or was cleaned elsewhere, free it: {unblock}"
+    if record.holders and not record.ended:
+        return (f"stop the container, and it is cleaned and freed by itself; or end what uses it, then clean and free "
+                f"it: `containerhost scrub {record.device_id}`; or free it after you cleaned it by hand: {unblock}")
     return (f"remove the cause, then clean and free it: `containerhost scrub {record.device_id}`; or free it after you "
             f"cleaned it by hand: {unblock}")

@@ -174,6 +174,14 @@ class FlavorDevices(AttachmentProvider):
         for complaint in self._allocator.release(consumer(instance), view):
             LOG.error("A device came back, but is not used again: %s", complaint, instance=instance)
 
+    def stopped(self, instance: objects.Instance) -> None:
+        try:
+            complaints = self._allocator.reconciler.clean_ended(consumer(instance))
+        except errors.AllocationsUnreadable as error:
+            complaints = (str(error),)
+        for complaint in complaints:
+            LOG.error("A device came back, but is not used again: %s", complaint, instance=instance)
+
     def any_held(self) -> bool:
         """Return whether any server has a device of this host, as far as the records can be read."""
         try:

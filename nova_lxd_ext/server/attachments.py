@@ -71,6 +71,9 @@ class AttachmentProvider:
         :param server: its uuid
         """
 
+    def stopped(self, instance: objects.Instance) -> None:
+        """Clean what could not be cleaned while the container ran. An error is logged: the server is off."""
+
     def pause(self, instance: objects.Instance) -> None:
         """Stop what would go on without the frozen container."""
 
@@ -178,6 +181,10 @@ class DeviceAttachments:
     def end(self, server: str) -> None:
         for provider in self._providers:
             provider.end(server)
+
+    def stopped(self, instance: objects.Instance) -> None:
+        for provider in self._providers:
+            provider.stopped(instance)
 
     def pause(self, instance: objects.Instance) -> None:
         for provider in self._providers:

@@ -84,11 +84,13 @@ class Power:
         :param retry_interval: seconds after which a guest that still runs is asked again; 0 asks once
         """
         state = self._states.find(instance)
-        if state is None or state.status is Status.STOPPED:
+        if state is None:
             return
-        if state.status is Status.FROZEN or not self._shut_down(instance, timeout, retry_interval):
-            self._engine.stop(instance.name, timeout=self._conf.lxd.stop_timeout, force=True)
-        self._states.changed()
+        if state.status is not Status.STOPPED:
+            if state.status is Status.FROZEN or not self._shut_down(instance, timeout, retry_interval):
+                self._engine.stop(instance.name, timeout=self._conf.lxd.stop_timeout, force=True)
+            self._states.changed()
+        self._attachments.stopped(instance)
 
     def _shut_down(self, instance: objects.Instance, timeout: int, retry_interval: int) -> bool:
         """Ask the guest to shut down until it does or the time is over; whether it did."""

@@ -9,6 +9,7 @@ from oslo_config import fixture as config_fixture
 
 from containerhost import errors
 from containerhost.engines import Status
+from containerhost.process.processes import Process
 from nova_lxd_ext import conf
 from nova_lxd_ext.server.requested import NOTHING
 from tests.unit.nova import fakes, records
@@ -104,6 +105,19 @@ class PowerTest(testtools.TestCase):
         error = self.assertRaises(errors.DeviceHeld, self.on, self.server)
         self.assertIn("memory could not be cleared", str(error))
         self.assertEqual(Status.STOPPED, self.engine.statuses[self.server.name])
+
+    def test_device_that_its_container_kept_is_cleaned_when_that_is_off(self) -> None:
+        """Also when the guest ended by itself, or one was killed."""
+        for status in (Status.RUNNING, Status.STOPPED):
+            for grant in self.engine.specs[self.server.name].grants:
+                self.engine.detach(self.server.name, grant)
+            self.world.owners.begin_cleaning(GPU_0, holders=[Process(1 << 30, 1)])
+            self.world.owners.block(GPU_0, "process 7 (python3) may use it")
+            self.engine.statuses[self.server.name] = status
+            self.power.off(self.server)
+            self.assertNotIn(GPU_0, self.world.owners.records())
+            self.engine.statuses[self.server.name] = Status.STOPPED
+            self.on(self.server)
 
     def test_what_is_gone_is_off(self) -> None:
         self.engine.asked.clear()

@@ -464,6 +464,49 @@ class TestSickDevices(testtools.TestCase):
         self.assertEqual((), self.allocator.reconciler.reconcile("test", "lxd", ("c1",)))
         self.assertEqual({}, self.store.records())
 
+    def kept(self, container):
+        """Block the GPU, which a container that runs is told to use."""
+        self.allocator.acquire([Request(self.gpu)], consumer("c1"))
+        self.root.using = ("process 7 (python3)",)
+        (complaint,) = self.allocator.release_device(self.gpu, consumer("c1"), container.pid)
+        self.assertEqual({self.gpu: complaint}, self.blocked())
+
+    def test_blocked_device_is_cleaned_by_itself_when_the_containers_that_may_have_it_end(self):
+        """Whichever way the tenant keeps it: in a socket, an io_uring, a DMA-BUF, by a mapping or a bind mount."""
+        reconciler = self.allocator.reconciler
+        for way in (lambda: reconciler.reconcile("test", "lxd", ("c1",)),
+                    lambda: reconciler.clean_ended(consumer("c1")),
+                    lambda: reconciler.reconcile_one(consumer("c1"), exists=True)):
+            container = self.container()
+            self.kept(container)
+            self.root.using = ()  # no search finds it, but it may have it
+            self.assertEqual(((), frozenset()), (way(), reconciler.interrupted("test", "lxd", lambda who: True)))
+            self.assertEqual({self.gpu}, self.blocked().keys())
+            self.assertRaises(errors.DeviceHeld, self.allocator.acquire, [Request(self.gpu)], consumer("c2"))
+            container.lives = False
+            self.assertEqual(frozenset({consumer("c1")}), reconciler.interrupted("test", "lxd", lambda who: True))
+            self.assertEqual(((), {}), (way(), self.store.records()))
+
+    def test_device_that_stays_dirty_after_its_container_ended_is_not_cleaned_in_every_round(self):
+        container = self.container()
+        self.kept(container)
+        container.lives, self.root.able = False, False
+        self.root.using = ()
+        self.say(xid(48))
+        (complaint,) = self.allocator.reconciler.reconcile("test", "lxd", ("c1",))
+        self.assertIn("Xid 48", complaint)
+        self.assertEqual({self.gpu: complaint}, self.blocked())
+        self.assertEqual(frozenset(), self.allocator.reconciler.interrupted("test", "lxd", lambda who: True))
+        self.assertEqual((), self.allocator.reconciler.reconcile("test", "lxd", ("c1",)))
+
+    def container(self):
+        """Return a container's first process, which ends when ``lives`` is false."""
+        first = mock.Mock(pid=4711, lives=True)
+        for name, found in (("began", lambda pid: 1 if first.lives else None),
+                            ("is_still", lambda pid, start: first.lives)):
+            self.useFixture(fixtures.MonkeyPatch(f"containerhost.process.processes.{name}", found))
+        return first
+
     def test_last_gpu_of_a_container_is_not_free_while_a_node_that_gpus_share_is_open(self):
         for gpu in (self.gpu, self.other):
             self.allocator.acquire([Request(gpu)], consumer("c1"))

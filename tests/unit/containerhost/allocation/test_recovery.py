@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test that recovery from a crash needs the record alone, whatever the state it was found in."""
 
+import os
 import pathlib
 from collections.abc import Callable
 from unittest import mock
@@ -163,6 +164,18 @@ class TestEveryState(RecoveryTestCase):
         record = self.store("r").records()[self.vf.id]
         self.assertEqual({"netdev": "present0", "mac": "first", "link": "auto"}, record.restore)
         self.assertEqual("boot-2", record.boot_id)
+
+
+class TestRevoked(RecoveryTestCase):
+    def test_network_function_that_a_process_keeps_is_free_once_its_driver_was_unbound(self):
+        """Whatever handle the process keeps, and wherever: none works after that."""
+        store = self.store("r")
+        store.claim([self.vf], consumer("c1"), lambda device: ())
+        store.attach([self.vf.id], consumer("c1"))
+        with mock.patch.object(Logged, "users", side_effect=AssertionError("processes are searched")):
+            self.assertEqual((), self.allocator(store).release_device(self.vf.id, consumer("c1"), os.getpid()))
+        self.assertEqual(({}, [f"unbind {self.vf.id}", f"reset {self.vf.id}", f"bind {self.vf.id}"]),
+                         (store.records(), self.root.steps()[:3]))
 
 
 class TestOperator(RecoveryTestCase):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test that devices of killed actions are released without an operator, and no others."""
 
+import os
 from pathlib import Path
 from unittest import mock
 
@@ -18,6 +19,7 @@ from containerhost.devices.model import Kind
 from containerhost.devices.scan import HostView, scan
 from containerhost.engines import ContainerState, Status
 from containerhost.errors import EngineError
+from containerhost.process.processes import Process
 from containerhost.storage.sharedmemory import MIB, JobMemory, SharedMemories
 from onedriver.node.device_recovery import DeviceRecovery
 from onedriver.node.names import name
@@ -129,6 +131,15 @@ class DeviceRecoveryTest(DeviceRecoveryCase):
         self.assert_freed(False)
         with mock.patch.object(AllocationStore, "in_this_boot", return_value=False):
             self.assert_freed(True)
+
+    def test_blocked_device_is_freed_once_the_containers_that_may_have_it_have_ended(self) -> None:
+        """Though its VM was restarted meanwhile, and runs."""
+        self.present, self.known = [ContainerState(name(VM_ID), Status.RUNNING, {})], True
+        for holder, freed in ((Process.of(os.getpid()), False), (Process(1 << 30, 1), True)):
+            self.left(State.ATTACHED)
+            self.store.begin_cleaning(self.gpu.id, holders=[holder])
+            self.store.block(self.gpu.id, "process 7 (python3) may use it")
+            self.assert_freed(freed)
 
     def test_records_that_cannot_be_read_stop_no_round(self) -> None:
         self.left(State.CLAIMED)
