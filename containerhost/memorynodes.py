@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Protocol
 
+from containerhost import vendors
 from containerhost.grants import Grant
 from containerhost.idlist import id_list
 from containerhost.rollback import Rollback
@@ -112,8 +113,6 @@ def _rebind(host: Host, root: Binder, pid: Callable[[], int | None], grants: Ite
 
 def _of_drivers(host: Host) -> dict[str, int]:
     """Return the nodes of GPUs' memory by PCI address, as far as their drivers name them."""
-    from containerhost import vendors  # noqa: PLC0415  (few hosts have such nodes)
-
     return {address: node for vendor in vendors.load() for address, node in vendor.memory_nodes(host).items()}
 
 
@@ -123,8 +122,6 @@ def _of_dax(host: Host) -> frozenset[int]:
 
 
 def _has_coherent_gpu(host: Host) -> bool:
-    from containerhost import vendors  # noqa: PLC0415  (likewise)
-
     coherent = {f"PCI_ID={vendor_product.upper()}" for vendor in vendors.load()
                 for vendor_product in vendor.coherent_gpus}
     return any(not coherent.isdisjoint((host.text(f"{_PCI}/{address}/uevent") or "").split("\n"))

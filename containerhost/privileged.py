@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from containerhost import charnodes
+from containerhost import charnodes, vendors
 from containerhost.devices.health import kernellog
 from containerhost.devices.pci import ADDRESS
 from containerhost.errors import HostActionFailed
@@ -20,13 +20,14 @@ from containerhost.inside import guest_directory
 from containerhost.linux import cpuset, freezer
 from containerhost.linux import run as programs
 from containerhost.linux.files import write_attribute
-from containerhost.network import links
+from containerhost.network import links, stacked
 from containerhost.process import childprocess, daemonhelpers, daemonnodes, deviceusers, processlimits
 from containerhost.process.namespaces import within
 from containerhost.process.processes import namespace, open_directory, table
 from containerhost.storage import apparentsize, blockcopy, blocknodes, memorymounts
 from containerhost.storage.idmounts import IdMap, IdRange
 from containerhost.sysfs import Host
+from containerhost.vendors.kernellog import read as read_log
 
 Result = TypeVar("Result")
 Ids = Sequence[Sequence[Sequence[int]]]  # ranges of user ids, then of group ids: inside, outside, count
@@ -197,7 +198,6 @@ class Privileged:
         :param others: of :meth:`containerhost.vendors.base.Vendor.reset_with`
         :returns: False where the vendor, or this GPU, offers no reset
         """
-        from containerhost import vendors  # noqa: PLC0415  (most actions need no plug-in)
         found = next((each for each in vendors.load() if each.name == vendor), None)
         if found is None:
             raise HostActionFailed(f"vendor plug-in {vendor!r} is not installed here")
@@ -218,12 +218,10 @@ class Privileged:
     def kernel_log(self) -> str:
         """Return the kernel's messages about devices, for a process that may not read them
         (:func:`kernellog.restored`)."""
-        return kernellog.plain(kernellog.read(Host()))
+        return kernellog.plain(read_log(Host()))
 
     def stacked(self) -> list[tuple[int, tuple[str, ...]]]:
         """Return pairs of what :func:`containerhost.network.stacked.elsewhere` finds."""
-        from containerhost.network import stacked  # noqa: PLC0415  (most actions look for no device)
-
         return sorted(stacked.elsewhere().items())
 
     def fetch_netdev(self, pid: int, name: str, host_name: str) -> None:
@@ -352,7 +350,6 @@ class Privileged:
         guest_directory.write(int(pid), str(name), bytes(content))
 
     def inside(self, pid: int) -> Inside:
-        from containerhost import vendors  # noqa: PLC0415  (most actions need no plug-in)
         directories = vendors.node_directories()
         return Inside(in_container(pid, lambda: nodes_of(int(pid), directories)), netdevs_of(int(pid)),
                       limits_of(int(pid)))

@@ -31,6 +31,7 @@ from containerhost.network.veth import Veths
 from containerhost.privileged import Privileged
 from containerhost.storage.sharedmemory import SharedMemories
 from containerhost.sysfs import Host
+from containerhost.vendors.kernellog import read as read_log
 from nova_lxd_ext.access.consoles import Consoles
 from nova_lxd_ext.hardware.allocations import HostSlices, Placement
 from nova_lxd_ext.hardware.deviceproviders import DeviceProviders
@@ -157,7 +158,7 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
 
 def kernel_log(root_actions: Privileged, host: Host) -> kernellog.Log:
     """Return the kernel's messages about devices, read by the helper where this process may not."""
-    log = kernellog.read(host)
+    log = read_log(host)
     return log if log.readable or not host.live else kernellog.restored(root_actions.kernel_log())
 
 

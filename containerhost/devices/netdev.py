@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 
 from containerhost.devices.model import LinkLayer
+from containerhost.network import stacked
 from containerhost.sysfs import Host
 
 # Bytes of a hardware address (if_ether.h, if_infiniband.h).
@@ -139,8 +140,6 @@ class Netdevs:
             return {}
         if os.geteuid() != 0:
             return self._host.stacked() if self._host.stacked else {}
-        from containerhost.network import stacked  # noqa: PLC0415  (a captured tree has none)
-
         return stacked.elsewhere()
 
     @functools.cached_property

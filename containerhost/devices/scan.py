@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 from containerhost import vendors
 from containerhost.allocation import sharing
 from containerhost.devices import pci, taints
-from containerhost.devices.health import kernellog
 from containerhost.devices.health.kernellog import Log
 from containerhost.devices.model import PARTS, Device, Kind, PciFunction
 from containerhost.errors import DeviceNotFound
 from containerhost.sysfs import Host
+from containerhost.vendors import kernellog
 from containerhost.vendors.base import Vendor
 from containerhost.vendors.base import device as describe_plainly
 

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import ClassVar
 
 from containerhost.devices.health.rules import WELL, Health
@@ -58,6 +58,9 @@ class DriverLog(abc.ABC):
     def health(self) -> Mapping[str, Health]:
         """Return what is wrong with each device of which something was said, by PCI address; by a driver's name, what
         is wrong with all devices of that driver."""
+
+
+Drivers = Callable[[], Collection[DriverLog]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,18 +128,15 @@ class Reader:
                                             (word.partition("=") for word in found[2].split())}
 
 
-def reader() -> Reader:
-    """Return a reader that knows every vendor's messages."""
-    from containerhost import vendors  # noqa: PLC0415  (they stand on this module)
-
-    return Reader([vendor.driver_log() for vendor in vendors.load() if vendor.driver_log])
-
-
 class Follower:
-    """This host's log: what was read once is not read again."""
+    """Read a host's log: what was read once is not read again.
 
-    def __init__(self, host: Host) -> None:
+    :param drivers: makes the readers of the drivers' messages, with nothing read so far
+    """
+
+    def __init__(self, host: Host, drivers: Drivers) -> None:
         self._host = host
+        self._drivers = drivers
         self._lock = threading.Lock()
         self._process = 0
         self._file: int | None = None
@@ -156,7 +156,7 @@ class Follower:
         if self._file is not None:
             os.close(self._file)
         self._file = self._host.open(PATH)
-        self._reader = reader()
+        self._reader = Reader(self._drivers())
         self._process = os.getpid() if self._file is not None else 0
 
 
@@ -176,14 +176,9 @@ def pieces(file: int) -> Iterator[bytes]:
         yield data
 
 
-_FOLLOWER = Follower(Host())
-
-
-def read(host: Host) -> Log:
-    """Return the log of this host, or of a captured tree; an empty one where there is none."""
-    if host.live:
-        return _FOLLOWER.look()
-    data, taken = host.data(PATH, _LOOK_LIMIT), reader()
+def captured(host: Host, drivers: Drivers) -> Log:
+    """Return the log of a captured tree; an empty one where there is none."""
+    data, taken = host.data(PATH, _LOOK_LIMIT), Reader(drivers())
     taken.take(data or b"")
     return dataclasses.replace(taken.log(), readable=data is not None)
 

@@ -3,7 +3,7 @@
 
 import re
 
-from containerhost import charnodes
+from containerhost import charnodes, vendors
 from containerhost.engines.docker import frozen
 from containerhost.network import addresses, links
 from containerhost.ociruntime import NODE_MODE
@@ -18,7 +18,6 @@ COMMAND_MARK = re.compile(r"[0-9a-f]{32}")
 
 def char_node() -> re.Pattern[str]:
     """Return what a node may be called that a vendor's device can have."""
-    from containerhost import vendors  # noqa: PLC0415  (most actions need no plug-in)
     directories = "|".join(re.escape("/".join(directory)) + "/" for directory in vendors.node_directories()
                            if directory)
     return re.compile(rf"/dev/({directories})?(?!\.{{1,2}}$)[A-Za-z0-9_.-]{{1,64}}")

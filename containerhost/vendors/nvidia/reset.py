@@ -14,6 +14,7 @@ from containerhost.errors import HostActionFailed, ResetRefused
 from containerhost.linux import run as programs
 from containerhost.process import hostusers
 from containerhost.sysfs import Host
+from containerhost.vendors.nvidia import nvml
 
 LOG = logging.getLogger(__name__)
 
@@ -85,8 +86,6 @@ def _run(command: Sequence[str], timeout: int) -> None:
 
 def _linked(address: str) -> set[str]:
     """Return the GPUs that are linked with one, also by way of others."""
-    from containerhost.vendors.nvidia import nvml  # noqa: PLC0415  (only for a reset that was refused)
-
     links = nvml.links_between(nvml.query())
     found, ahead = {address}, {address}
     while ahead:

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from containerhost.devices import health, migprofile
 from containerhost.devices.health.kernellog import DriverLog
@@ -18,11 +18,8 @@ from containerhost.findings import Finding
 from containerhost.grants import GrantOptions
 from containerhost.sysfs import Host
 from containerhost.vendors import base
-from containerhost.vendors.nvidia import cdi, libraries, nvmlhealth
+from containerhost.vendors.nvidia import cdi, installation, libraries, nvml, nvmlhealth, peermemory, reset
 from containerhost.vendors.nvidia.xidlog import XidLog
-
-if TYPE_CHECKING:
-    from containerhost.vendors.nvidia import nvml
 
 # The major is registered for NVIDIA (Documentation/admin-guide/devices.txt), so it holds even where /proc/devices
 # calls the driver by a name not known here. The uvm and caps majors are dynamic: no fallback is safe for them.
@@ -76,8 +73,6 @@ class Nvidia(base.GpuVendor):
 
     @classmethod
     def usage(cls) -> dict[str, base.Use]:
-        from containerhost.vendors.nvidia import nvml  # noqa: PLC0415  (most calls of a driver look for no device)
-
         found = {}
         for address, gpu in nvml.query().items():
             if gpu.use:
@@ -88,30 +83,20 @@ class Nvidia(base.GpuVendor):
 
     @classmethod
     def links(cls) -> dict[frozenset[str], int]:
-        from containerhost.vendors.nvidia import nvml  # noqa: PLC0415  (most calls of a driver look for no device)
-
         return nvml.links_between(nvml.query())
 
     def check(self) -> Iterable[Finding]:
-        from containerhost.vendors.nvidia import installation  # noqa: PLC0415  (of the doctor alone)
-
         return installation.check(self.host)
 
     def peer_access(self) -> base.PeerAccess:
-        from containerhost.vendors.nvidia import peermemory  # noqa: PLC0415  (of the doctor alone)
-
         return peermemory.read(self.host)
 
     @classmethod
     def reset(cls, address: str) -> bool:
-        from containerhost.vendors.nvidia import reset  # noqa: PLC0415  (only root resets)
-
         return reset.reset(address)
 
     @classmethod
     def reset_with(cls, address: str, others: Collection[str]) -> bool:
-        from containerhost.vendors.nvidia import reset  # noqa: PLC0415  (likewise)
-
         return reset.reset(address, others) if others else cls.reset(address)
 
     @classmethod
@@ -219,11 +204,9 @@ class Nvidia(base.GpuVendor):
                                    slice=dataclasses.replace(part.slice, profile=more.profile))
 
     @functools.cached_property
-    def _nvml(self) -> dict[str, "nvml.Gpu"]:
+    def _nvml(self) -> dict[str, nvml.Gpu]:
         if not self.host.live:
             return {}
-        from containerhost.vendors.nvidia import nvml  # noqa: PLC0415  (most calls of a driver look for no device)
-
         return nvml.query()
 
 

@@ -7,6 +7,7 @@ import testtools
 
 from containerhost.devices.health import kernellog
 from containerhost.devices.health.rules import WELL, health_of
+from containerhost.vendors.kernellog import drivers
 from containerhost.vendors.nvidia.xids import Xid, xid_findings
 from tests.fakehost import description, functions, tree
 from tests.fakehost.entries import Action, Writer
@@ -90,7 +91,7 @@ class TestGpus(testtools.TestCase):
         self.machine.say("NVRM: Xid (PCI:0000:3b:00): 48, \n")
         attribute.write(kernellog.mark(OTHER, {"aer_dev_fatal": 1}))
         attribute.write("NVRM: Xid (PCI:0000:af:00): 79,\n")
-        reader = kernellog.reader()
+        reader = kernellog.Reader(drivers())
         reader.take(attribute.read().encode())
         log = reader.log()
         self.assertEqual((health_of(xid_findings([Xid(48)])), WELL, {"aer_dev_fatal": 1}),

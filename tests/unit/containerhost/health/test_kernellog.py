@@ -6,6 +6,8 @@ import testtools
 from containerhost.devices.health import kernellog
 from containerhost.devices.health.kernellog import Follower, Reader
 from containerhost.devices.health.rules import WELL, Health, health_of
+from containerhost.vendors.kernellog import drivers
+from containerhost.vendors.kernellog import read as read_log
 from containerhost.vendors.nvidia.xidlog import XidLog
 from containerhost.vendors.nvidia.xids import Xid, xid_findings
 from tests.unit.containerhost.hosts import Broken
@@ -31,7 +33,7 @@ def marked(address: str = GPU, **counters: int) -> bytes:
 
 
 def read(*records: bytes) -> kernellog.Log:
-    reader = kernellog.reader()
+    reader = Reader(drivers())
     for each in records:
         reader.take(each)
     return reader.log()
@@ -155,7 +157,7 @@ class Following(testtools.TestCase):
 
     def test_only_what_is_new_is_read(self) -> None:
         self.append(xid(48))
-        follower = Follower(self.tree.host)
+        follower = Follower(self.tree.host, drivers)
         self.assertEqual(health(Xid(48)), follower.look().health(GPU))
         self.append(xid(48))
         self.assertEqual(health(Xid(48, 2)), follower.look().health(GPU))
@@ -166,19 +168,19 @@ class Following(testtools.TestCase):
     def test_another_process_finds_it_all(self) -> None:
         self.append(xid(48), xid(48))
         for _ in range(2):
-            self.assertEqual(health(Xid(48, 2)), Follower(self.tree.host).look().health(GPU))
+            self.assertEqual(health(Xid(48, 2)), Follower(self.tree.host, drivers).look().health(GPU))
 
     def test_a_process_that_forked_reads_from_the_start(self) -> None:
         self.append(xid(48))
-        follower = Follower(self.tree.host)
+        follower = Follower(self.tree.host, drivers)
         follower.look()
         follower._process -= 1
         self.assertEqual(health(Xid(48)), follower.look().health(GPU))
 
     def test_no_log_is_told_and_looked_for_again(self) -> None:
-        follower = Follower(self.tree.host)
+        follower = Follower(self.tree.host, drivers)
         self.assertFalse(follower.look().readable)
-        self.assertFalse(kernellog.read(self.tree.host).readable)
+        self.assertFalse(read_log(self.tree.host).readable)
         self.append(xid(48))
         self.assertEqual(health(Xid(48)), follower.look().health(GPU))
-        self.assertEqual(health(Xid(48)), kernellog.read(self.tree.host).health(GPU))
+        self.assertEqual(health(Xid(48)), read_log(self.tree.host).health(GPU))
