@@ -51,16 +51,12 @@ class Reconciler:
         :param exists: its container is known to exist. The caller has made sure by two sources that it does not
         :returns: complaints
         """
-        complaints, view = list[str](), view or self._view()
+        view, due = view or self._view(), list[str]()
         for device_id, record in self._store.held_by(consumer).items():
             action = self._action(record, exists, None)
-            if action is Action.KEEP or (action is Action.REBIND and not unbound({device_id: record}, view)):
-                continue
-            try:
-                complaints += self._recover(device_id, consumer, exists, view)
-            except (HostActionFailed, DeviceBusy) as error:
-                complaints.append(f"a device of {consumer} does not come back: {error}")
-        return tuple(complaints)
+            if action is not Action.KEEP and (action is not Action.REBIND or unbound({device_id: record}, view)):
+                due.append(device_id)
+        return self._recover_all(due, consumer, exists, view)
 
     def clean_ended(self, consumer: Consumer) -> tuple[str, ...]:
         """Clean and free the consumer's blocked devices that no container can have any more: those that may have had
@@ -70,12 +66,15 @@ class Reconciler:
         """
         due = [device_id for device_id, record in self._store.held_by(consumer).items()
                if record.state is State.BLOCKED and record.ended]
-        complaints, view = list[str](), self._view() if due else None
+        return self._recover_all(due, consumer, True, self._view()) if due else ()
+
+    def _recover_all(self, due: Collection[str], consumer: Consumer, exists: bool, view: HostView) -> tuple[str, ...]:
+        complaints: list[str] = []
         for device_id in due:
             try:
-                complaints += self._recover(device_id, consumer, True, view or self._view())
-            except DeviceBusy as error:
-                complaints.append(str(error))
+                complaints += self._recover(device_id, consumer, exists, view)
+            except (HostActionFailed, DeviceBusy) as error:
+                complaints.append(f"a device of {consumer} does not come back: {error}")
         return tuple(complaints)
 
     def interrupted(self, driver: str, engine: str, exists: Callable[[Consumer], bool]) -> frozenset[Consumer]:

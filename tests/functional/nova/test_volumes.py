@@ -26,6 +26,7 @@ class VolumeServers(base.LxdServers):
         super().setUp()
         self.cinder = self.useFixture(storage.Cinder(self))
         self.begun: Counter[tuple[str, str]] = Counter()
+        self.faults: list[str | None] = []  # of the last action
 
     def attach(self, server: Mapping[str, Any], volume: str, result: str = "Success", **request: Any) -> None:
         self.api.post_server_volume(server["id"], {"volumeAttachment": {"volumeId": volume, **request}})
@@ -36,7 +37,7 @@ class VolumeServers(base.LxdServers):
         self.ended(server, "detach_volume", result)
 
     def ended(self, server: Mapping[str, Any], action: str, result: str) -> None:
-        self.assertEqual(result, self.outcome(server, action))
+        self.assertEqual(result, self.outcome(server, action), self.faults)
 
     def outcome(self, server: Mapping[str, Any], action: str) -> str:
         """``Success`` or ``Error``, once the last of all actions of that name has ended; nova begins it some time after
@@ -48,7 +49,9 @@ class VolumeServers(base.LxdServers):
             found = [one for one in self.admin_api.get_instance_actions(server["id"]) if one["action"] == action]
             self.assertEqual(self.begun[server["id"], action], len(found))
             url = f"/servers/{server['id']}/os-instance-actions/{found[0]['request_id']}"
-            results[:] = [event["result"] for event in self.admin_api.api_get(url).body["instanceAction"]["events"]]
+            events = self.admin_api.api_get(url).body["instanceAction"]["events"]
+            self.faults = [event["traceback"] for event in events]
+            results[:] = [event["result"] for event in events]
             self.assertTrue(results and all(results), results)
         self._wait_for_assert(check, max_retries=TIMEOUT)
         (result,) = results

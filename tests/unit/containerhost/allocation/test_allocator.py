@@ -465,7 +465,7 @@ class TestSickDevices(testtools.TestCase):
         self.assertEqual({}, self.store.records())
 
     def kept(self, container):
-        """Block the GPU, which a container that runs is told to use."""
+        """Block the GPU while a running container may still use it."""
         self.allocator.acquire([Request(self.gpu)], consumer("c1"))
         self.root.using = ("process 7 (python3)",)
         (complaint,) = self.allocator.release_device(self.gpu, consumer("c1"), container.pid)
