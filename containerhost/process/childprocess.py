@@ -12,7 +12,7 @@ import contextlib
 import gc
 import os
 import pickle
-import select
+import selectors
 import signal
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -158,14 +158,14 @@ def _close_all_but(kept: Collection[int]) -> None:
 
 def _read(pipe: int, end: float) -> bytes | None:
     """Return all that comes; None if it has not come to its end in time."""
-    poll = select.poll()
-    poll.register(pipe, select.POLLIN)
     parts: list[bytes] = []
-    while poll.poll(max(0.0, end - time.monotonic()) * 1000):
-        part = os.read(pipe, 1 << 16)
-        if not part:
-            return b"".join(parts)
-        parts.append(part)
+    with selectors.DefaultSelector() as selector:  # where nova's threads are eventlet's, select has no poll
+        selector.register(pipe, selectors.EVENT_READ)
+        while selector.select(max(0.0, end - time.monotonic())):
+            part = os.read(pipe, 1 << 16)
+            if not part:
+                return b"".join(parts)
+            parts.append(part)
     return None
 
 

@@ -20,6 +20,21 @@ from tests.waiting import await_that
 HANGS = "import sys, time; open('/proc/self/comm', 'w').write(sys.argv[1]); print(flush=True); time.sleep(600)"
 
 
+NOVA_33 = """
+import eventlet
+eventlet.monkey_patch()
+import os, signal
+from containerhost.errors import HostActionFailed
+from containerhost.process import childprocess
+print(len(childprocess.run(os.getpid(), lambda: b"x" * 100_000, "cannot do it")))
+childprocess.TIMEOUT = 0.1
+try:
+    childprocess.run(os.getpid(), signal.pause, "cannot do it")
+except HostActionFailed as error:
+    print(error)
+"""
+
+
 class RunTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
@@ -72,6 +87,12 @@ class RunTest(testtools.TestCase):
         error = self.assertRaises(HostActionFailed, self.run_in_child, signal.pause)
         self.assertEqual("cannot do it: not done within 0.1 s", str(error))
         self.assertEqual([], self.children())
+
+    def test_threads_of_eventlet(self) -> None:
+        """As nova-compute of nova 33 has them: ``select`` has no ``poll`` there."""
+        done = subprocess.run([sys.executable, "-W", "ignore", "-c", NOVA_33], capture_output=True, text=True,
+                              check=False)
+        self.assertEqual(("100000\ncannot do it: not done within 0.1 s\n", ""), (done.stdout, done.stderr))
 
     def test_child_of_another_process_that_waits_is_known(self) -> None:
         self.useFixture(fixtures.MockPatchObject(childprocess, "TIMEOUT", 0.1))
