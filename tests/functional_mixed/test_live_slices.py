@@ -54,6 +54,8 @@ class EngineTest(devices.DeviceTestCase):
         self.engine.verify("c1", grants)
 
 
+@levels.exhaustive("EngineTest has it on LXD", tests=(
+    "test_two_of_one_gpu_come_and_go_one_by_one",))
 class DockerTest(DockerDeviceCase):
     def test_two_of_one_gpu_come_and_go_one_by_one(self) -> None:
         self.engine.create(self.spec("c1"))
@@ -154,7 +156,8 @@ class SliceContract:
         self.assertEqual(before, self.pid(machine))
 
 
-@levels.exhaustive("an attached slice remains", tests=("test_exactly_the_chosen_ones_from_the_start",))
+@levels.exhaustive("an attached slice remains", tests=(
+    "test_exactly_the_chosen_ones_from_the_start", "test_nic_attach_and_detach"))
 class OnedockTest(SliceContract, OnedockCase):
     inline = False
 

@@ -7,6 +7,7 @@ import subprocess
 from containerhost.devices.model import Device, Role
 from containerhost.devices.scan import scan
 from onedriver.pciaddress import from_device_id
+from tests import levels
 from tests.functional_one.test_actions import POWEROFF, RESUME, ActionsCase
 from tests.functional_one.vms import Machine
 
@@ -15,6 +16,8 @@ FREE = {"address": "00:00:00:00:00:00", "vlan": 0, "spoofchk": True, "trust": Fa
 MAC = "02:00:0a:63:01:0a"
 
 
+@levels.exhaustive("one that is held to its MAC and VLAN stays", tests=(
+    "test_it_comes_and_goes_while_the_vm_runs",))
 class FunctionTest(ActionsCase):
     def setUp(self) -> None:
         super().setUp()

@@ -90,5 +90,7 @@ class LxdoneTest(OpenNebulaContract, OutsideCase, ActionsCase):
     pass
 
 
+@levels.exhaustive("nova has it", tests=(
+    "test_it_comes_whole_and_is_reset_after_use",))
 class OnedockTest(OpenNebulaContract, OutsideCase, OnedockCase):
     pass

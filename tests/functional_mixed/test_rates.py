@@ -89,6 +89,8 @@ class OpenNebulaContract:
             self.refused(reason, "deploy", machine, lcm=2)
 
 
+@levels.exhaustive("nova has it on LXD", tests=(
+    "test_limited_until_it_goes",))
 class LxdoneTest(OpenNebulaContract, ActionsCase):
     pass
 

@@ -257,7 +257,7 @@ class DevicesTest(lostgpucontract.LostGpuContract, ActionsCase):
 
 
 @levels.exhaustive("a snapshot that brings the disk back stays", tests=(
-    "test_snapshots_that_opennebula_forgot_go",))
+    "test_snapshots_that_opennebula_forgot_go", "test_revert_that_fails_leaves_the_vm_running"))
 class ChangesTest(ActionsCase):
     def test_resize_of_a_running_vm(self) -> None:
         machine = self.deployed(Machine(devices=(self.gpus[0],), nics=(0,)))

@@ -9,7 +9,8 @@ from tests.waiting import await_that
 
 
 @levels.exhaustive("the contract of commands has it in functional_onedock", tests=(
-    "test_the_end_of_a_vm_is_that_of_its_command",))
+    "test_the_end_of_a_vm_is_that_of_its_command", "test_commands_that_end_badly_are_told",
+    "test_one_at_a_time_and_a_cancelled_one_is_gone", "test_what_cannot_begin_is_refused"))
 class CommandsTest(commandcontract.CommandContract, ActionsCase):
     paused = "rozen"
 

@@ -29,7 +29,7 @@ from tests.functional_one.vms import Machine
 
 
 @levels.exhaustive("units of the elastic service have it", tests=(
-    "test_owner_who_changes_his_mind",))
+    "test_owner_who_changes_his_mind", "test_bounds_that_cannot_be_are_refused"))
 class ElasticTest(elasticcontract.ElasticContract, ActionsCase):
     def sizes(self) -> LiveSizes[VersionedInstance]:
         return Live(self.engine, Privileged())

@@ -104,8 +104,9 @@ class LeftDevicesTest(leftdevicescontract.LeftDevicesContract, ActionsCase):
     pass
 
 
-@levels.exhaustive("a kill, a daemon that dies and two at once stay", tests=(
-    "test_the_container_restarts_stops_or_goes_in_the_middle", "test_the_daemon_restarts_in_the_middle"))
+@levels.exhaustive("a kill stays; tests/kernel has two at once", tests=(
+    "test_the_container_restarts_stops_or_goes_in_the_middle", "test_the_daemon_restarts_in_the_middle",
+    "test_the_daemon_dies_before_it_notes_what_it_gave", "test_two_want_one_device_at_once"))
 class InterruptedTest(HealthCase):
     def more(self, machine: Machine, device: Device) -> Machine:
         return machine.changed(devices=(self.vfs[0], device), attach="pci")

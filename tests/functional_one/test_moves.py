@@ -105,12 +105,12 @@ class MovesCase(ActionsCase):
                         record.consumer.container for record in AllocationStore(node.owners).records().values()})
 
 
-@levels.exhaustive("each way to another node, an error, a kill and what must not be removed stay", tests=(
+@levels.exhaustive("each way to another node, an error and what must not be removed stay", tests=(
     "test_a_node_without_room_leaves_it_as_it_was", "test_a_root_that_outgrew_its_disk",
     "test_devices_stay_where_they_are", "test_ended_while_it_was_off_or_suspended",
     "test_nothing_is_left_of_a_vm_that_ended_after_its_container_was_removed", "test_off_and_moved",
     "test_suspended_and_moved_starts_anew_with_its_disks", "test_suspended_and_resumed_here_goes_on",
-    "test_who_needs_its_devices_does_not_wait_for_monitoring"))
+    "test_who_needs_its_devices_does_not_wait_for_monitoring", "test_killed_while_it_is_saved"))
 class SshTest(MovesCase):
     def test_each_way_to_another_node(self) -> None:
         ways = (("save", STOP, "restore", BOOT_STOPPED), ("shutdown", UNDEPLOY, "deploy", BOOT_UNDEPLOYED),

@@ -91,7 +91,8 @@ class PersistentTest(ActionsCase):
         diskfiles.qcow2("create", "-b", str(base), "-F", "raw", str(self.store / "qcow2"))
         shutil.copy(self.node.lxd.images["unified"], self.store / "lxd")
         diskfiles.partitioned(ext4, self.store / "partitioned")
-        for name in ("qcow2", "lxd", "partitioned"):
+        formats = ("qcow2", "lxd", "partitioned")
+        for name in levels.budget(gate=(levels.turn(formats),), exhaustive=formats):
             file = self.store / name
             first = file.read_bytes()[:2]
             self.boot(file)

@@ -8,7 +8,8 @@ from tests.functional_one.test_actions import BOOT, CLEANUP, POWEROFF, ActionsCa
 
 
 @levels.exhaustive("the contract of shared memory is the same in functional_onedock", tests=(
-    "test_memory_comes_back_after_the_host_was_restarted", "test_what_a_killed_action_left_is_removed"))
+    "test_memory_comes_back_after_the_host_was_restarted", "test_what_a_killed_action_left_is_removed",
+    "test_vm_changes_its_job_while_it_is_off"))
 class SharedMemoryTest(sharedmemorycontract.SharedMemory, ActionsCase):
     def reconcile(self) -> None:
         backend.reconciler(conf.load(self.node._conf)).clean()

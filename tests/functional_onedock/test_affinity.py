@@ -13,9 +13,8 @@ COUNT = "nproc; grep -c ^processor /proc/cpuinfo; grep -c '^cpu[0-9]' /proc/stat
 
 
 @levels.exhaustive(REPEATED, tests=(
-    "test_resize_chooses_anew_and_a_refused_one_changes_nothing",
-    "test_bad_affinities_are_refused",
-))
+    "test_resize_chooses_anew_and_a_refused_one_changes_nothing", "test_bad_affinities_are_refused",
+    "test_vms_have_different_cores_and_one_too_many_is_refused"))
 class AffinityTest(affinitycontract.AffinityContract, OnedockCase):
     def test_proc_tells_its_own_cpus_with_lxcfs(self) -> None:
         self.useFixture(viewcontract.Lxcfs())

@@ -14,7 +14,9 @@ REPEATED = "the drivers share this code, and the gate has it on LXD"
 TREE = "sh -c 'sleep 1001 & setsid sleep 1002 & env -i setsid sleep 1003 & (sleep 1004 &) ; wait'"
 
 
-@levels.exhaustive(REPEATED, tests=("test_commands_that_end_badly_are_told", "test_what_cannot_begin_is_refused"))
+@levels.exhaustive(REPEATED, tests=(
+    "test_commands_that_end_badly_are_told", "test_what_cannot_begin_is_refused",
+    "test_an_engine_that_goes_away_meanwhile"))
 class CommandsTest(commandcontract.CommandContract, OnedockCase):
     inline = False
     long = TREE

@@ -27,10 +27,8 @@ class SharedMemoryTest(sharedmemorycontract.SharedMemory, OnedockCase):
 
 
 @levels.exhaustive(REPEATED, tests=(
-    "test_other_input_is_refused_and_leaves_nothing",
-    "test_memory_comes_back_after_the_host_was_restarted",
-    "test_what_a_killed_action_left_is_removed",
-))
+    "test_other_input_is_refused_and_leaves_nothing", "test_memory_comes_back_after_the_host_was_restarted",
+    "test_what_a_killed_action_left_is_removed", "test_a_job_has_one_and_others_have_not"))
 class MappedUsersTest(sharedmemorycontract.SharedMemory, OnedockCase):
     """A daemon that maps users: all of its containers have the same ones."""
 

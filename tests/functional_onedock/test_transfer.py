@@ -17,6 +17,7 @@ from containerhost.linux.lock import FileLock
 from onedock import imageref
 from onedock.datastore.store import Store
 from onedock.nodeimages import NodeImages
+from tests import levels
 from tests.functional_one.node import Result
 from tests.functional_one.vms import ROOT, Machine
 from tests.functional_onedock.base import (
@@ -103,6 +104,9 @@ class TransferCase(OnedockCase):
         return {name for name in self.image_names() if name.startswith("onedock/")}
 
 
+@levels.exhaustive("TwoNodesTest moves one; a persistent image of a VM that runs stays", tests=(
+    "test_a_persistent_image_becomes_what_its_vm_made_of_it_also_when_it_ends_while_it_is_off",
+    "test_a_vm_moves_to_another_host_with_what_it_wrote", "test_nothing_moves_ends_or_changes_while_docker_is_down"))
 class ImagesTest(TransferCase):
     def test_an_archive_becomes_a_running_vm(self) -> None:
         source = self.registered(self.fresh())
@@ -301,6 +305,8 @@ class RegistryCase(TransferCase):
         return next(line["aux"]["Digest"] for line in told if "aux" in line)
 
 
+@levels.exhaustive("one that a node fetches itself stays", tests=(
+    "test_an_image_that_the_administrator_fetched_stays",))
 class RegistryTest(RegistryCase):
     def credentials(self) -> dict[str, str]:
         path = self.front.files.parent / "credentials.json"
@@ -360,6 +366,8 @@ class RegistryTest(RegistryCase):
         api.remove_image(name)
 
 
+@levels.exhaustive("a resize of a VM that runs stays", tests=(
+    "test_resize_of_the_root_changes_nothing",))
 class DataTest(TransferCase):
     def block(self) -> str:
         source = self.did(self.front.ds("mkfs", {"TYPE": "2", "SIZE": "8", "FS": "ext4"}))

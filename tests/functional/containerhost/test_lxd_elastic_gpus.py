@@ -235,6 +235,8 @@ class ElasticGpusTest(ElasticGpusCase):
         self.assertEqual({}, self.store.records())
 
 
+@levels.exhaustive("a kill between announcement and detachment stays", tests=(
+    "test_killed_at_each_step_of_taking_and_giving",))
 class KilledTest(ElasticGpusCase):
     """The program as its unit runs it: with no more rights than these."""
 

@@ -6,10 +6,11 @@ import threading
 
 from containerhost import errors
 from containerhost.engines import Change, Status
+from tests import levels
 from tests.functional.containerhost.base import LxdTestCase
 
 TIMEOUT = 60  # s
-ROUNDS = 6
+ROUNDS = levels.budget(gate=2, exhaustive=6)
 
 
 class TestGuest(LxdTestCase):

@@ -23,7 +23,7 @@ from containerhost.privileged import Privileged
 from containerhost.process import daemonhelpers
 from containerhost.process.processes import NoAnswer, asked, is_hosts, name, pids
 from containerhost.spec import RootDisk
-from tests import holddirectory
+from tests import holddirectory, levels
 from tests.functional.containerhost.base import LxdTestCase
 from tests.functional.containerhost.test_lxd_devices import DeviceTestCase
 from tests.waiting import await_that
@@ -202,6 +202,8 @@ class HostileFilesTest(LxdTestCase):
         self.assertEqual([], [pid for pid in pids() if daemonhelpers.copied(pid)])
 
 
+@levels.exhaustive("a call that waits stays", tests=(
+    "test_killed_service_leaves_its_locks_to_the_next",))
 class HeldDirectoryTest(LxdTestCase):
     """The tenant holds a directory's lock in the kernel: who looks up a name in it, or makes one, cannot be killed."""
 

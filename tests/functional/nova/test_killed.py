@@ -116,14 +116,12 @@ def killed_at(step: int | None, action: Callable[[], None]) -> list[str | None] 
 
 
 def killed_at_points(name: str, action: Callable[[], None], fewest: int,
-                     before: Callable[[], object] = lambda: None,
-                     choose: Callable[[str, list[str | None]], list[int]] = levels.one_point) -> Iterator[int | None]:
+                     before: Callable[[], object] = lambda: None) -> Iterator[int | None]:
     """Let ``action`` finish, and then kill it at its points, one after the other.
 
     :param name: of the operation, unique among all tests
     :param fewest: steps that it takes more than, or nothing was tried
     :param before: done before each try
-    :param choose: returns the points among the effects of all steps
     :returns: None once it finished, and each step once it was killed there
     """
     before()
@@ -131,7 +129,7 @@ def killed_at_points(name: str, action: Callable[[], None], fewest: int,
     if len(effects) <= fewest:
         raise AssertionError(f"it took {len(effects)} steps only")
     yield None
-    for step in choose(name, effects):
+    for step in levels.one_point(name, effects):
         before()
         killed_at(step, action)
         yield step
@@ -211,7 +209,7 @@ class KilledTest(KilledCase):
     def test_boot(self) -> None:
         """After the restart nothing of an unfinished boot is left, although the server is not deleted yet."""
         # Each boot fetches and imports the image.
-        for step in killed_at_points("boot", self.boot, FEWEST_STEPS, self._delete_images, levels.points):
+        for step in killed_at_points("boot", self.boot, FEWEST_STEPS, self._delete_images):
             if step is None:
                 self.assertEqual(1, len(self.lxd.engine.containers()))
                 self.end()

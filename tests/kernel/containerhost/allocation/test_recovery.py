@@ -9,10 +9,13 @@ from typing import Any
 from containerhost.allocation.choice import Request
 from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore
+from tests import levels
 from tests.unit.containerhost.allocation.test_allocator import consumer
 from tests.unit.containerhost.allocation.test_recovery import Logged, RecoveryTestCase
 
 
+@levels.exhaustive("tests/model kills at random steps", tests=(
+    "test_what_any_step_leaves_is_recovered",))
 class TestKilled(RecoveryTestCase):
     """A process is killed before each of its system calls that write, and before each change of a device."""
 
