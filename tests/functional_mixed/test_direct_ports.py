@@ -88,8 +88,7 @@ class DirectPortServers(Interrupted):
         self.notifier.wait_for_versioned_notifications("instance.interface_detach.end")
 
 
-@levels.exhaustive("functions that come and go stay", tests=(
-    "test_ports_of_all_kinds_in_their_order",))
+@levels.exhaustive("functions that come and go stay", tests=("test_ports_of_all_kinds_in_their_order",))
 class DirectPortTest(DirectPortServers):
     def test_a_function_has_the_ports_mac_and_vlan_until_it_goes(self) -> None:
         port = self.port()

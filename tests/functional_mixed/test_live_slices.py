@@ -54,8 +54,7 @@ class EngineTest(devices.DeviceTestCase):
         self.engine.verify("c1", grants)
 
 
-@levels.exhaustive("EngineTest has it on LXD", tests=(
-    "test_two_of_one_gpu_come_and_go_one_by_one",))
+@levels.exhaustive("EngineTest has it on LXD", tests=("test_two_of_one_gpu_come_and_go_one_by_one",))
 class DockerTest(DockerDeviceCase):
     def test_two_of_one_gpu_come_and_go_one_by_one(self) -> None:
         self.engine.create(self.spec("c1"))

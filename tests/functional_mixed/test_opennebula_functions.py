@@ -16,8 +16,7 @@ FREE = {"address": "00:00:00:00:00:00", "vlan": 0, "spoofchk": True, "trust": Fa
 MAC = "02:00:0a:63:01:0a"
 
 
-@levels.exhaustive("one that is held to its MAC and VLAN stays", tests=(
-    "test_it_comes_and_goes_while_the_vm_runs",))
+@levels.exhaustive("one that is held to its MAC and VLAN stays", tests=("test_it_comes_and_goes_while_the_vm_runs",))
 class FunctionTest(ActionsCase):
     def setUp(self) -> None:
         super().setUp()

@@ -90,7 +90,6 @@ class LxdoneTest(OpenNebulaContract, OutsideCase, ActionsCase):
     pass
 
 
-@levels.exhaustive("nova has it", tests=(
-    "test_it_comes_whole_and_is_reset_after_use",))
+@levels.exhaustive("nova has it", tests=("test_it_comes_whole_and_is_reset_after_use",))
 class OnedockTest(OpenNebulaContract, OutsideCase, OnedockCase):
     pass

@@ -89,8 +89,7 @@ class OpenNebulaContract:
             self.refused(reason, "deploy", machine, lcm=2)
 
 
-@levels.exhaustive("nova has it on LXD", tests=(
-    "test_limited_until_it_goes",))
+@levels.exhaustive("nova has it on LXD", tests=("test_limited_until_it_goes",))
 class LxdoneTest(OpenNebulaContract, ActionsCase):
     pass
 

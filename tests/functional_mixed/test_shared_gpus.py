@@ -158,7 +158,6 @@ class LxdoneTest(PlaceContract, SharedCase, ActionsCase):
     pass
 
 
-@levels.exhaustive("lxdone has it by the same actions", tests=(
-    "test_a_place_comes_and_goes_while_another_vm_has_one",))
+@levels.exhaustive("lxdone has it by the same actions", tests=("test_a_place_comes_and_goes_while_another_vm_has_one",))
 class OnedockTest(PlaceContract, SharedCase, OnedockCase):
     inline = False

@@ -18,8 +18,7 @@ PROFILES = {GPU: {(1, 0): "1g.5gb", (2, 0): "1g.5gb", (5, 0): "1c.2g.10gb", (5, 
 FIRST, SECOND = f"{GPU}/gi1/ci0", f"{GPU}/gi2/ci0"
 
 
-@levels.exhaustive("each server with its slice stays", tests=(
-    "test_placement_gives_away_nothing_that_cannot_be_had",))
+@levels.exhaustive("each server with its slice stays", tests=("test_placement_gives_away_nothing_that_cannot_be_had",))
 class SliceFlavorTest(base.LxdServers):
     def setUp(self) -> None:
         self.useFixture(Nvml(PROFILES))

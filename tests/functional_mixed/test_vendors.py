@@ -14,8 +14,7 @@ from tests import levels
 PLAIN = ("console", "full", "fuse", "null", "ptmx", "random", "tty", "urandom", "zero", "net/tun")
 
 
-@levels.exhaustive("each vendor's by itself stay", tests=(
-    "test_four_kinds_in_one_server",))
+@levels.exhaustive("each vendor's by itself stay", tests=("test_four_kinds_in_one_server",))
 class VendorsTest(base.LxdServers):
     def setUp(self) -> None:
         # One of each sort; the NVIDIA GPU in MIG mode is no whole GPU.

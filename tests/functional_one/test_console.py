@@ -63,8 +63,7 @@ class ConsoleCase(ActionsCase):
         return True
 
 
-@levels.exhaustive("one that lives as its VM does stays", tests=(
-    "test_one_that_died_is_brought_back_by_monitoring",))
+@levels.exhaustive("one that lives as its VM does stays", tests=("test_one_that_died_is_brought_back_by_monitoring",))
 class ConsoleTest(ConsoleCase):
     def test_a_command_is_typed_and_done(self) -> None:
         machine = self.screened()

@@ -35,8 +35,8 @@ class ElasticTest(elasticcontract.ElasticContract, ActionsCase):
         return Live(self.engine, Privileged())
 
 
-@levels.exhaustive("a VM that goes on without its GPU stays", tests=(
-    "test_detached_by_its_owner_while_it_is_repaired",))
+@levels.exhaustive("a VM that goes on without its GPU stays",
+                   tests=("test_detached_by_its_owner_while_it_is_repaired",))
 class ElasticGpusTest(ActionsCase):
     def setUp(self) -> None:
         super().setUp()

@@ -98,8 +98,8 @@ class SickTest(HealthCase):
         self.assertEqual(set(), self.holders())
 
 
-@levels.exhaustive("the contract of left devices is the same in functional_onedock", tests=(
-    "test_killed_deployment_holds_nothing_without_container",))
+@levels.exhaustive("the contract of left devices is the same in functional_onedock",
+                   tests=("test_killed_deployment_holds_nothing_without_container",))
 class LeftDevicesTest(leftdevicescontract.LeftDevicesContract, ActionsCase):
     pass
 

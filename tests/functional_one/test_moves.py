@@ -385,8 +385,8 @@ class SshTest(MovesCase):
             self.read(machine), self.inside(machine, "stat", "-c", "%s", "/root/big").strip()))
 
 
-@levels.exhaustive("SshTest has the same errors and kills", tests=(
-    "test_an_error_or_a_kill_leaves_image_and_root_whole",))
+@levels.exhaustive("SshTest has the same errors and kills",
+                   tests=("test_an_error_or_a_kill_leaves_image_and_root_whole",))
 class CephTest(MovesCase):
     """With a program in the place of ``rbd`` that maps images to files: a cluster is not here."""
 
@@ -400,7 +400,8 @@ class CephTest(MovesCase):
             "<TYPE><![CDATA[FILE]]>", "<SOURCE>pool/one-5</SOURCE><CEPH_USER>libvirt</CEPH_USER><TYPE>RBD"))
 
     def test_roots_come_back(self) -> None:
-        for save, name in ((False, "one-5-1-0"), (True, "one-5")):
+        roots = ((False, "one-5-1-0"), (True, "one-5"))
+        for save, name in levels.budget(gate=(levels.turn(roots),), exhaustive=roots):
             with self.node.stuck("rbd", rbd(self.node.datastores)):
                 file = self.pool / name
                 shutil.copy(self.disk, file)
@@ -436,8 +437,8 @@ class CephTest(MovesCase):
             self.ok("cancel", machine, lcm=CLEANUP)
 
 
-@levels.exhaustive("there and back stays, and what was changed under a root", tests=(
-    "test_what_others_write_to_a_suspended_ones_image_stays",))
+@levels.exhaustive("there and back stays, and what was changed under a root",
+                   tests=("test_what_others_write_to_a_suspended_ones_image_stays",))
 class SharedTest(MovesCase):
     shared = True
 

@@ -7,6 +7,7 @@ import fixtures
 
 from containerhost.engines.docker.engine import DockerEngine
 from containerhost.errors import EngineError
+from tests import levels
 from tests.functional import ovs
 from tests.functional_one.vms import Machine
 from tests.functional_onedock.base import BOOT, CLEANUP, RESTORE, SUSPEND, OnedockCase
@@ -20,6 +21,8 @@ def failing(*_: object) -> NoReturn:
     raise EngineError("it fails, as the test has it")
 
 
+@levels.exhaustive("the drivers share this code, and the gate has it on LXD",
+                   tests=("test_ports_keep_their_vlan_over_restarts_of_the_container",))
 class OpenVSwitchTest(OnedockCase):
     """A switch in user space; the driver finds it by its environment."""
 

@@ -305,8 +305,8 @@ class RegistryCase(TransferCase):
         return next(line["aux"]["Digest"] for line in told if "aux" in line)
 
 
-@levels.exhaustive("one that a node fetches itself stays", tests=(
-    "test_an_image_that_the_administrator_fetched_stays",))
+@levels.exhaustive("one that a node fetches itself stays",
+                   tests=("test_an_image_that_the_administrator_fetched_stays",))
 class RegistryTest(RegistryCase):
     def credentials(self) -> dict[str, str]:
         path = self.front.files.parent / "credentials.json"
@@ -366,8 +366,7 @@ class RegistryTest(RegistryCase):
         api.remove_image(name)
 
 
-@levels.exhaustive("a resize of a VM that runs stays", tests=(
-    "test_resize_of_the_root_changes_nothing",))
+@levels.exhaustive("a resize of a VM that runs stays", tests=("test_resize_of_the_root_changes_nothing",))
 class DataTest(TransferCase):
     def block(self) -> str:
         source = self.did(self.front.ds("mkfs", {"TYPE": "2", "SIZE": "8", "FS": "ext4"}))

@@ -100,6 +100,8 @@ class ElasticGpusCase(frame.DeviceFrame, LxdTestCase):
         return CliRunner().invoke(cli.main, [*words, "--owners", str(self.store.directory)])
 
 
+@levels.exhaustive("LxdElasticTest has the same of cores",
+                   tests=("test_what_a_hostile_guest_puts_in_the_way_keeps_nothing",))
 class ElasticGpusTest(ElasticGpusCase):
     def test_tainted_gpu_goes_after_the_guest_has_let_go_and_comes_back_untainted(self) -> None:
         self.member()
@@ -235,8 +237,8 @@ class ElasticGpusTest(ElasticGpusCase):
         self.assertEqual({}, self.store.records())
 
 
-@levels.exhaustive("a kill between announcement and detachment stays", tests=(
-    "test_killed_at_each_step_of_taking_and_giving",))
+@levels.exhaustive("a kill between announcement and detachment stays",
+                   tests=("test_killed_at_each_step_of_taking_and_giving",))
 class KilledTest(ElasticGpusCase):
     """The program as its unit runs it: with no more rights than these."""
 

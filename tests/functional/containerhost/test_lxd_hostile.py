@@ -202,8 +202,7 @@ class HostileFilesTest(LxdTestCase):
         self.assertEqual([], [pid for pid in pids() if daemonhelpers.copied(pid)])
 
 
-@levels.exhaustive("a call that waits stays", tests=(
-    "test_killed_service_leaves_its_locks_to_the_next",))
+@levels.exhaustive("a call that waits stays", tests=("test_killed_service_leaves_its_locks_to_the_next",))
 class HeldDirectoryTest(LxdTestCase):
     """The tenant holds a directory's lock in the kernel: who looks up a name in it, or makes one, cannot be killed."""
 

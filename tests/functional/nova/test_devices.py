@@ -36,8 +36,8 @@ class DeviceServers(base.LxdServers):
         return {"pci_passthrough__alias": f"{alias}:1"}
 
 
-@levels.exhaustive("servers that share the host stay; units fill it up", tests=(
-    "test_two_servers_each_on_its_node_and_no_third",))
+@levels.exhaustive("servers that share the host stay; units fill it up",
+                   tests=("test_two_servers_each_on_its_node_and_no_third",))
 class FlavorTest(DeviceServers):
     def test_two_servers_each_on_its_node_and_no_third(self) -> None:
         servers = [self.server(self.flavor(**BOTH)) for _ in range(2)]

@@ -21,8 +21,8 @@ from tests.functional.nova.interrupting import Interrupted
 MIB = 2**20
 
 
-@levels.exhaustive("many boots that race stay; units take a GPU away at each step", tests=(
-    "test_gpu_that_falls_off_the_bus_after_the_claim",))
+@levels.exhaustive("many boots that race stay; units take a GPU away at each step",
+                   tests=("test_gpu_that_falls_off_the_bus_after_the_claim",))
 class DeviceFaultTest(base.LxdServers):
     """Nova has claimed a device, and when the driver comes to it, something is wrong with it.
 

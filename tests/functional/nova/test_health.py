@@ -139,8 +139,7 @@ class GpusWithPlacementTest(GpusTest):
         return known
 
 
-@levels.exhaustive("units have it; a GPU that gets sick stays", tests=(
-    "test_one_that_vanishes_from_under_a_server",))
+@levels.exhaustive("units have it; a GPU that gets sick stays", tests=("test_one_that_vanishes_from_under_a_server",))
 class FunctionsTest(SickServers):
     def with_vf(self) -> tuple[Any, Device]:
         server = self.server(self.flavor(pci_passthrough__alias=f"{VF_ALIAS}:1"))

@@ -42,8 +42,7 @@ class Glance:
             file.write(content[-1:])
 
 
-@levels.exhaustive("functional.containerhost.test_lxd_images has every format", tests=(
-    "test_every_format_boots",))
+@levels.exhaustive("functional.containerhost.test_lxd_images has every format", tests=("test_every_format_boots",))
 class TestCache(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()

@@ -38,8 +38,8 @@ class OperationsCase(Interrupted):
         return self.container(server).status
 
 
-@levels.exhaustive("tests/model/nova deletes at any moment", tests=(
-    "test_a_server_deleted_while_nova_compute_was_down",))
+@levels.exhaustive("tests/model/nova deletes at any moment",
+                   tests=("test_a_server_deleted_while_nova_compute_was_down",))
 class DisagreementTest(OperationsCase):
     """Each case leaves servers that can be used, and a host with nothing else on it."""
 

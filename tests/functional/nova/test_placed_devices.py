@@ -123,6 +123,7 @@ class PlacedServers(Agreement):
         self.assert_nothing_left()
 
 
+@levels.exhaustive("one that is reverted stays", tests=("test_resize_claims_the_devices_that_placement_chose",))
 class PlacedResizeTest(PlacedServers):
     def tries(self, *gate: tuple[int, int]) -> list[tuple[dict[str, str], str]]:
         """Return ways of a resize with the GPU to try in each.

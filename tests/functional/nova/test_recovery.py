@@ -245,8 +245,7 @@ class RecoveryServers(base.LxdServers):
         return happened
 
 
-@levels.exhaustive("tests/model/nova loses each message", tests=(
-    "test_resize_lost_between_its_two_requests",))
+@levels.exhaustive("tests/model/nova loses each message", tests=("test_resize_lost_between_its_two_requests",))
 class RecoveryTest(RecoveryServers):
     def each(self, *names: str) -> None:
         server = self.server(self.small)

@@ -14,8 +14,8 @@ from tests.functional.nova import base
 MIB, GIB = 2**20, 2**30
 
 
-@levels.exhaustive("units and tests/model/nova have it", tests=(
-    "test_a_refused_resize_holds_no_devices_of_the_size_that_was_refused",))
+@levels.exhaustive("units and tests/model/nova have it",
+                   tests=("test_a_refused_resize_holds_no_devices_of_the_size_that_was_refused",))
 class ResizeTest(base.LxdServers):
     options: ClassVar = {(None, "allow_resize_to_same_host"): True}
 

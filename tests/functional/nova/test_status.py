@@ -14,8 +14,7 @@ ROOT = Path(__file__).parents[3]
 COMMAND = "import sys; from nova_lxd_ext.status import main; sys.exit(main())"
 
 
-@levels.exhaustive("tests/unit/nova/test_status has it", tests=(
-    "test_host_with_a_server_may_be_upgraded",))
+@levels.exhaustive("tests/unit/nova/test_status has it", tests=("test_host_with_a_server_may_be_upgraded",))
 class StatusTest(base.LxdServers):
     def check(self, pool: str) -> tuple[int, dict[str, tuple[int, str]]]:
         file = self.state / "nova.conf"

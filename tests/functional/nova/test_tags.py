@@ -20,8 +20,7 @@ def drive(servers: base.LxdServers, server: Any) -> list[dict[str, Any]]:
     return json.loads(text)["devices"]
 
 
-@levels.exhaustive("a tagged port is told in the gate", tests=(
-    "test_a_tagged_disk_is_told",))
+@levels.exhaustive("a tagged port is told in the gate", tests=("test_a_tagged_disk_is_told",))
 class TagTest(base.LxdServers):
     def test_a_tagged_disk_is_told(self) -> None:
         image = self.image()

@@ -62,8 +62,8 @@ class UnattendedTest(ToldServers):
         self.assert_nothing_left()
 
 
-@levels.exhaustive("UnattendedTest tells a holder in the gate", tests=(
-    "test_holder_is_told_keeps_it_and_drain_waits_for_its_end",))
+@levels.exhaustive("UnattendedTest tells a holder in the gate",
+                   tests=("test_holder_is_told_keeps_it_and_drain_waits_for_its_end",))
 class TaintsTest(ToldServers):
     def setUp(self) -> None:
         super().setUp()

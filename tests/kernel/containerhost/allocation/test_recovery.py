@@ -14,8 +14,7 @@ from tests.unit.containerhost.allocation.test_allocator import consumer
 from tests.unit.containerhost.allocation.test_recovery import Logged, RecoveryTestCase
 
 
-@levels.exhaustive("tests/model kills at random steps", tests=(
-    "test_what_any_step_leaves_is_recovered",))
+@levels.exhaustive("tests/model kills at random steps", tests=("test_what_any_step_leaves_is_recovered",))
 class TestKilled(RecoveryTestCase):
     """A process is killed before each of its system calls that write, and before each change of a device."""
 
