@@ -5,7 +5,7 @@ from pathlib import Path
 import testtools
 
 ROOT = Path(__file__).parents[3]
-SUITE = re.compile(r"""^\s*(?:.*;\s)?(?:next\s|timed\s)?suite\s+\S+\s+\./(?P<directory>\S+)\s+\S+\s+"""
+SUITE = re.compile(r"""^\s*(?:.*;\s)?(?:queue\s|timed\s)?suite\s+\S+\s+\./(?P<directory>\S+)\s+\S+\s+"""
                    r"""(?P<tests>'[^']*'|\S+)""", re.M)
 GUEST = re.compile(r"--test-path \./(\S+)")
 
