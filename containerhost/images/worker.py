@@ -7,13 +7,15 @@ Runs with no more rights than it needs, see :func:`confine`. The last words on s
 import contextlib
 import ctypes
 import dataclasses
+import functools
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import IO, Any, BinaryIO, Final, cast
+from typing import IO, Any, BinaryIO, Final, NoReturn, cast
 
 from containerhost.images import layers, source
 from containerhost.images.errors import BadImage, TooLarge
@@ -24,6 +26,9 @@ from containerhost.images.writer import Writer
 NOBODY: Final = 65534
 MEMORY: Final = 1 << 30  # bytes of address space, of this process and of each that it starts
 FILES: Final = 64
+LEAST: Final = 60  # s of a processor that an image may take, whatever the size of its disk
+RATE: Final = 8 << 20  # bytes of that disk for which it may take one more
+GRACE: Final = 5  # s of a processor after which the kernel ends it
 PR_SET_NO_NEW_PRIVS: Final = 38
 COMPRESS: Final = ("zstd", "-1", "--quiet", "--stdout", "--single-thread")
 ARCHIVE_LIMIT: Final = 1 << 40  # bytes; an archive is not packed, so its own length is the limit
@@ -35,11 +40,12 @@ def confine(seconds: int) -> None:
     :raises OSError: the kernel refuses: then nothing of the image was read
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    for limit, most in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_CORE, 0),
+    for limit, most in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CPU, seconds + GRACE), (resource.RLIMIT_CORE, 0),
                         (resource.RLIMIT_NOFILE, FILES)):
         hard = resource.getrlimit(limit)[1]
         value = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(limit, (value, value))
+        resource.setrlimit(limit, (value - GRACE if limit == resource.RLIMIT_CPU else value, value))
+    signal.signal(signal.SIGXCPU, functools.partial(_refuse_costly, seconds))
     if os.geteuid() == 0:
         os.setgroups(())
         os.setresgid(NOBODY, NOBODY, NOBODY)
@@ -48,8 +54,14 @@ def confine(seconds: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS)")
 
 
+def _refuse_costly(seconds: int, number: int, _: Any) -> NoReturn:
+    signal.signal(number, signal.SIG_IGN)  # the kernel repeats it every second
+    raise BadImage(f"reading it takes more than {seconds} s of a processor")
+
+
 def main(words: list[str]) -> int:
-    confine(int(words[2]))
+    seconds = int(words[2])
+    confine(min(seconds, LEAST + int(words[1]) // RATE) if words[0] == "rootfs" else seconds)
     try:
         result = rootfs(int(words[1])) if words[0] == "rootfs" else archive(words[1])
     except TooLarge as error:

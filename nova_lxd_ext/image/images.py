@@ -35,6 +35,7 @@ ALIAS = "nova-"
 PARTIAL = ".part"
 BOOTING = 3600.0  # s in which a boot that asked for an image surely made its container
 REBUILD_TIMEOUT = 3600  # s
+REMEMBERED = 1000  # refused images
 
 # Properties of an image in the store. The size and architecture are checked for every boot, not only the first.
 IMAGE_ID = "nova.image_id"
@@ -71,6 +72,7 @@ class Cache:
         self._clock = clock
         self._wanted: dict[str, float] = {}
         self._deciding = threading.Lock()
+        self._refused: dict[tuple[str, str | None, int | None], str] = {}
 
     def ensure(self, context: Any, image_meta: ImageMeta, root_gb: int, trusted_certs: Any = None) -> str:
         """Return the image in the store; it is fetched if it is not there yet.
@@ -158,6 +160,9 @@ class Cache:
                               lock_path=str(self._directory), blocking=blocking)
 
     def _fetch(self, context: Any, image_meta: ImageMeta, limit: int | None, trusted_certs: Any) -> str:
+        refused = self._refused.get((image_meta.id, checksum(image_meta), limit))
+        if refused:
+            raise exception.ImageUnacceptable(image_id=image_meta.id, reason=refused)
         path = self._directory / f"{image_meta.id}{PARTIAL}"
         try:
             self._download(context, image_meta, path, trusted_certs)
@@ -193,7 +198,13 @@ class Cache:
             found = rebuild(file, rebuilt, limit, REBUILD_TIMEOUT)
         except TooLarge as error:
             raise exception.FlavorDiskSmallerThanImage(flavor_size=error.limit, image_size=error.size) from error
-        except (BadImage, EngineTimeout) as error:
+        except BadImage as error:
+            if len(self._refused) >= REMEMBERED:
+                self._refused.clear()
+            if checksum(image_meta):  # reading it once more would cost a processor as much again
+                self._refused[image_meta.id, checksum(image_meta), limit] = str(error)
+            raise exception.ImageUnacceptable(image_id=image_meta.id, reason=str(error)) from error
+        except EngineTimeout as error:
             raise exception.ImageUnacceptable(image_id=image_meta.id, reason=str(error)) from error
         except EngineError as error:
             raise exception.CouldNotFetchImage(f"Image {image_meta.id} could not be rebuilt: {error}") from error

@@ -123,6 +123,16 @@ class TestRefusal(CacheCase):
                 ("no UUID", whole, meta(image_id="../../etc/passwd"))):
             self.refused(bad, words, content, image_meta)
 
+    def test_image_that_was_refused_is_not_read_again(self):
+        content = gzip.compress(imagekit.unified())[:-20]
+        glance = Glance(content)
+        cache = self.cache(glance)
+        for changed, fetched in ((content, 1), (content, 1), (content[:-1], 2)):
+            glance.content = changed
+            error = self.assertRaises(exception.ImageUnacceptable, cache.ensure, None, meta(checksum=md5(changed)), 1)
+            self.assertIn("damaged", str(error))
+            self.assertEqual(fetched, glance.downloads)
+
     def test_checksum_and_names_that_match(self):
         content = imagekit.unified(b"architecture: amd64\ncreation_date: 1\n")
         checksum = hashlib.md5(content).hexdigest()

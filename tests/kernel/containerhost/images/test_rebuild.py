@@ -2,9 +2,11 @@
 import bz2
 import gzip
 import io
+import json
 import lzma
 import os
 import subprocess
+import sys
 import tarfile
 import tempfile
 from pathlib import Path
@@ -226,6 +228,18 @@ class TestConfined(RebuildCase):
         if os.geteuid() == 0:
             # The loopback device alone.
             self.assertIn("damaged: 65534 65534 1 ", str(error))
+
+    def test_image_that_costs_more_than_its_disk_allows_is_bad(self):
+        header = tarfile.TarInfo("directory")
+        header.type = tarfile.DIRTYPE
+        with tempfile.TemporaryFile() as image:
+            for _ in range(300):
+                image.write(header.tobuf() * 1000)
+            image.seek(0)
+            done = subprocess.run([sys.executable, "-m", rebuild.WORKER, "rootfs", str(1 << 30), "1"], stdin=image,
+                                  capture_output=True, check=False)
+        self.assertEqual({"bad": "reading it takes more than 1 s of a processor"},
+                         json.loads(done.stderr.rpartition(b"\n")[2]))
 
     def test_nothing_runs_on_when_the_time_is_over(self):
         programs = self.directory / "programs"
