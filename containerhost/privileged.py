@@ -263,24 +263,9 @@ class Privileged:
         """See :func:`containerhost.process.daemonhelpers.end_copies`."""
         return daemonhelpers.end_copies(check(CONTAINER, container))
 
-    def users(self, nodes: Collection[tuple[int, int]], holders: Collection[int] | None = None,
-              others: bool = True, buffers: bool = True) -> tuple[str, ...]:
-        """Return the processes of containers that have one of these character nodes open or mapped, in words.
-
-        Processes of the host's own PID namespace are left out: a monitoring daemon may watch a GPU at all times.
-
-        :param holders: first processes of the containers that may have been given the nodes: they are frozen while all
-            their files are looked at, and what waits in their sockets counts, too. Any other could never open a node,
-            so it must not hinder them by its number of files: it is looked at for a short time. None where nobody
-            knows: then all files of all containers are looked at
-        :param others: whether any other is looked at; not for nodes that others may have open
-        :param buffers: whether a DMA-BUF counts, too: the nodes' devices, as GPUs, export such memory
-        :raises HostActionFailed: a container cannot be frozen, or has too many files open to look at them in time
-        """
-        search = deviceusers.CharUsers([(int(major), int(minor)) for major, minor in nodes])
-        if holders is None:
-            return search.everywhere()
-        return search.of_holders(list(map(int, holders)), others=bool(others), buffers=bool(buffers))
+    def users(self, nodes: Collection[tuple[int, int]]) -> tuple[str, ...]:
+        """See :func:`containerhost.process.deviceusers.char_users`."""
+        return deviceusers.char_users([(int(major), int(minor)) for major, minor in nodes])
 
     def thaw_left(self) -> None:
         """See :func:`containerhost.linux.freezer.thaw_left`."""

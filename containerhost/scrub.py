@@ -1,32 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bring a returned device into the state it was given away in, or say why it cannot be.
 
-A tenant was root over the device: what can be reset is reset, and nothing a tenant set may reach the next one. A
-process that still has a GPU is never ended here, as its container is somebody else's: the device is refused.
+A tenant was root over the device: what can be reset is reset, and nothing a tenant set may reach the next one. The
+driver decides whether a handle is left: it resets no GPU in use, and a function that was unbound has none.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 from containerhost.devices import pci
 from containerhost.devices.health import bus
-from containerhost.devices.model import Device, Kind, NodeUse, Role
+from containerhost.devices.model import Device, Kind, Role
 from containerhost.errors import HostActionFailed, ResetRefused, ScrubFailed
-from containerhost.linux.poll import wait_while
 from containerhost.network.netfunction import NetFunction
 from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
 
 NO_RESET = "it offers no reset"  # the last word of :func:`scrub` about a device that was not reset
-USERS_TIMEOUT = 10.0  # s for the last processes of a killed container to let go of a device
 
 
 def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, privileged: Privileged, host: Host,
-          holders: Collection[int], others: Collection[str] = ()) -> tuple[str, ...]:
-    """Clean a returned device, and return complaints.
+          others: Collection[str] = ()) -> tuple[str, ...]:
+    """Clean a returned device.
 
     :param restore: what was remembered before the device was given away: ``netdev``, ``driver``, ``node_guid``,
         ``port_guid``, ``mac``, ``link``, ``spoof_check``, ``trust``, ``max_tx_rate``
-    :param holders: of :meth:`Privileged.users`
     :param others: of :meth:`containerhost.vendors.base.Vendor.reset_with`
     :returns: what was done, in words
     :raises ScrubFailed: the device is not clean; it must not be given to anybody
@@ -35,8 +32,7 @@ def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, pri
         if device.kind is Kind.NET:
             was_reset, done = scrub_net(device, restore, function)
         else:
-            require_unused(device, privileged, holders)
-            was_reset, done = reset_gpu(device, privileged, others), ("no process has it",)
+            was_reset, done = reset_gpu(device, privileged, others), ()
         if was_reset:
             acknowledge_errors(device, privileged, host)
     except ResetRefused as error:
@@ -45,35 +41,6 @@ def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, pri
         suffers = f" (it suffers from: {'; '.join(device.health)})" if device.health else ""
         raise ScrubFailed(f"device {device.id} could not be cleaned: {error}{suffers}") from error
     return (*done, "it was reset" if was_reset else NO_RESET)
-
-
-def require_unused(device: Device, privileged: Privileged, holders: Collection[int]) -> None:
-    """Refuse a device that is in use.
-
-    :raises HostActionFailed: a process of a container has it open or mapped
-    """
-    own = tuple((node.major, node.minor) for node in device.nodes if node.use is NodeUse.OWN)
-    await_unused(lambda: privileged.users(own, holders, buffers=device.exports_memory) if own else ())
-
-
-def await_unused(users: Callable[[], tuple[str, ...]], how: str = "") -> None:
-    """Wait until nobody uses a device.
-
-    :param users: tells who does, in words
-    :param how: what to say of how they do
-    :raises HostActionFailed: somebody still does, or that cannot be told, as of a container that ends at that moment
-    """
-    def tell() -> tuple[str, ...] | HostActionFailed:
-        try:
-            return users()
-        except HostActionFailed as error:
-            return error
-
-    found = wait_while(tell, USERS_TIMEOUT)
-    if isinstance(found, HostActionFailed):
-        raise found
-    if found:
-        raise HostActionFailed(f"still in use by {', '.join(found)}{how}")
 
 
 def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction) -> tuple[bool, tuple[str, ...]]:

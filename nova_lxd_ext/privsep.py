@@ -158,10 +158,8 @@ class Helper(Privileged):
     def end_copies(self, container: str) -> int:
         return int(act("end_copies", container))
 
-    def users(self, nodes: Collection[tuple[int, int]], holders: Collection[int] | None = None,
-              others: bool = True, buffers: bool = True) -> tuple[str, ...]:
-        return tuple(act("users", [list(node) for node in nodes], None if holders is None else list(holders),
-                         others, buffers))
+    def users(self, nodes: Collection[tuple[int, int]]) -> tuple[str, ...]:
+        return tuple(act("users", [list(node) for node in nodes]))
 
     def thaw_left(self) -> None:
         act("thaw_left")

@@ -145,37 +145,31 @@ class DeviceAllocator:
         wanted = choice.requested((view or self.view()).inventory, requests, self._store.held_by(consumer))
         return tuple(make_grant(device, options) for device, options in wanted)
 
-    def users(self, grants: Iterable[Grant], container: int | None = None, view: HostView | None = None
-              ) -> tuple[str, ...]:
-        """Return the processes in containers that have a device of ``grants`` open, in words. For a share of a GPU this
-        is the whole GPU, because nothing tells by which share a process has it open.
-
-        :param container: first process of the one that has the devices
+    def users(self, grants: Iterable[Grant], view: HostView | None = None) -> tuple[str, ...]:
+        """Return the processes in containers that have a device of ``grants`` open, in words, as far as these are seen.
+        For a share of a GPU this is the whole GPU, because nothing tells by which share a process has it open.
         """
-        nodes, buffers, view = list[CharNode](), False, view or self.view()
+        nodes, view = list[CharNode](), view or self.view()
         for grant in grants:
             shared = grant.device.kind is Kind.GPU_SHARE and grant.device.parent
             nodes += choice.own_nodes(view.inventory.get(shared)) if shared else grant.own_nodes
-            buffers |= grant.device.exports_memory
-        return self._users_of(nodes, container, buffers)
+        return self._users_of(nodes)
 
-    def require_unused(self, grants: Iterable[Grant], container: int | None = None) -> None:
-        """Refuse devices that a process in the container uses. For a share of a GPU, which others use too, this cannot
-        be told.
+    def require_unused(self, grants: Iterable[Grant]) -> None:
+        """Refuse devices that a process in a container is seen to use: it would lose them. For a share of a GPU, which
+        others use too, this cannot be told.
 
-        :param container: first process of the one that has the devices
-        :raises DeviceInUse: a process in a container has a device of ``grants`` open or mapped
+        :raises DeviceInUse: a process in a container has a device of ``grants`` open
         """
         for grant in grants:
-            users = self._users_of(grant.own_nodes, container, grant.device.exports_memory)
+            users = self._users_of(grant.own_nodes)
             if users:
                 raise DeviceInUse(f"device {grant.device.id} is in use by {', '.join(users)}: end what uses it, or "
                                   "stop the container, then try again")
 
-    def _users_of(self, nodes: Iterable[CharNode], container: int | None, buffers: bool) -> tuple[str, ...]:
+    def _users_of(self, nodes: Iterable[CharNode]) -> tuple[str, ...]:
         own = [(node.major, node.minor) for node in nodes]
-        holders = () if container is None else (container,)
-        return self._privileged.users(own, holders, buffers=buffers) if own else ()
+        return self._privileged.users(own) if own else ()
 
     def faults(self, consumer: Consumer) -> tuple[str, ...]:
         """Return what is wrong with the consumer's devices, one text each; see :func:`containerhost.faults.of`."""

@@ -1,24 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clean devices that were detached from their containers, and free them, or block them. Under each device's lock."""
+"""Clean devices that were detached from their containers, and free them, or block them. Under each device's lock.
+
+A device is free when no handle on it can be left: the containers that may have had it have ended, or its driver has
+revoked all handles (:mod:`containerhost.scrub`). Else it is blocked until these containers end.
+"""
 
 from collections.abc import Callable, Collection, Mapping
 
+from containerhost.allocation.choice import own_nodes
 from containerhost.allocation.functions import Functions
 from containerhost.allocation.states import State
 from containerhost.allocation.store import Allocation, AllocationStore, Consumer
-from containerhost.devices.model import PARTS, Device, Kind, NodeUse
+from containerhost.devices.model import PARTS, Device, Kind
 from containerhost.devices.scan import HostView
 from containerhost.errors import (
     AllocationsUnreadable,
     DeviceNotFound,
     DeviceUnhealthy,
     EngineError,
-    HostActionFailed,
     ScrubFailed,
 )
 from containerhost.privileged import Privileged
 from containerhost.process.processes import NoAnswer, Process
-from containerhost.scrub import NO_RESET, await_unused, scrub
+from containerhost.scrub import NO_RESET, scrub
 from containerhost.sysfs import Host
 
 REVOKED = frozenset({Kind.GPU, Kind.GPU_SLICE})  # those that isolate their holders, as a share of a GPU does not
@@ -38,11 +42,11 @@ class Cleaner:
         self._host = host
         self._holders = holders
 
-    def holders(self, consumer: Consumer, container: int | None = None) -> frozenset[int]:
+    def _may_have(self, consumer: Consumer, container: int | None) -> frozenset[int]:
         """Return the first processes of the containers that may have a consumer's devices.
 
         :param container: one of them, if the caller knows it
-        :raises ScrubFailed: it cannot be told
+        :raises ScrubFailed: the engine or a record does not say which these are
         """
         try:
             return frozenset((*self._holders(consumer), *(() if container is None else (container,))))
@@ -70,7 +74,7 @@ class Cleaner:
         :raises ScrubFailed: that cannot be told
         """
         try:
-            holders = map(Process.of, self.holders(record.consumer, container))
+            holders = map(Process.of, self._may_have(record.consumer, container))
             own = record.container if container is None else Process.of(container)
             return self._store.begin_cleaning(record.device_id, own, holders)
         except (ScrubFailed, NoAnswer) as error:
@@ -97,15 +101,29 @@ class Cleaner:
         :raises ScrubFailed, DeviceNotFound, DeviceUnhealthy: it is not clean
         """
         device, running = view.inventory.get(record.device_id), self.running(record)
-        container = record.container.pid if record.container and record.container.pid in running else None
-        if container is not None and device.kind is not Kind.NET:
-            self._require_unreached(device, container, self._kept_nodes(record.consumer, view))
-        done = self.scrub(device, record.restore, running, view)
-        if container is not None and device.kind in REVOKED and done[-1] == NO_RESET:
-            # A reset fails while a process of the container reaches it by a node of another GPU that this keeps.
-            self._require_unreached(device, container, frozenset())
+        try:
+            done = self.scrub(device, record.restore, view)
+            if device.kind in REVOKED and done[-1] == NO_RESET and (running or self._users(device)):
+                raise ScrubFailed(f"its driver cannot revoke device {device.id}: {NO_RESET}")
+        except ScrubFailed as error:
+            raise ScrubFailed(self._reason(record, device, running, error)) from error
         require_well(record.device_id, view)
         return done
+
+    def _reason(self, record: Allocation, device: Device, running: Collection[int], error: ScrubFailed) -> str:
+        """Return why a device stays blocked, and until when."""
+        users = self._users(device) if device.kind in REVOKED else ()
+        if not running or device.kind not in REVOKED:
+            return f"device {device.id} is still in use by {', '.join(users)}. {error}" if users else str(error)
+        own = record.container is not None and record.container.pid in running
+        container = str(record.consumer) if own else f"a container that shares memory with {record.consumer}"
+        used = f" ({', '.join(users)})" if users else ""
+        return (f"device {device.id} may still be in use by {container}{used}: when that has ended, it is cleaned and "
+                f"freed. {error}")
+
+    def _users(self, device: Device) -> tuple[str, ...]:
+        own = tuple((node.major, node.minor) for node in own_nodes(device))
+        return self._privileged.users(own) if own else ()
 
     def running(self, record: Allocation) -> frozenset[int]:
         """Return the first processes of the containers that may have the device, of those that run on.
@@ -120,30 +138,9 @@ class Cleaner:
                               "that may have it: an earlier release wrote it, or its engine did not answer")
         return frozenset(process.pid for process in record.holders if process.lives)
 
-    def _kept_nodes(self, consumer: Consumer, view: HostView) -> frozenset[str]:
-        """Return the paths of the nodes of devices that the consumer's container keeps."""
-        kept = {name for name, record in self._store.held_by(consumer).items() if record.state is State.ATTACHED}
-        return frozenset(node.path for other in view.inventory.devices if other.id in kept for node in other.nodes)
-
-    def _require_unreached(self, device: Device, container: int, kept: Collection[str]) -> None:
-        """Refuse a GPU that a process in its container may reach by a node which GPUs have in common: what a process
-        has allocated by that is its own until it closes that node, too.
-
-        :param kept: paths of nodes that tell nothing, for the container has them for another GPU
-        :raises ScrubFailed: a process has one open, or that cannot be told
-        """
-        nodes = {(node.major, node.minor) for node in device.nodes
-                 if node.use is NodeUse.SHARED and node.path not in kept}
-        try:
-            await_unused(lambda: self._privileged.users(nodes, (container,), False) if nodes else (),
-                         ", by a node that GPUs share")
-        except HostActionFailed as error:
-            raise ScrubFailed(f"device {device.id} could not be cleaned: {error}") from error
-
-    def scrub(self, device: Device, restore: Mapping[str, str], holders: Collection[int], view: HostView
-              ) -> tuple[str, ...]:
+    def scrub(self, device: Device, restore: Mapping[str, str], view: HostView) -> tuple[str, ...]:
         others = self._unheld(device, view) if device.kind is Kind.GPU else ()
-        return scrub(device, restore, self._functions.of(device), self._privileged, self._host, holders, others)
+        return scrub(device, restore, self._functions.of(device), self._privileged, self._host, others)
 
     def _unheld(self, device: Device, view: HostView) -> tuple[str, ...]:
         """Return the addresses of the vendor's other whole GPUs that no container has; none where a record cannot be

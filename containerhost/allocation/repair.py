@@ -39,8 +39,7 @@ class DeviceRepair:
                 with self._store.working([device_id]):
                     mine, inventory = self._store.held_by(consumer), view.refresh([device_id])
                     for device in sick_gpus({device_id} & mine.keys(), view):
-                        self._cleaner.scrub(inventory.get(device), mine[device].restore,
-                                            self._cleaner.holders(consumer), view)
+                        self._cleaner.scrub(inventory.get(device), mine[device].restore, view)
                         view.refresh([device])
             except (ScrubFailed, DeviceBusy) as error:
                 complaints.append(str(error))
@@ -79,8 +78,7 @@ class DeviceRepair:
 
     def clean(self, device_id: str) -> tuple[str, ...]:
         """Clean a device for the operator, and free it: one that is blocked or free, or whose cleaning was interrupted.
-        One that the container of its consumer goes on without stays allocated. What the containers that may have had it
-        still use is refused; only those are frozen meanwhile.
+        One that the container of its consumer goes on without stays allocated.
 
         :returns: what was done, one text each
         :raises DeviceNotFound, DeviceHeld, AllocationsUnreadable: nothing was changed

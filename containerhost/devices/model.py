@@ -171,11 +171,6 @@ class Device:
         """Return whether nothing is wrong with the device itself."""
         return all(complaint in self.outside for complaint in self.health)
 
-    @property
-    def exports_memory(self) -> bool:
-        """Return whether its driver may export memory of it, as a DMA-BUF."""
-        return self.kind is not Kind.NET
-
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON-ready values, keys in the order of the fields."""
         values = {name: getattr(self, name) for name in _FIELDS}

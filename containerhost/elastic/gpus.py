@@ -105,7 +105,7 @@ class EngineGpus:
                 self._require_unchanged(consumer, gpus, ())
                 remaining = [grant for grant in self._allocator.held(consumer, view)
                              if grant.device.id not in devices]
-                self._allocator.require_unused(going, member.pid)
+                self._allocator.require_unused(going)
                 begin()
                 self._detach_all(member, going, remaining)
                 self.store.detach([grant.device.id for grant in going], consumer, member.pid)
@@ -120,7 +120,7 @@ class EngineGpus:
         try:
             self._detach(member, going, remaining)
             self._require_no_nodes(member, going, remaining)
-            self._allocator.require_unused(going, member.pid)
+            self._allocator.require_unused(going)
         except (errors.EngineUnavailable, errors.EngineTimeout):
             raise  # what it has is not known: the next round goes on
         except errors.ContainerHostError:

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the processes of containers that use a device: it is open, mapped, or in a file that they can get.
+"""Find the processes of containers that use a device.
 
-A container that may have been given the device is frozen meanwhile (:mod:`containerhost.linux.freezer`): its processes
-could otherwise fork and exit, or pass a file on, faster than they are looked at. Any other is not, because a look at
-one container's device must not make the others wait, nor undo that their user freezes them at that moment.
+Character devices are searched for messages: whether a handle is left is decided by their drivers. A block device, which
+has no driver that revokes it, is searched while its container is frozen (:mod:`containerhost.linux.freezer`): its
+processes could otherwise fork and exit, or pass a file on, faster than they are read.
 """
 
 import contextlib
 import functools
-import logging
 import os
 import stat
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from containerhost.errors import HostActionFailed
@@ -24,29 +23,21 @@ from containerhost.process.processes import (
     NoAnswer,
     asked,
     began,
-    container_of,
     group_of,
     is_hosts,
     members,
     name,
     namespace,
-    outermost,
     pids,
     threads,
 )
 from containerhost.sysfs import Host
 
-LOG = logging.getLogger(__name__)
-
-LOOK_TIMEOUT = 20.0  # s to look at the open files of containers: some ten million
-OTHERS_TIMEOUT = 2.0  # s of these for each container that never had the device
+SCAN_TIMEOUT = 2.0  # s
 STUCK_TIMEOUT = 30.0  # s; the kernel may make a look wait for a process of the container
 RETRY_TIMEOUT = 2.0  # s in which what is sent to a process is received, and one that is killed ends
 POLL_INTERVAL = 0.05  # s
 PROBLEM = "cannot look at the open files of containers"
-
-Node = tuple[int, int]
-Hides = Callable[[int, Freezer | None], str | None]  # process and its group; by what, in words
 
 
 class Container(NamedTuple):
@@ -54,95 +45,31 @@ class Container(NamedTuple):
 
     :ivar home: its PID namespace
     :ivar first: a process of it
-    :ivar group: None for what belongs to no engine, as a program that isolates itself: it is not frozen
     """
 
     home: str
     first: int
-    group: Freezer | None
+    group: Freezer
 
 
-class CharUsers:
-    """Search for the users of character nodes."""
+def char_users(nodes: Collection[tuple[int, int]], timeout: float = SCAN_TIMEOUT) -> tuple[str, ...]:
+    """Return the processes in containers that are seen to have one of these character nodes open, in words.
 
-    def __init__(self, nodes: Collection[Node]) -> None:
-        self._wanted = set(nodes)
-        self._spent: dict[str, tuple[float, int]] = {}  # by container, s and a process of it
+    Best effort, for messages: what a tenant hides is not found, nor what is not read in time. Processes of the host's
+    own are left out, because a monitoring daemon may watch a GPU at all times.
 
-    def everywhere(self) -> tuple[str, ...]:
-        """Return the users in all containers, each frozen while it is looked at."""
-        containers: dict[str, Container] = {}
-        for pid in pids():
-            if home := outermost(pid):
-                known = containers.get(home, Container(home, pid, None))
-                containers[home] = known._replace(group=known.group or freezer.of_container(pid, Host()))
-        return tuple(user for container in containers.values() for user in frozen_users([container], self._user, None))
-
-    def of_holders(self, holders: Collection[int], *, others: bool = True, buffers: bool = True) -> tuple[str, ...]:
-        """Return the users in these containers, all frozen while they are looked at, and those in all others.
-
-        :param holders: first processes of containers
-        :param others: False for those in these containers alone
-        :param buffers: whether the nodes' devices export DMA-BUFs
-        """
-        containers = [found for pid in holders if (found := container(pid))]
-        users = frozen_users(containers, self._user, functools.partial(hidden, buffers=buffers))
-        if others:
-            # Who is in no control group of a container, but in its namespaces, is found in both ways.
-            users = tuple(dict.fromkeys((*users, *self._in_others({found.group for found in containers}))))
-        return users
-
-    def _user(self, pid: int) -> str | None:
-        nodes = self._nodes(pid, container_of(pid), LOOK_TIMEOUT - self._total(), opened=False)
-        if nodes is None:
-            raise too_many_files(self._spent)
-        return in_words(pid) if nodes & self._wanted else None
-
-    def _in_others(self, holders: Collection[Freezer | None]) -> tuple[str, ...]:
-        found, passed = list[str](), dict[str, int]()
-        for pid in pids():
-            if is_hosts(pid) or group_of(pid) in holders:
-                continue
-            name = container_of(pid)
-            spent, _ = self._spent.get(name, (0.0, pid))
-            try:
-                nodes = self._nodes(pid, name, min(LOOK_TIMEOUT - self._total(), OTHERS_TIMEOUT - spent), opened=True)
-            except NoAnswer:
-                nodes = None
-            if nodes is None:
-                passed.setdefault(name, pid)
-            elif nodes & self._wanted:
+    :param timeout: seconds for all; a process with many open files gets a tenth of it
+    """
+    found, end = list[str](), time.monotonic() + timeout
+    for pid in pids():
+        if (now := time.monotonic()) > end:
+            break
+        read = functools.partial(openfiles.nodes, pid, stat.S_IFCHR, now + timeout / 10, opened=True)
+        with contextlib.suppress(OSError, NoAnswer):  # TimeoutError, too
+            # kcmp(2) waits for a process that starts a program; one with too many files ends by itself.
+            if not is_hosts(pid) and asked(pid, read, timeout / 10 + ANSWER_TIMEOUT, counted=False) & set(nodes):
                 found.append(in_words(pid))
-        if passed:
-            LOG.warning("Not all open files were looked at of containers that were never given the device: those of %s",
-                        ", ".join(map(in_words, sorted(passed.values()))))
-        return tuple(found)
-
-    def _total(self) -> float:
-        return sum(spent for spent, _ in self._spent.values())
-
-    def _nodes(self, pid: int, name: str, left: float, *, opened: bool) -> set[Node] | None:
-        """Return the character nodes that a process has open or mapped; None if that takes too long.
-
-        :param name: of its container
-        :param left: seconds
-        :param opened: of :func:`containerhost.process.openfiles.nodes`
-        :raises HostActionFailed: it cannot be looked at; NoAnswer among them
-        """
-        start = time.monotonic()
-        try:
-            if left <= 0:
-                return None
-            # Who merely has too many files ends the look by itself, and is told so.
-            return asked(pid, lambda: openfiles.nodes(pid, stat.S_IFCHR, start + left, opened=opened),
-                         left + ANSWER_TIMEOUT, counted=False)
-        except TimeoutError:
-            return None
-        except OSError as error:
-            raise HostActionFailed(f"cannot look into {in_words(pid)}: {error.strerror}") from error
-        finally:
-            spent, first = self._spent.get(name, (0.0, pid))
-            self._spent[name] = spent + time.monotonic() - start, first
+    return tuple(found)
 
 
 def container(first: int) -> Container | None:
@@ -162,64 +89,41 @@ def container(first: int) -> Container | None:
 
 
 def users_in(first: int, look: Callable[[int], str | None]) -> tuple[str, ...]:
-    """Return the users in a container, in words; none if it has ended.
+    """Return the users in a container, in words; none if it has ended. A process that may have the device where no
+    look finds it is one, too. What is received at once does not count.
 
     :param first: its first process
     :param look: says how a process uses the device, if it does
     :raises HostActionFailed: it cannot be frozen, or not be looked at in time
     """
     found = container(first)
-    return frozen_users([found], look, functools.partial(hidden, buffers=False)) if found else ()
-
-
-def frozen_users(containers: Sequence[Container], look: Callable[[int], str | None], hides: Hides | None
-                 ) -> tuple[str, ...]:
-    """Return the users in containers, in words. They are frozen together, so that none passes to another what it has.
-
-    :param hides: whether a process may have the device where no look finds it. What is received at once does not count
-    """
-    groups = {found.group for found in containers if found.group}
+    if found is None:
+        return ()
+    home, _, group = found
 
     def look_at_all() -> tuple[list[str], list[str]]:
-        processes = {pid: found.group for found in containers for pid in members(found.home, found.first)}
+        processes = list(members(home, first))
         return ([user for user in map(look, processes) if user],
-                [f"{in_words(pid)}, {how}" for pid, group in processes.items()
-                 if hides and (how := hides(pid, group))])
+                [f"{in_words(pid)}, {how}" for pid in processes if (how := hidden(pid, group))])
 
     end = time.monotonic() + RETRY_TIMEOUT
     while True:
         late = time.monotonic() > end
         try:
-            with freezer.frozen(groups, Host()) if groups else contextlib.nullcontext():
-                found, waiting = namespaces.limited(look_at_all, PROBLEM, STUCK_TIMEOUT)
-            if found or not waiting or late:
-                return (*found, *waiting)
+            with freezer.frozen([group], Host()):
+                users, waiting = namespaces.limited(look_at_all, PROBLEM, STUCK_TIMEOUT)
+            if users or not waiting or late:
+                return (*users, *waiting)
         except ThawedMeanwhile:
             if late:
                 raise
         time.sleep(POLL_INTERVAL)
 
 
-def hidden(pid: int, group: Freezer | None, *, buffers: bool) -> str | None:
-    """Return by what a process of a group that is frozen may have a device that no table lists, in words.
-
-    :param buffers: of :func:`containerhost.process.openfiles.unlisted`
-    """
-    return (openfiles.unlisted(pid, buffers=buffers)
-            or (openfiles.receives(pid) if group and group.freezes_in_place else None))
+def hidden(pid: int, group: Freezer) -> str | None:
+    """Return by what a process of a group that is frozen may have a device that no table lists, in words."""
+    return openfiles.unlisted(pid) or (openfiles.receives(pid) if group.freezes_in_place else None)
 
 
 def in_words(pid: int) -> str:
     return f"process {pid} ({name(pid)})"
-
-
-def too_many_files(spent: Mapping[str, tuple[float, int]]) -> HostActionFailed:
-    """Return the error for containers whose open files take too long to read.
-
-    :param spent: by container, seconds and a process of it
-    """
-    seconds, first = max(spent.values())
-    return HostActionFailed(
-        f"cannot tell within {LOOK_TIMEOUT:g} s which process has a device open: {seconds:.0f} s went to the "
-        f"container of {in_words(first)} in control group {openfiles.lines(first, 'cgroup')[-1:]}, which has too many "
-        "files open. Stop that container, then try again")

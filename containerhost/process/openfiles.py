@@ -37,7 +37,6 @@ RECEIVING = {"x86_64": {47, 299, 337, 372, 102, 417, 0x40000000 + 519, 0x4000000
              "s390x": {372, 357, 102, 417}}.get(os.uname().machine)
 
 UNLISTED = re.compile(r"(scm_fds|UserFiles):\s*[1-9]")
-DMABUF = "/dmabuf:"  # begins the names of buffers in /proc; drivers/dma-buf/dma-buf.c, dmabuffs_dname()
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -94,13 +93,11 @@ def fds(pid: int) -> Iterator[str]:
             continue
 
 
-def unlisted(pid: int, *, buffers: bool) -> str | None:
+def unlisted(pid: int) -> str | None:
     """Return by what a process may have a device that no table lists, in words; None if by nothing.
 
     Files wait in a socket to be received, or are kept in an io_uring; which ones the kernel does not tell. See unix(7),
-    SCM_RIGHTS, and io_uring_register(2). A DMA-BUF is memory of the device that exported it, whose file may be closed.
-
-    :param buffers: whether a DMA-BUF counts
+    SCM_RIGHTS, and io_uring_register(2).
     """
     for path in fds(pid):
         thread, _, fd = path.removeprefix("/proc/").partition("/fd/")
@@ -108,12 +105,10 @@ def unlisted(pid: int, *, buffers: bool) -> str | None:
             target = os.readlink(path)
         except OSError:  # it has ended, or closed it
             continue
-        if buffers and target.startswith(DMABUF):
-            return "by a DMA-BUF"
         if (target.startswith(("socket:", "anon_inode:[io_uring]"))
                 and any(map(UNLISTED.match, lines(int(thread), f"fdinfo/{fd}")))):
             return "by a file descriptor that waits in a socket or is kept in an io_uring"
-    return "by a DMA-BUF" if buffers and any(f" {DMABUF}" in line for line in memory(pid)[1]) else None
+    return None
 
 
 def receives(pid: int) -> str | None:

@@ -235,13 +235,6 @@ def alone(home: str, first: int) -> Iterator[int]:
                     yield process
 
 
-def outermost(pid: int) -> str | None:
-    """Return the PID namespace of the container that a process belongs to, also in a container within it. None for a
-    process of the host's own, and for one that is gone."""
-    outside = namespace(os.getpid())
-    return next((space for space in reversed(spaces(pid)) if space != outside), None)
-
-
 def belongs(pid: int, home: str) -> bool:
     """Return whether a process is in a PID namespace, or in one below it."""
     return home in spaces(pid)

@@ -143,15 +143,12 @@ class FlavorDevices(AttachmentProvider):
         requests = self._present(instance, self._requests(instance, requested, view))
         return self._allocator.preview(requests, consumer(instance), view) if requests else ()
 
-    def users_of_others(self, instance: objects.Instance, grants: Collection[Grant], container: int | None,
-                        view: HostView) -> tuple[str, ...]:
-        """Return the processes that use a device which the server has and which is not among ``grants``, in words.
-
-        :param container: the server's first process
-        """
+    def users_of_others(self, instance: objects.Instance, grants: Collection[Grant], view: HostView
+                        ) -> tuple[str, ...]:
+        """Return the processes that use a device which the server has and which is not among ``grants``, in words."""
         going = self._allocator.held_by(consumer(instance)) - {grant.device.id for grant in grants}
         held = self._allocator.held(consumer(instance), view) if going else ()
-        return self._allocator.users((grant for grant in held if grant.device.id in going), container, view)
+        return self._allocator.users((grant for grant in held if grant.device.id in going), view)
 
     def release_unused(self, instance: objects.Instance, parts: Sequence[Part], container: int | None,
                        view: HostView) -> None:

@@ -75,13 +75,12 @@ class DirectPorts:
         it."""
         return (vif["profile"] or {}).get("pci_slot") in self._allocator.held_by(consumer(instance))
 
-    def require_unused(self, grant: Grant, container: int | None) -> None:
+    def require_unused(self, grant: Grant) -> None:
         """Refuse a function that a process in the container uses.
 
-        :param container: its first process
         :raises DeviceInUse: a process in the container has it open
         """
-        self._allocator.require_unused([grant], container)
+        self._allocator.require_unused([grant])
 
     def set_link_state(self, instance: objects.Instance, up: bool, view: HostView) -> None:
         """Take the link from all virtual functions of the server, those of its flavor too, or give it back."""

@@ -178,7 +178,7 @@ class Ports(AttachmentProvider):
             LOG.warning("The function of port %s is gone from this host: the port is detached without it", vif["id"],
                         instance=instance)
         if isinstance(part, Grant):
-            self._direct.require_unused(part, self._engine.pid(instance.name))
+            self._direct.require_unused(part)
         if part is not None:
             self._engine.detach(instance.name, part, remaining)
         self._detach_one(instance, vif, view)

@@ -173,7 +173,7 @@ class LiveResize:
         return (*found, *fixed_differences(instance.flavor, flavor))
 
     def _users(self, server: objects.Instance, spec: ContainerSpec, view: HostView) -> tuple[str, ...]:
-        users = self._flavor_devices.users_of_others(server, spec.grants, self._engine.pid(server.name), view)
+        users = self._flavor_devices.users_of_others(server, spec.grants, view)
         return (f"a device it would lose is in use by {', '.join(users)}",) if users else ()
 
     def _spec(self, server: objects.Instance, requested: RequestedResources, current: Labelled,

@@ -172,7 +172,7 @@ class BaseVmm(abc.ABC):
         (grant,) = self._allocator.grants(requests, consumer, view)
         others = self._others(vm.id, grant, view)
         with self._notices.losing(own, others):
-            self._allocator.require_unused([grant], self._engine.pid(own))
+            self._allocator.require_unused([grant])
             self._take_back(vm.id, grant, others, view)
 
     def _take_back(self, vm_id: int, grant: Grant, others: Sequence[Grant], view: HostView) -> None:

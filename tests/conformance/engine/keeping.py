@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test that no container keeps a device where no table of open files lists it."""
+"""Test that no container keeps a device where no table of open files lists it: nobody else is given it meanwhile."""
 
 import functools
 import shutil
 
+import fixtures
+
+from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.choice import Request
 from containerhost.devices.scan import HostView
+from containerhost.process import deviceusers
 from containerhost.spec import Mount
 from containerhost.storage.sharedmemory import JobMemory, SharedMemories
 from tests import levels
@@ -59,6 +63,15 @@ import os, time
 fd = os.open("/dev/nvidiactl", os.O_PATH)
 time.sleep(600)
 """
+HIDE = """
+import os, socket, sys, time
+ends = socket.socketpair()
+fd = os.open(sys.argv[1], os.O_PATH)
+socket.send_fds(ends[0], [b"x"], [fd])
+os.close(fd)
+print("hidden", flush=True)
+time.sleep(600)
+"""
 # Prints why there is no ring, also for a call as programs of 32 bits make it: push rbx; mov eax, 425; mov ebx, 1;
 # xor ecx, ecx; int 0x80; pop rbx; ret. The kernel would tell EFAULT of it.
 MAKE_RING = """
@@ -77,7 +90,7 @@ if os.uname().machine == "x86_64":
 @levels.exhaustive(frame.REPEATED, when=frame.INCUS)
 class Keeping(frame.DeviceFrame):
     def test_no_process_makes_an_io_uring(self):
-        """Nobody could tell that a device is kept in one."""
+        """No search would find a disk that is kept in one."""
         self.running(mounts=PYTHON)
         status, output = self.inside("c1", "/usr/bin/python3", "-c", MAKE_RING)
         self.assertEqual((0, {"ENOSYS"}), (status, set(output.split())))
@@ -88,23 +101,44 @@ class Keeping(frame.DeviceFrame):
         self.running(mounts=PYTHON)
         self.inside("c1", "sh", "-c", f"mkdir -p /tmp; /usr/bin/python3 -c '{PEEK}' > /tmp/out 2>&1 &")
         await_that(lambda: "closed" in self.inside("c1", "cat", "/tmp/out")[1], "it waits to receive")
-        users = self.privileged().users([(1, 7)], [self.engine.pid("c1")])
+        users = deviceusers.users_in(self.engine.pid("c1"), lambda pid: None)
         self.inside("c1", "touch", "/tmp/go")
         await_that(lambda: "end" in self.inside("c1", "cat", "/tmp/out")[1], "it has received")
         received = "/dev/null" in self.inside("c1", "cat", "/tmp/out")[1]
         self.assertEqual(received, "recvmsg" in str(users), users)
 
-    def test_last_gpu_is_not_free_while_a_node_that_gpus_share_is_open(self):
+    def test_gpu_is_not_free_while_its_driver_has_a_client(self):
         """By ``/dev/nvidiactl`` a process reaches what it has allocated of a GPU whose own node it has closed."""
-        grants = self.allocator.acquire([Request(self.gpus[0].id)], self.consumer("c1"))
+        gpu, own = self.gpus[0].id, self.consumer("c1")
+        grants = self.allocator.acquire([Request(gpu)], own)
         self.running("c1", parts=grants, mounts=PYTHON)
         self.inside("c1", "sh", "-c", f"/usr/bin/python3 -c '{HOLD}' > /dev/null 2>&1 &")
         await_that(lambda: self.inside("c1", "pgrep", "-f", "O_PATH")[0] == 0, "it runs")
         self.engine.detach("c1", grants[0])
-        (complaint,) = self.allocator.release_device(self.gpus[0].id, self.consumer("c1"), self.engine.pid("c1"))
-        self.assertIn("by a node that GPUs share", complaint)
+        (complaint,) = self.allocator.release_device(gpu, own, self.engine.pid("c1"))
+        self.assertIn("in use by another client", complaint)
         self.inside("c1", "pkill", "-f", "O_PATH")
-        self.assertEqual((), self.allocator.release_device(self.gpus[0].id, self.consumer("c1"), self.engine.pid("c1")))
+        self.assertEqual((), self.allocator.release_device(gpu, own, self.engine.pid("c1")))
+
+    def test_gpu_that_no_driver_revokes_is_free_once_its_container_has_ended(self):
+        """Whichever way its tenant keeps it: here in a socket, in which no search sees it."""
+        gpu, own = self.gpus[0].id, self.consumer("c1")
+        grants = self.allocator.acquire([Request(gpu)], own)
+        self.running("c1", parts=grants, mounts=PYTHON)
+        (node, *_) = (node.path for node in grants[0].own_nodes)
+        self.inside("c1", "sh", "-c", f"mkdir -p /tmp; /usr/bin/python3 -c '{HIDE}' {node} > /tmp/hidden 2>&1 &")
+        await_that(lambda: self.inside("c1", "cat", "/tmp/hidden")[1].strip() == "hidden", "it is in the socket")
+        self.engine.detach("c1", grants[0])
+        self.useFixture(fixtures.MockPatch("containerhost.vendors.nvidia.reset.reset", return_value=False))
+        (complaint,) = self.allocator.release_device(gpu, own, self.engine.pid("c1"))
+        self.assertIn("may still be in use by", complaint)
+        self.assertRaises(errors.DeviceHeld, self.allocator.acquire, [Request(gpu)], self.consumer("c2"))
+        self.assertRaises(errors.ScrubFailed, self.allocator.repair.clean, gpu)
+        self.assertEqual((), self.allocator.reconciler.clean_ended(own))
+        self.assertEqual({gpu: complaint.split(":")[0]}, {
+            name: (record.blocked or "").split(":")[0] for name, record in self.store.records().items()})
+        self.engine.stop("c1", timeout=frame.TIMEOUT, force=True)
+        self.assertEqual(((), {}), (self.allocator.reconciler.clean_ended(own), self.store.records()))
 
     def test_device_may_wait_in_a_socket_of_a_container_that_shares_memory(self):
         """Its sender is gone by then, and no member of the job's memory any more."""
@@ -126,8 +160,9 @@ class Keeping(frame.DeviceFrame):
         self.assertEqual((0, ""), self.inside("c1", "/usr/bin/python3", "-c", SEND))
         self.engine.delete("c1")
         memories.leave(self.consumer("c1"))
+        self.useFixture(fixtures.MockPatch("containerhost.vendors.nvidia.reset.reset", return_value=False))
         (complaint,) = allocator.release(self.consumer("c1"))
-        self.assertIn("waits in a socket", complaint)
+        self.assertIn("a container that shares memory with", complaint)
         self.engine.delete("c2")
         self.assertEqual((), allocator.release(self.consumer("c1")))
         memories.leave(self.consumer("c2"))

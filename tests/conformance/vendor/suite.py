@@ -194,7 +194,7 @@ class Resets(Privileged):
     def __init__(self) -> None:
         self.made: list[tuple[str, str]] = []
 
-    def users(self, nodes: Any, holders: Any = None, others: bool = True, buffers: bool = True) -> tuple[str, ...]:
+    def users(self, nodes: Any) -> tuple[str, ...]:
         return ()
 
     def mark_reset(self, address: str, counters: Any) -> None:
@@ -217,7 +217,7 @@ class GpuConformance(VendorConformance):
     def release(self, device: Device) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
         """Clean a released GPU; what was done, in words, and the resets that were asked for."""
         privileged, function = Resets(), mock.Mock(spec=[])  # a GPU has no function of a network to clean
-        done = scrub.scrub(device, {}, function, privileged, self.tree.host, ())
+        done = scrub.scrub(device, {}, function, privileged, self.tree.host)
         return done, privileged.made
 
     def test_reset_at_release(self) -> None:

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test devices in real containers, on emulated hardware: exactly those granted, safe allocation, full release."""
 
-import os
-import subprocess
-import sys
 import threading
 
 import fixtures
@@ -23,21 +20,6 @@ from tests.fakehost.control import FakeHostControl
 from tests.functional.containerhost.base import LxdTestCase
 
 NODE_GUID, PORT_GUID = "0200:0000:0000:0001", "0200:0000:0000:0002"
-
-# What standard input is, only a thread has that took a table of open files of its own (CLONE_FILES).
-HIDING = """
-import ctypes, os, threading, time
-libc = ctypes.CDLL(None)
-ready = threading.Event()
-def hide():
-    assert libc.unshare(0x400) == 0
-    ready.set()
-    time.sleep(600)
-threading.Thread(target=hide, daemon=True).start()
-ready.wait()
-os.close(0)
-libc.pthread_exit(None)
-"""
 
 
 class DeviceTestCase(frame.DeviceFrame, LxdTestCase):
@@ -188,27 +170,3 @@ class TestPossession(DeviceTestCase):
         self.assertThat(complaint, Contains("0 of 1 interfaces appeared on the host"))
         self.engine.delete("c1")
         self.assertEqual((), self.allocator.release(self.consumer("c1")))
-
-    def test_a_gpu_that_a_thread_hides_is_not_free(self):
-        """It has a table of open files of its own, and the process's first thread has ended."""
-        ends = os.openpty()
-        self.addCleanup(lambda: [os.close(end) for end in ends])
-        terminal = os.fstat(ends[1]).st_rdev
-        process = subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", HIDING],
-                                   stdin=ends[1])
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        node = (os.major(terminal), os.minor(terminal))
-        self.assertTrue(wait_until(lambda: [user for user in Privileged().users([node]) if "python" in user], 10))
-
-    def test_a_gpu_that_a_process_of_a_container_still_has_open_is_not_free(self):
-        """Use a container of any kind: here one made of namespaces only, with a terminal for the GPU's node."""
-        ends = os.openpty()
-        self.addCleanup(lambda: [os.close(end) for end in ends])
-        terminal = os.fstat(ends[1]).st_rdev
-        process = subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", "sleep", "60"], stdin=ends[1])
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        node = (os.major(terminal), os.minor(terminal))
-        # Until it has become what it was called for.
-        self.assertTrue(wait_until(lambda: [user for user in Privileged().users([node]) if "sleep" in user], 10))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Users of devices in containers that are made of namespaces and real control groups."""
 
+import errno
 import fcntl
 import os
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import fixtures
 import testtools
@@ -18,7 +20,7 @@ from containerhost.errors import HostActionFailed
 from containerhost.linux import freezer
 from containerhost.linux.files import closing
 from containerhost.privileged import Privileged
-from containerhost.process import deviceusers, processes
+from containerhost.process import deviceusers, openfiles, processes
 from containerhost.sysfs import Host
 from tests.frozengroups import EVERY, FORKING, IDLE, Container, SilentFuse, hierarchies
 from tests.waiting import await_that
@@ -40,22 +42,6 @@ while True:
         socket.send_fds(end, [b"x"], [fd])
         os.close(fd)
     file = socket.recv_fds(end, 1, 1)[1]
-"""
-
-# Sends the file that it has, or gets, to the other end.
-RETURNING = """
-import os, socket, sys
-end = socket.socket(fileno=0)
-file = [os.open(path, os.O_PATH) for path in sys.argv[1:]]
-print(flush=True)
-try:
-    while True:
-        for fd in file:
-            socket.send_fds(end, [b"x"], [fd])
-            os.close(fd)
-        file = socket.recv_fds(end, 1, 1)[1]
-except ConnectionError:
-    sys.exit(0)
 """
 
 # A process has a thread that has the file, and its first thread ends.
@@ -116,17 +102,20 @@ class UsersTest(testtools.TestCase):
     def container(self, kind: str) -> Container:
         return self.useFixture(Container(kind, IDLE))
 
-    def users(self, *holders: int) -> tuple[str, ...]:
-        return Privileged().users([NUMBER], holders)
+    def users(self, first: int) -> tuple[str, ...]:
+        """Search a container as for a block device."""
+        return deviceusers.users_in(first, self.use)
+
+    @staticmethod
+    def use(pid: int) -> str | None:
+        return deviceusers.in_words(pid) if NUMBER in openfiles.nodes(pid, stat.S_IFCHR) else None
 
 
 class EscapeTest(UsersTest):
     def test_process_that_forks_and_exits_is_found_each_time(self) -> None:
         for kind in hierarchies():
             with Container(kind, FORKING, self.node) as container:
-                for holders in [(container.pid,)] * LOOKS, [None] * 2:
-                    missed = [holder for holder in holders if not Privileged().users([NUMBER], holder)]
-                    self.assertEqual((kind, []), (kind, missed))
+                self.assertEqual((kind, []), (kind, [look for look in range(LOOKS) if not self.users(container.pid)]))
                 self.assertFalse(container.is_frozen())
 
     def test_file_that_two_processes_send_to_each_other_is_found_each_time(self) -> None:
@@ -134,19 +123,6 @@ class EscapeTest(UsersTest):
         for kind in hierarchies():
             with Container(kind, PASSING, self.node) as container:
                 self.assertEqual((kind, []), (kind, [look for look in range(LOOKS) if not self.users(container.pid)]))
-
-    def test_file_that_two_containers_send_to_each_other_is_found_each_time(self) -> None:
-        """They share memory, and a socket in it."""
-        self.useFixture(fixtures.MockPatchObject(deviceusers, "RETRY_TIMEOUT", 0.1))
-        for kind in hierarchies():
-            ends = socket.socketpair()
-            with (Container(kind, RETURNING, self.node, stdin=ends[0].fileno()) as one,
-                  Container(kind, RETURNING, stdin=ends[1].fileno()) as other):
-                for end in ends:
-                    end.close()
-                missed = [look for look in range(LOOKS) if not self.users(one.pid, other.pid)]
-                self.assertEqual((kind, []), (kind, missed))
-                self.assertEqual((False, False), (one.is_frozen(), other.is_frozen()))
 
     def test_process_whose_first_thread_has_ended_is_the_containers(self) -> None:
         for kind in (*hierarchies(), EVERY):
@@ -167,7 +143,6 @@ class EscapeTest(UsersTest):
                     home = processes.namespace(container.pid) or ""
                     self.assertEqual((kind, True), (kind, other.pid in processes.members(home, container.pid)))
                     self.assertEqual((kind, 1), (kind, len(self.users(container.pid))))
-                    self.assertEqual((kind, where, 1), (kind, where, len(Privileged().users([NUMBER]))))
                     if "lxc" in where:
                         self.assertIn(container.pid, processes.members(home, other.pid))
 
@@ -200,22 +175,6 @@ class HolderTest(UsersTest):
         super().setUp()
         self.kind = next(iter(hierarchies()))
 
-    def test_many_open_files_of_one_container_do_not_hinder_another(self) -> None:
-        """They are looked at whole for a device that the container itself was given."""
-        handle = os.open(self.node, os.O_PATH)
-        self.addCleanup(os.close, handle)
-        first = self.useFixture(Container(self.kind, IDLE, stdin=handle)).pid
-        other = self.container(self.kind).pid
-        user = f"process {first} ({Path(f'/proc/{first}/comm').read_text().strip()})"
-        self.useFixture(fixtures.MockPatchObject(deviceusers, "OTHERS_TIMEOUT", 0))
-        for holders, found in (((), ()), ((other,), ()), ((first, other), (user,)), (None, (user,))):
-            self.assertEqual(found, Privileged().users([NUMBER], holders))
-        self.useFixture(fixtures.MockPatchObject(deviceusers, "LOOK_TIMEOUT", 0))
-        self.assertEqual((), self.users())
-        for holders in ((first,), None):
-            self.assertIn("Stop that container", str(self.assertRaises(HostActionFailed, Privileged().users, [NUMBER],
-                                                                       holders)))
-
     def test_files_that_wait_in_a_socket_count_for_the_holder(self) -> None:
         self.useFixture(fixtures.MockPatchObject(deviceusers, "RETRY_TIMEOUT", 0.1))
         ends = socket.socketpair()
@@ -227,7 +186,6 @@ class HolderTest(UsersTest):
         (user,) = self.users(inside)
         self.assertIn(f"process {inside} ", user)
         self.assertIn("by a file descriptor that waits in a socket", user)
-        self.assertEqual((), self.users())
 
     def test_holder_outside_every_containers_group_is_told(self) -> None:
         process = subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", "sleep", "60"])
@@ -241,6 +199,31 @@ class HolderTest(UsersTest):
         with Container(self.kind, IDLE) as container:
             pid = container.pid
         self.assertEqual((), self.users(pid))
+
+
+class CharUsersTest(UsersTest):
+    """The search for messages: nothing is frozen, and no container makes it long."""
+
+    def users_seen(self) -> tuple[str, ...]:
+        return Privileged().users([NUMBER])
+
+    def test_process_in_a_container_is_named_and_the_hosts_own_is_not(self) -> None:
+        handle = os.open(self.node, os.O_PATH)
+        self.addCleanup(os.close, handle)
+        self.assertEqual((), self.users_seen())
+        for script in (HOLDING, ENDING_THREAD):
+            with Container(next(iter(hierarchies())), script, self.node) as container:
+                self.assertIn(f"process {container.pid} (", "".join(self.users_seen()))
+        self.assertEqual((), self.users_seen())
+
+    def test_what_is_not_read_in_time_is_left_out(self) -> None:
+        with Container(next(iter(hierarchies())), HOLDING, self.node):
+            self.assertEqual((), deviceusers.char_users([NUMBER], 0.0))
+
+    def test_process_whose_files_cannot_be_read_is_left_out(self) -> None:
+        with (Container(next(iter(hierarchies())), HOLDING, self.node),
+              mock.patch("os.scandir", side_effect=OSError(errno.EMFILE, "Too many open files"))):
+            self.assertEqual((), self.users_seen())
 
 
 class ThawTest(UsersTest):
@@ -271,9 +254,8 @@ class ThawTest(UsersTest):
             container.thaw()
 
     def test_thawed_after_an_error(self) -> None:
-        self.useFixture(fixtures.MockPatchObject(deviceusers, "LOOK_TIMEOUT", 0))
         for container in self.containers:
-            self.assertRaises(HostActionFailed, self.users, container.pid)
+            self.assertRaises(ZeroDivisionError, deviceusers.users_in, container.pid, lambda pid: 1 // 0)
             self.assertFalse(container.is_frozen())
 
     def test_thawed_when_the_process_that_looks_is_killed(self) -> None:

@@ -282,7 +282,7 @@ class NoPrivileges(Privileged):
     def set_vf_link(self, netdev: str, index: int, up: bool) -> None:
         pass
 
-    def users(self, nodes: Any, holders: Any = None, others: bool = True, buffers: bool = True) -> tuple[str, ...]:
+    def users(self, nodes: Any) -> tuple[str, ...]:
         return ()
 
 

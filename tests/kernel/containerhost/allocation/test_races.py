@@ -43,8 +43,7 @@ class Watching(Privileged):
         self.wrong: list[str] = []
         self.resets = 0
 
-    def users(self, nodes: Collection[tuple[int, int]], holders: Collection[int] | None = None,
-              others: bool = True, buffers: bool = True) -> tuple[str, ...]:
+    def users(self, nodes: Collection[tuple[int, int]]) -> tuple[str, ...]:
         return ()
 
     def mark_reset(self, address: str, counters: Mapping[str, int]) -> None:

@@ -39,7 +39,7 @@ class NoHardware(Privileged):
     set_vf_link = set_vf_guids = rename_netdev = link_down_and_flush = unbind = bind = reset = reset_gpu = _refuse
     mark_reset = _refuse
 
-    def users(self, nodes, holders=None, others=True, buffers=True):
+    def users(self, nodes):
         return ()
 
     def thaw_left(self):
@@ -55,24 +55,23 @@ class Marking(Willing):
     """Marks resets in the log of the described host.
 
     :ivar able: whether GPUs can be reset
-    :ivar using, sharing: processes that have a device open, or a node that devices share
-    :ivar holders: containers of which all files were looked at; None are all containers
+    :ivar has_client: whether the driver refuses that, because a client has the GPU
+    :ivar using: processes in containers that are seen to have it open
     """
 
     def __init__(self, tree):
         self.log = tree.path("/dev/kmsg")
         self.able = True
-        self.using = self.sharing = ()
-        self.holders = None
+        self.has_client = False
+        self.using = ()
 
     def reset_gpu(self, vendor, address, others=()):
+        if self.has_client:
+            raise errors.ResetRefused("GPU is in use by another client")
         return self.able
 
-    def users(self, nodes, holders=None, others=True, buffers=True):
-        self.holders = holders
-        if isinstance(self.sharing, errors.HostActionFailed):
-            raise self.sharing
-        return self.using if others else self.sharing
+    def users(self, nodes):
+        return self.using
 
     def mark_reset(self, address, counters):
         with open(self.log, "ab") as log:
@@ -316,7 +315,6 @@ class TestSickDevices(testtools.TestCase):
         self.root = Marking(self.tree)
         self.allocator = DeviceAllocator(self.store, lambda: HostView(self.tree.host), self.root, host=self.tree.host)
         self.gpu, self.other = (device.id for device in scan(self.tree.host).devices if device.kind is Kind.GPU)
-        self.useFixture(fixtures.MonkeyPatch("containerhost.scrub.USERS_TIMEOUT", 0.0))
 
     def say(self, *records):
         with open(self.root.log, "ab") as log:
@@ -331,7 +329,7 @@ class TestSickDevices(testtools.TestCase):
     def test_a_free_one_is_refused_and_cleaned_for_the_operator(self):
         self.say(xid(48))
         self.assertRaises(errors.DeviceUnhealthy, self.allocator.acquire, [Request(self.gpu)], consumer("c1"))
-        self.assertEqual(("no process has it", "it was reset"), self.allocator.repair.clean(self.gpu))
+        self.assertEqual(("it was reset",), self.allocator.repair.clean(self.gpu))
         self.assertEqual((True, {}), (self.healthy(), self.store.records()))
         self.allocator.acquire([Request(self.gpu)], consumer("c1"))
 
@@ -419,42 +417,39 @@ class TestSickDevices(testtools.TestCase):
         self.allocator.acquire([Request(vf.id)], consumer("c1"))
         require_well(vf.id, self.allocator.view())
 
-    def test_container_that_had_the_device_is_searched_completely(self):
-        own = os.getpid()
-        for release, looked_at in ((lambda: self.allocator.release_device(self.gpu, consumer("c1"), own), {own}),
-                                   (lambda: self.allocator.release_device(self.gpu, consumer("c1"), None), set()),
-                                   (lambda: self.allocator.release(consumer("c1")), set())):
-            (grant,) = self.allocator.acquire([Request(self.gpu)], consumer("c1"))
-            self.allocator.require_unused([grant], 9)
-            self.assertEqual((9,), self.root.holders)
-            self.assertEqual((), release())
-            self.assertEqual(looked_at, self.root.holders)
-        self.allocator.repair.clean(self.gpu)
-        self.assertEqual((), tuple(self.root.holders))
-
-    def test_scrub_searches_the_containers_that_had_the_device_and_freezes_no_other(self):
-        running, ended = os.getpid(), 1 << 30
-        allocator = DeviceAllocator(self.store, lambda: HostView(self.tree.host), self.root, host=self.tree.host,
-                                    holders=lambda who: (running, ended))
-        allocator.acquire([Request(self.gpu)], consumer("c1"))
-        self.root.using = ("process 7 (python3), a descriptor in a socket",)
-        allocator.release_device(self.gpu, consumer("c1"), running)
-        for way, found in (("using", "a descriptor in a socket"), ("sharing", "by a node that GPUs share")):
-            self.root.using = self.root.sharing = ()
-            setattr(self.root, way, ("process 7 (python3), a descriptor in a socket",))
-            error = self.assertRaises(errors.ScrubFailed, self.allocator.repair.clean, self.gpu)
-            self.assertIn(found, str(error))
-            self.assertEqual({running}, set(self.root.holders))
-        self.root.sharing = ()
-        self.assertIn("no process has it", self.allocator.repair.clean(self.gpu))
+    def test_gpu_taken_from_a_running_container_is_free_once_its_driver_has_revoked_it(self):
+        """Whichever way a tenant keeps it, no search decides: the driver knows its clients."""
+        self.allocator.acquire([Request(self.gpu)], consumer("c1"))
+        for self.root.has_client, self.root.able, self.root.using, found in (
+                (True, True, ("process 7 (python3)",), "(process 7 (python3)): when that has ended"),
+                (True, True, (), "in use by another client"), (False, False, (), "its driver cannot revoke")):
+            for act in (lambda: self.allocator.release_device(self.gpu, consumer("c1"), os.getpid()),
+                        lambda: (str(self.assertRaises(errors.ScrubFailed, self.allocator.repair.clean, self.gpu)),)):
+                (complaint,) = act()
+                self.assertIn("may still be in use by lxd container c1", complaint)
+                self.assertIn(found, complaint)
+                self.assertEqual({self.gpu: complaint}, self.blocked())
+        self.root.able = True
+        self.assertEqual((), self.allocator.release_device(self.gpu, consumer("c1"), os.getpid()))
         self.assertEqual({}, self.store.records())
 
-    def test_scrub_of_a_detached_device_searches_its_container(self):
+    def test_gpu_without_a_reset_is_free_once_its_containers_have_ended_and_none_is_seen_to_use_it(self):
+        self.root.able = False
+        self.allocator.acquire([Request(self.gpu)], consumer("c1"))
+        self.root.using = ("process 7 (python3)",)
+        (complaint,) = self.allocator.release(consumer("c1"))
+        self.assertIn("still in use by process 7 (python3)", complaint)
+        self.root.using = ()
+        self.assertEqual(((), {}), (self.allocator.release(consumer("c1")), self.store.records()))
+
+    def test_scrub_of_a_detached_gpu_follows_the_same_rule(self):
         self.allocator.acquire([Request(self.gpu)], consumer("c1"))
         self.store.detach([self.gpu], consumer("c1"), os.getpid())
-        self.root.using = ("process 7 (python3)",)
+        self.root.able = False
         self.assertRaises(errors.ScrubFailed, self.allocator.repair.clean, self.gpu)
-        self.assertEqual({os.getpid()}, set(self.root.holders))
+        self.root.able = True
+        self.assertEqual(("it was reset",), self.allocator.repair.clean(self.gpu))
+        self.assertEqual(State.DETACHED, self.store.records()[self.gpu].state)
 
     def test_scrub_refuses_where_nobody_knows_which_containers_had_the_device(self):
         self.allocator.acquire([Request(self.gpu)], consumer("c1"))
@@ -467,7 +462,7 @@ class TestSickDevices(testtools.TestCase):
     def kept(self, container):
         """Block the GPU while a running container may still use it."""
         self.allocator.acquire([Request(self.gpu)], consumer("c1"))
-        self.root.using = ("process 7 (python3)",)
+        self.root.able = False
         (complaint,) = self.allocator.release_device(self.gpu, consumer("c1"), container.pid)
         self.assertEqual({self.gpu: complaint}, self.blocked())
 
@@ -479,7 +474,6 @@ class TestSickDevices(testtools.TestCase):
                     lambda: reconciler.reconcile_one(consumer("c1"), exists=True)):
             container = self.container()
             self.kept(container)
-            self.root.using = ()  # no search finds it, but it may have it
             self.assertEqual(((), frozenset()), (way(), reconciler.interrupted("test", "lxd", lambda who: True)))
             self.assertEqual({self.gpu}, self.blocked().keys())
             self.assertRaises(errors.DeviceHeld, self.allocator.acquire, [Request(self.gpu)], consumer("c2"))
@@ -490,8 +484,7 @@ class TestSickDevices(testtools.TestCase):
     def test_device_that_stays_dirty_after_its_container_ended_is_not_cleaned_in_every_round(self):
         container = self.container()
         self.kept(container)
-        container.lives, self.root.able = False, False
-        self.root.using = ()
+        container.lives = False
         self.say(xid(48))
         (complaint,) = self.allocator.reconciler.reconcile("test", "lxd", ("c1",))
         self.assertIn("Xid 48", complaint)
@@ -507,37 +500,17 @@ class TestSickDevices(testtools.TestCase):
             self.useFixture(fixtures.MonkeyPatch(f"containerhost.process.processes.{name}", found))
         return first
 
-    def test_last_gpu_of_a_container_is_not_free_while_a_node_that_gpus_share_is_open(self):
-        for gpu in (self.gpu, self.other):
-            self.allocator.acquire([Request(gpu)], consumer("c1"))
-        self.root.sharing = ("process 7 (python3)",)
-        self.assertEqual((), self.allocator.release_device(self.gpu, consumer("c1"), os.getpid()))
-        (complaint,) = self.allocator.release_device(self.other, consumer("c1"), os.getpid())
-        self.assertIn("process 7 (python3), by a node that GPUs share", complaint)
-        self.root.sharing = errors.HostActionFailed("it cannot be frozen")
-        (complaint,) = self.allocator.release_device(self.other, consumer("c1"), os.getpid())
-        self.assertIn("it cannot be frozen", complaint)
-        self.assertEqual({self.other}, self.blocked().keys())
-        self.root.sharing = ()
-        self.assertEqual((), self.allocator.release(consumer("c1")))
-
-    def test_one_of_two_gpus_without_a_reset_is_not_free_while_a_node_that_gpus_share_is_open(self):
-        for gpu in (self.gpu, self.other):
-            self.allocator.acquire([Request(gpu)], consumer("c1"))
-        self.root.sharing, self.root.able = ("process 7 (python3)",), False
-        (complaint,) = self.allocator.release_device(self.gpu, consumer("c1"), os.getpid())
-        self.assertIn("process 7 (python3), by a node that GPUs share", complaint)
-        self.assertEqual({self.gpu, self.other}, self.blocked().keys())
-        self.root.sharing = ()
-        self.assertEqual((), self.allocator.release_device(self.gpu, consumer("c1"), os.getpid()))
-
-    def test_containers_that_may_have_got_it_from_its_own_are_looked_at_whole(self):
+    def test_containers_that_may_have_got_it_from_its_own_must_end_too(self):
         asked = []
         allocator = DeviceAllocator(self.store, lambda: HostView(self.tree.host), self.root, host=self.tree.host,
-                                    holders=lambda who: asked.append(who) or (os.getpid(), os.getppid()))
+                                    holders=lambda who: asked.append(who) or (os.getppid(),))
         allocator.acquire([Request(self.gpu)], consumer("c1"))
-        self.assertEqual((), allocator.release_device(self.gpu, consumer("c1"), os.getpid()))
-        self.assertEqual(([consumer("c1")], {os.getpid(), os.getppid()}), (asked, self.root.holders))
+        self.root.able = False
+        (complaint,) = allocator.release(consumer("c1"))
+        self.assertEqual([consumer("c1")], asked)
+        self.assertIn("by a container that shares memory with lxd container c1", complaint)
+        self.root.able = True
+        self.assertEqual((), allocator.release(consumer("c1")))
 
     def test_device_stays_where_the_engine_does_not_tell_who_may_have_it(self):
         holders = mock.Mock(side_effect=errors.EngineUnavailable("no daemon"))
@@ -545,8 +518,8 @@ class TestSickDevices(testtools.TestCase):
                                     holders=holders)
         allocator.acquire([Request(self.gpu)], consumer("c1"))
         self.say(xid(48))
-        for act in (allocator.repair.reset_devices, allocator.release, allocator.release):
-            (complaint,) = act(consumer("c1"))
+        for _ in range(2):
+            (complaint,) = allocator.release(consumer("c1"))
             self.assertIn("no daemon", complaint)
             self.assertEqual({self.gpu: None}, self.blocked())
         self.assertEqual({self.gpu}, allocator.held_by(consumer("c1")))
@@ -555,28 +528,14 @@ class TestSickDevices(testtools.TestCase):
         self.assertEqual((), allocator.reconciler.reconcile("test", "lxd", ("c1",)))
         self.assertEqual({}, self.store.records())
 
-    def test_container_that_ends_while_it_is_looked_at_is_waited_for(self):
-        """Its last process cannot be frozen."""
-        self.useFixture(fixtures.MonkeyPatch("containerhost.scrub.USERS_TIMEOUT", 10.0))
-        ends = iter((errors.HostActionFailed("it cannot be frozen"), ("process 7 (python3)",)))
-        self.root.users = lambda *arguments, **options: self.ending(next(ends, ()))
-        self.allocator.acquire([Request(self.gpu)], consumer("c1"))
-        self.assertEqual((), self.allocator.release(consumer("c1")))
-
-    @staticmethod
-    def ending(found):
-        if isinstance(found, errors.HostActionFailed):
-            raise found
-        return found
-
-    def test_a_process_that_has_it_keeps_it_from_everybody(self):
-        self.root.using = ("process 7 (python3)",)
+    def test_a_client_keeps_it_from_everybody(self):
+        self.root.has_client, self.root.using = True, ("process 7 (python3)",)
         for _ in range(2):
             error = self.assertRaises(errors.ScrubFailed, self.allocator.repair.clean, self.gpu)
-            self.assertIn("process 7 (python3)", str(error))
+            self.assertIn("still in use by process 7 (python3)", str(error))
             self.assertEqual({self.gpu: str(error)}, self.blocked())
         self.assertRaises(errors.DeviceHeld, self.allocator.acquire, [Request(self.gpu)], consumer("c1"))
-        self.root.using = ()
+        self.root.has_client, self.root.using = False, ()
         self.allocator.repair.clean(self.gpu)
         self.allocator.acquire([Request(self.gpu)], consumer("c1"))
         (grant,) = self.allocator.held(consumer("c1"))
@@ -603,7 +562,7 @@ class TestSickDevices(testtools.TestCase):
         self.assertRaises(ZeroDivisionError, self.allocator.repair.clean, self.gpu)
         self.assertIn("has begun to clean it", self.blocked()[self.gpu])
         self.assertRaises(errors.DeviceHeld, self.allocator.acquire, [Request(self.gpu)], consumer("c1"))
-        self.useFixture(fixtures.MonkeyPatch("containerhost.allocation.cleaning.scrub", lambda *arguments: ()))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.allocation.cleaning.scrub", lambda *arguments: ("reset",)))
         self.allocator.repair.clean(self.gpu)
         self.assertEqual({}, self.store.records())
 
