@@ -19,7 +19,7 @@ from containerhost.allocation.repair import DeviceRepair
 from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.allocation.timings import Operation, Timings
-from containerhost.devices.model import CharNode, Device, Kind
+from containerhost.devices.model import REVOKED, CharNode, Device, Kind
 from containerhost.devices.scan import HostView
 from containerhost.errors import DeviceBusy, DeviceHeld, DeviceInUse
 from containerhost.grants import Grant
@@ -178,9 +178,12 @@ class DeviceAllocator:
 
     def held(self, consumer: Consumer, view: HostView | None = None) -> tuple[Grant, ...]:
         """Return the consumer's devices that are still on this host as grants without options, which tell the nodes and
-        the interface of each. Changes nothing. What its container does not have for now is not among them."""
+        the interface of each. Changes nothing. What its container does not have for now is not among them, nor a GPU
+        that is blocked because the container may still use what it was detached from."""
         inventory, mine = (view or self.view()).inventory, self._store.held_by(consumer)
-        there = {device.id for device in inventory.devices} - choice.detached(mine)
+        there = {device.id for device in inventory.devices
+                 if not (device.kind in REVOKED and device.id in mine and mine[device.id].holders)}
+        there -= choice.detached(mine)
         return choice.granted(inventory, [Request(device) for device in mine if device in there], mine, consumer)
 
     def held_by(self, consumer: Consumer) -> frozenset[str]:

@@ -11,7 +11,7 @@ from containerhost.allocation.choice import own_nodes
 from containerhost.allocation.functions import Functions
 from containerhost.allocation.states import State
 from containerhost.allocation.store import Allocation, AllocationStore, Consumer
-from containerhost.devices.model import PARTS, Device, Kind
+from containerhost.devices.model import PARTS, REVOKED, Device, Kind
 from containerhost.devices.scan import HostView
 from containerhost.errors import (
     AllocationsUnreadable,
@@ -25,7 +25,6 @@ from containerhost.process.processes import NoAnswer, Process
 from containerhost.scrub import NO_RESET, scrub
 from containerhost.sysfs import Host
 
-REVOKED = frozenset({Kind.GPU, Kind.GPU_SLICE})  # those that isolate their holders, as a share of a GPU does not
 Holders = Callable[[Consumer], Collection[int]]
 
 

@@ -38,8 +38,8 @@ class Consumer:
 @dataclasses.dataclass(frozen=True, slots=True)
 class Allocation:
     """:ivar restore: what the device must be set back to before it is free, by the name of the setting
-    :ivar blocked: why nobody may have the device, not even its last consumer; None when it is not blocked. It stays
-        while the device is cleaned once more
+    :ivar blocked: why no other container may have the device; None when it is not blocked. It stays while the device is
+        cleaned once more
     :ivar boot_id: the host's boot in which the state was written; None if unknown
     :ivar since: when the device came into its state, in UTC as ISO 8601; None if unknown
     :ivar container: first process of the consumer's container, if that ran on without the device

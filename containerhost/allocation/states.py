@@ -46,8 +46,9 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
     State.DETACHED: frozenset({State.ATTACHED, State.CLEANING, State.BLOCKED}),
     # Its last consumer may take it back before it is clean; nobody else.
     State.CLEANING: frozenset({State.FREE, State.BLOCKED, State.ATTACHED}),
-    # To FREE only by the operator, who has cleaned it by hand.
-    State.BLOCKED: frozenset({State.CLEANING, State.FREE}),
+    # To FREE only by the operator, who has cleaned it by hand; to ATTACHED only where its consumer's container ran on,
+    # which may still have it.
+    State.BLOCKED: frozenset({State.CLEANING, State.FREE, State.ATTACHED}),
 }
 
 

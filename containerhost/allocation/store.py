@@ -30,7 +30,7 @@ from containerhost.allocation.record import (
     parse_journal,
 )
 from containerhost.allocation.states import State, require_transition
-from containerhost.devices.model import Device
+from containerhost.devices.model import REVOKED, Device
 from containerhost.errors import AllocationsUnreadable, DeviceBusy, DeviceHeld, DeviceNotFound
 from containerhost.linux.files import UNFINISHED, Directory, sync
 from containerhost.linux.lock import FileLock
@@ -70,7 +70,8 @@ class AllocationStore:
 
     def claim(self, devices: Sequence[Device], consumer: Consumer, related: Callable[[Device], Iterable[Device]]
               ) -> None:
-        """Make ``consumer`` hold all ``devices``, or none. What it holds already it keeps.
+        """Make ``consumer`` hold all ``devices``, or none. What it holds already it keeps, also a GPU that is blocked
+        because its container may still use it.
 
         :param related: the devices that no other consumer may hold beside this one (Inventory.related)
         :raises DeviceHeld: another consumer has one of them or a related one, or one is blocked
@@ -128,11 +129,15 @@ class AllocationStore:
         """Record that the consumer's container may have the devices; call it before the container is given them.
 
         :raises DeviceNotFound: nobody holds one of them
-        :raises DeviceHeld: another consumer does, or it is blocked
+        :raises DeviceHeld: another consumer does, or it is blocked and the container did not run on without it
         """
         with self._locked():
-            for record in [self._owned(device_id, consumer) for device_id in device_ids]:
-                self._write(self._moved(record, State.ATTACHED, container=None, holders=None))
+            owned = [self._owned(device_id, consumer) for device_id in device_ids]
+            for record in owned:
+                if record.blocked is not None and not record.holders:
+                    raise DeviceHeld(f"device {record.device_id} is blocked: {record.blocked}")
+            for record in owned:
+                self._write(self._moved(record, State.ATTACHED, blocked=None, container=None, holders=None))
 
     def detach(self, device_ids: Iterable[str], consumer: Consumer, container: int | None) -> None:
         """Record that the consumer's container does not have the devices, which stay allocated to it; call it after the
@@ -382,7 +387,8 @@ def _refuse_if_taken(records: Mapping[str, Allocation], device: Device, consumer
         if record is None:
             continue
         what = f"device {device.id}" if name == device.id else f"device {device.id}, related to {name}"
-        if record.blocked is not None:
+        returns = name == device.id and record.consumer == consumer and device.kind in REVOKED and record.holders
+        if record.blocked is not None and not returns:
             raise DeviceHeld(f"{what}, cannot be given to {consumer}: {name} is blocked: {record.blocked}")
         if record.consumer != consumer:
             raise DeviceHeld(f"{what}, cannot be given to {consumer}: {record.consumer} holds {name}")

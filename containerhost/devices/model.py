@@ -20,6 +20,9 @@ class Kind(enum.StrEnum):
 
 #: What a GPU can be divided into: slices (MIG), or places for containers that share it.
 PARTS = frozenset({Kind.GPU_SLICE, Kind.GPU_SHARE})
+#: Those that are free only once no handle works any more. A share of a GPU isolates nothing anyway, and unbinding a
+#: network function revokes its handles.
+REVOKED = frozenset({Kind.GPU, Kind.GPU_SLICE})
 
 
 class Role(enum.StrEnum):

@@ -442,6 +442,27 @@ class TestSickDevices(testtools.TestCase):
         self.root.using = ()
         self.assertEqual(((), {}), (self.allocator.release(consumer("c1")), self.store.records()))
 
+    def test_container_that_may_still_use_a_gpu_may_have_it_back_and_no_other(self):
+        self.kept(self.container())
+        self.assertEqual((), self.allocator.held(consumer("c1")))  # its container is not told that it has it
+        self.assertRaises(errors.DeviceHeld, self.allocator.acquire, [Request(self.gpu)], consumer("c2"))
+        (grant,) = self.allocator.acquire([Request(self.gpu)], consumer("c1"))
+        self.assertEqual((self.gpu, State.ATTACHED, {self.gpu: None}),
+                         (grant.device.id, self.store.records()[self.gpu].state, self.blocked()))
+        (grant,) = self.allocator.held(consumer("c1"))
+        self.root.able = True
+        self.assertEqual((), self.allocator.release_device(self.gpu, consumer("c1"), os.getpid()))
+        self.assertEqual({}, self.store.records())
+
+    def test_container_that_has_ended_does_not_get_a_blocked_gpu_back(self):
+        """What keeps it from being cleaned is not its own."""
+        self.root.has_client = True
+        self.allocator.acquire([Request(self.gpu)], consumer("c1"))
+        self.allocator.release(consumer("c1"))
+        self.assertRaises(errors.DeviceHeld, self.allocator.acquire, [Request(self.gpu)], consumer("c1"))
+        self.assertRaises(errors.DeviceHeld, self.store.attach, [self.gpu], consumer("c1"))
+        self.assertEqual({self.gpu}, self.blocked().keys())
+
     def test_scrub_of_a_detached_gpu_follows_the_same_rule(self):
         self.allocator.acquire([Request(self.gpu)], consumer("c1"))
         self.store.detach([self.gpu], consumer("c1"), os.getpid())

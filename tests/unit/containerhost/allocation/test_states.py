@@ -42,7 +42,8 @@ class TestTransitions(testtools.TestCase):
         allowed = {"free claimed", "claimed prepared", "claimed attached", "claimed cleaning", "claimed blocked",
                    "claimed free", "prepared attached", "prepared cleaning", "prepared blocked", "attached cleaning",
                    "attached blocked", "cleaning free", "cleaning blocked", "cleaning attached", "blocked cleaning",
-                   "blocked free", "attached detached", "detached attached", "detached cleaning", "detached blocked"}
+                   "blocked free", "blocked attached", "attached detached", "detached attached", "detached cleaning",
+                   "detached blocked"}
         for old in State:
             for new in State:
                 if old is new or f"{old} {new}" in allowed:
