@@ -213,6 +213,12 @@ class DeviceAllocator:
         """
         return self._release_all(self.held_by(consumer) & {device_id}, consumer, container, view or self.view())
 
+    def cancel(self, device_id: str, consumer: Consumer, view: HostView) -> None:
+        """Release one device that :meth:`acquire` claimed anew and that the engine then refused: no container has had
+        it. Idempotent."""
+        with self._store.working([device_id]):
+            self._undo(device_id, consumer, view)
+
     def _refuse_held(self, devices: Sequence[Device], requests: Sequence[Request], consumer: Consumer, view: HostView
                      ) -> None:
         """Refuse what another consumer has, without waiting for its lock."""
@@ -232,7 +238,7 @@ class DeviceAllocator:
         record = self._store.held_by(consumer).get(device_id)
         if record is not None:
             view.refresh([device_id])
-            complaint = self._cleaner.free(record, None, view)
+            complaint = self._cleaner.free(record, None, view, given=False)
             if complaint:
                 LOG.error("After a failed acquisition: %s", complaint)
 

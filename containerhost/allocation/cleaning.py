@@ -52,15 +52,17 @@ class Cleaner:
         except (AllocationsUnreadable, EngineError) as error:
             raise ScrubFailed(f"no telling which containers may have the devices of {consumer}: {error}") from error
 
-    def free(self, record: Allocation, container: int | None, view: HostView) -> str | None:
+    def free(self, record: Allocation, container: int | None, view: HostView, *, given: bool = True) -> str | None:
         """Clean a device and free it, or block it. One that is only claimed was not changed.
 
         :param container: first process of the container that had it; None when that does not run
+        :param given: False if no container has had it
         :returns: why it is blocked, or stays allocated; None when it is free
         """
         if record.state is not State.CLAIMED:
             try:
-                record = self._begin(record, container)
+                record = (self._begin(record, container) if given
+                          else self._store.begin_cleaning(record.device_id, holders=()))
                 self.clean(record, view)
             except (ScrubFailed, DeviceNotFound, DeviceUnhealthy) as error:
                 return str(error)

@@ -19,7 +19,7 @@ from containerhost.corebinding import CoreBinding
 from containerhost.devices.scan import HostView
 from containerhost.elastic import claim
 from containerhost.engines import Containers, ContainerState, Status, first_process
-from containerhost.errors import DeviceNotFound, EngineConflict, EngineNotFound
+from containerhost.errors import DeviceNotFound, EngineConflict, EngineNotFound, SpecError
 from containerhost.grants import Grant
 from containerhost.idlist import id_list
 from containerhost.inside import resources
@@ -138,10 +138,16 @@ class BaseVmm(abc.ABC):
         view = self._allocator.view()
         (request,) = self._requests(call.vm, [part], view)
         running, others = self._is_running(own), self._held(call.vm, view, part)
+        had = request.address in self._allocator.held_by(self._consumer(call.vm_id))
         with Rollback(f"attaching {request.address} to {own}") as undo:
             (grant,) = self._allocator.acquire([request], self._consumer(call.vm_id), view)
             undo.on_error("the device", self._take_back, call.vm_id, grant, others, view)
-            self._engine.attach(own, grant)
+            try:
+                self._engine.attach(own, grant)
+            except SpecError:  # nothing was changed
+                if not had:
+                    self._allocator.cancel(grant.device.id, self._consumer(call.vm_id), view)
+                raise
             if running:
                 self._engine.verify(own, grants_of((*others, grant)))
             self._notices.devices(own, (*others, grant))

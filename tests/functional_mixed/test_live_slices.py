@@ -115,6 +115,7 @@ class NovaTest(LiveServers):
         for flavor, ids in ((self.two, (THIRD, FOURTH)), (self.small, ()), (self.sized(**{SMALL: 1}), (FIRST,))):
             self.resize(server, flavor)
             self.assert_has(server, *ids)
+            self._run_periodics()
             self.revert(server)
             self.assert_has(server, FIRST)
             self.assertEqual({SMALL: 1}, self.used(server))

@@ -463,6 +463,15 @@ class TestSickDevices(testtools.TestCase):
         self.assertRaises(errors.DeviceHeld, self.store.attach, [self.gpu], consumer("c1"))
         self.assertEqual({self.gpu}, self.blocked().keys())
 
+    def test_gpu_that_the_engine_refused_to_attach_is_free_though_its_container_runs(self):
+        self.root.able = False
+        allocator = DeviceAllocator(self.store, lambda: HostView(self.tree.host), self.root, host=self.tree.host,
+                                    holders=lambda who: (os.getpid(),))
+        allocator.acquire([Request(self.gpu)], consumer("c1"))
+        for _ in range(2):
+            allocator.cancel(self.gpu, consumer("c1"), allocator.view())
+            self.assertEqual({}, self.store.records())
+
     def test_scrub_of_a_detached_gpu_follows_the_same_rule(self):
         self.allocator.acquire([Request(self.gpu)], consumer("c1"))
         self.store.detach([self.gpu], consumer("c1"), os.getpid())
