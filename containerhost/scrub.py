@@ -11,20 +11,23 @@ from containerhost.devices import pci
 from containerhost.devices.health import bus
 from containerhost.devices.model import Device, Kind, Role
 from containerhost.errors import HostActionFailed, ResetRefused, ScrubFailed
+from containerhost.linux.poll import retry
 from containerhost.network.netfunction import NetFunction
 from containerhost.privileged import Privileged
 from containerhost.sysfs import Host
 
+RESET_INTERVAL = 0.5  # s between two tries
 NO_RESET = "it offers no reset"  # the last word of :func:`scrub` about a device that was not reset
 
 
 def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, privileged: Privileged, host: Host,
-          others: Collection[str] = ()) -> tuple[str, ...]:
+          others: Collection[str] = (), timeout: float = 0.0) -> tuple[str, ...]:
     """Clean a returned device.
 
     :param restore: what was remembered before the device was given away: ``netdev``, ``driver``, ``node_guid``,
         ``port_guid``, ``mac``, ``link``, ``spoof_check``, ``trust``, ``max_tx_rate``
     :param others: of :meth:`containerhost.vendors.base.Vendor.reset_with`
+    :param timeout: seconds for which the reset of a GPU is tried again while its driver refuses it
     :returns: what was done, in words
     :raises ScrubFailed: the device is not clean; it must not be given to anybody
     """
@@ -32,7 +35,8 @@ def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, pri
         if device.kind is Kind.NET:
             was_reset, done = scrub_net(device, restore, function)
         else:
-            was_reset, done = reset_gpu(device, privileged, others), ()
+            was_reset, done = retry(lambda: reset_gpu(device, privileged, others), ResetRefused, timeout,
+                                    RESET_INTERVAL), ()
         if was_reset:
             acknowledge_errors(device, privileged, host)
     except ResetRefused as error:

@@ -25,6 +25,7 @@ from containerhost.process.processes import NoAnswer, Process
 from containerhost.scrub import NO_RESET, scrub
 from containerhost.sysfs import Host
 
+RESET_TIMEOUT = 3.0  # s for a client that comes and goes, as a program that reads the GPUs' state
 Holders = Callable[[Consumer], Collection[int]]
 
 
@@ -103,7 +104,7 @@ class Cleaner:
         """
         device, running = view.inventory.get(record.device_id), self.running(record)
         try:
-            done = self.scrub(device, record.restore, view)
+            done = self.scrub(device, record.restore, view, 0.0 if running else RESET_TIMEOUT)
             if device.kind in REVOKED and done[-1] == NO_RESET and (running or self._users(device)):
                 raise ScrubFailed(f"its driver cannot revoke device {device.id}: {NO_RESET}")
         except ScrubFailed as error:
@@ -139,9 +140,11 @@ class Cleaner:
                               "that may have it: an earlier release wrote it, or its engine did not answer")
         return frozenset(process.pid for process in record.holders if process.lives)
 
-    def scrub(self, device: Device, restore: Mapping[str, str], view: HostView) -> tuple[str, ...]:
+    def scrub(self, device: Device, restore: Mapping[str, str], view: HostView, timeout: float = 0.0
+              ) -> tuple[str, ...]:
+        """See :func:`containerhost.scrub.scrub`."""
         others = self._unheld(device, view) if device.kind is Kind.GPU else ()
-        return scrub(device, restore, self._functions.of(device), self._privileged, self._host, others)
+        return scrub(device, restore, self._functions.of(device), self._privileged, self._host, others, timeout)
 
     def _unheld(self, device: Device, view: HostView) -> tuple[str, ...]:
         """Return the addresses of the vendor's other whole GPUs that no container has; none where a record cannot be

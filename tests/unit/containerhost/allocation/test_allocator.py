@@ -315,6 +315,7 @@ class TestSickDevices(testtools.TestCase):
         self.root = Marking(self.tree)
         self.allocator = DeviceAllocator(self.store, lambda: HostView(self.tree.host), self.root, host=self.tree.host)
         self.gpu, self.other = (device.id for device in scan(self.tree.host).devices if device.kind is Kind.GPU)
+        self.useFixture(fixtures.MonkeyPatch("containerhost.allocation.cleaning.RESET_TIMEOUT", 0.0))
 
     def say(self, *records):
         with open(self.root.log, "ab") as log:
@@ -471,6 +472,18 @@ class TestSickDevices(testtools.TestCase):
         for _ in range(2):
             allocator.cancel(self.gpu, consumer("c1"), allocator.view())
             self.assertEqual({}, self.store.records())
+
+    def test_refused_reset_is_tried_again_for_a_while_once_no_container_has_the_gpu(self):
+        """A program that reads the state of GPUs now and then is a client for a moment."""
+        for timeout, pid, tries, free in ((9.0, None, 3, True), (9.0, os.getpid(), 1, False), (0.0, None, 1, False)):
+            self.useFixture(fixtures.MonkeyPatch("containerhost.allocation.cleaning.RESET_TIMEOUT", timeout))
+            self.useFixture(fixtures.MonkeyPatch("containerhost.scrub.RESET_INTERVAL", 0.0))
+            refused = errors.ResetRefused("GPU is in use by another client")
+            self.root.reset_gpu = mock.Mock(side_effect=(refused, refused, True))
+            self.allocator.acquire([Request(self.gpu)], consumer("c1"))
+            complaints = self.allocator.release_device(self.gpu, consumer("c1"), pid)
+            self.assertEqual((tries, free), (self.root.reset_gpu.call_count, not complaints))
+            self.allocator.release(consumer("c1"))
 
     def test_scrub_of_a_detached_gpu_follows_the_same_rule(self):
         self.allocator.acquire([Request(self.gpu)], consumer("c1"))
