@@ -30,7 +30,10 @@ class SliceFlavorTest(base.LxdServers):
         return self.server(self.flavor(**specs), expected=expected)
 
     def of(self, server: Any) -> set[str]:
-        return {device for device, uuid in self.held().items() if uuid == server["id"]}
+        """Return the slices that the server has, without those that it lost and that are blocked until it stops."""
+        records = AllocationStore(self.state / "owners").records().values()
+        return {record.device_id for record in records
+                if record.consumer.uuid == server["id"] and record.blocked is None}
 
     def assert_sees_only(self, server: Any, ids: set[str]) -> None:
         inventory = scan()
