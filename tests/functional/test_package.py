@@ -76,8 +76,9 @@ class PackageTest(testtools.TestCase):
         self.assertLessEqual({f"/opt/nova-lxd-ext/share/nova-lxd-ext/{path.relative_to(ROOT / 'etc')}"
                               for path in (ROOT / "etc").rglob("*") if path.is_file()}, samples)
         self.assertIn("/usr/lib/sysctl.d/60-containerhost.conf", files)
+        self.assertIn("/usr/lib/udev/rules.d/60-containerhost-cdi.rules", files)
         units = {Path(file).name for file in files if file.startswith("/usr/lib/systemd/system/")}
-        self.assertEqual({f"containerhost-{name}.service" for name in ("elastic", "exporter", "vfs")},
+        self.assertEqual({f"containerhost-{name}.service" for name in ("cdi", "elastic", "exporter", "vfs")},
                          units - {"system"})
         self.call("dpkg", "--verify", "nova-lxd-ext")
         self.call("dpkg", "--remove", "nova-lxd-ext")

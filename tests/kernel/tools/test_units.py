@@ -14,8 +14,9 @@ COMMAND = Path(sys.executable).with_name("containerhost")
 # systemd's words for what may be tried against a service that was broken into; the figures differ between its releases.
 # A service without a sandbox is "UNSAFE". nova-compute is root, mounts and runs sudo.
 LEVELS = ("PERFECT", "SAFE", "OK", "MEDIUM", "EXPOSED", "UNSAFE")
-EXPOSURE = {"containerhost-elastic.service": "OK", "containerhost-exporter.service": "OK",
-            "containerhost-vfs.service": "OK", "nova-compute-lxd.service": "EXPOSED"}
+EXPOSURE = {"containerhost-cdi.service": "OK", "containerhost-elastic.service": "OK",
+            "containerhost-exporter.service": "OK", "containerhost-vfs.service": "OK",
+            "nova-compute-lxd.service": "EXPOSED"}
 OVERALL = re.compile(r"Overall exposure level for .*?: [0-9.]+ (\w+)")
 
 
