@@ -53,7 +53,8 @@ class UnattendedTest(ToldServers):
                    pause=POLL)
         for gpu in self.gpus:
             self.control.set_fallen(gpu, False)
-        await_that(lambda: self.reserved_functions() == {}, "it is free again", pause=POLL)
+        # Placement has it neither as sick nor at all between two updates.
+        await_that(lambda: self.inventories().get(free, {}).get("reserved") == 0, "it is free again", pause=POLL)
         await_that(lambda: self.faults(server) == [], "its holder is told that it is over", pause=POLL)
         second = self.with_gpu()
         self.assertEqual({held: server["id"], free: second["id"]}, self.held())
