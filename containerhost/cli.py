@@ -35,7 +35,7 @@ from containerhost.placement import devicechoice, plan, planformats
 from containerhost.placement.plan import Fabric, Nodes, Policy, Profile
 from containerhost.privileged import Privileged
 from containerhost.reports import allocations, choices, rdmareport, report
-from containerhost.runtimes.cli import cdi
+from containerhost.runtimes.cli import cdi, run
 from containerhost.sysfs import Host
 from containerhost.vfs.cli import vfs
 
@@ -284,6 +284,7 @@ def scrub(device: str, as_json: bool, owners_directory: Path | None) -> None:
 main.add_command(vfs)
 main.add_command(elastic)
 main.add_command(cdi)
+main.add_command(run)
 
 
 @main.command("plan")

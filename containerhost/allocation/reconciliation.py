@@ -12,6 +12,7 @@ from containerhost.allocation.store import Allocation, AllocationStore, Consumer
 from containerhost.devices.scan import HostView, Inventory
 from containerhost.errors import DeviceBusy, HostActionFailed
 from containerhost.privileged import Privileged
+from containerhost.process import rungroup
 
 
 class Reconciler:
@@ -43,7 +44,20 @@ class Reconciler:
         view = self._view()
         for consumer in sorted(self._store.consumers_of(driver, engine), key=str):
             complaints += self.reconcile_one(consumer, exists=consumer.container in alive, view=view)
-        return tuple(complaints)
+        return (*complaints, *self.reconcile_runs(view))
+
+    def reconcile_runs(self, view: HostView | None = None) -> tuple[str, ...]:
+        """Release the devices of runs (:mod:`containerhost.runtimes.run`) that were killed: the supervisor is gone, and
+        the control group has no process.
+
+        :returns: complaints
+        """
+        runs = {record.consumer: self._store.in_this_boot(record) for record in self._store.records().values()
+                if record.consumer.driver == rungroup.DRIVER}
+        ended = [run for run, in_boot in runs.items() if not in_boot or rungroup.has_ended(run.container, run.uuid)]
+        view = view or self._view()
+        return tuple(complaint for run in sorted(ended, key=str)
+                     for complaint in self.reconcile_one(run, exists=False, view=view))
 
     def reconcile_one(self, consumer: Consumer, *, exists: bool, view: HostView | None = None) -> tuple[str, ...]:
         """Finish or undo what a crash interrupted, of one consumer. No process may be acquiring its devices.

@@ -2,14 +2,24 @@
 """Commands of ``containerhost`` that give devices to programs which no cloud started."""
 
 import json
+import logging
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import click
 
 from containerhost import clioptions
-from containerhost.devices.scan import scan
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.store import DIRECTORY, AllocationStore
+from containerhost.devices.model import Device
+from containerhost.devices.scan import HostView, scan
+from containerhost.engines import local
+from containerhost.errors import EngineUnavailable, SpecError
+from containerhost.privileged import Privileged
+from containerhost.recordfiles import DIRECTORY as RECORDS
 from containerhost.reports.report import table
 from containerhost.runtimes import cdi as specifications
+from containerhost.runtimes.run import Runner, Wanted
 from containerhost.sysfs import Host
 
 
@@ -35,3 +45,36 @@ def cdi(as_json: bool, output: Path | None, root: Path) -> None:
                  " ".join(node["path"].removeprefix("/dev/") for node in each["containerEdits"]["deviceNodes"]))
                 for each in (found or {}).get("devices", ())]
         click.echo(table(("name", "nodes"), rows) if rows else "no device of this host has nodes for containers")
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("--gpu", "gpus", type=click.IntRange(0), default=0, metavar="NUMBER", help="Whole GPUs.")
+@click.option("--vf", "functions", type=click.IntRange(0), default=0, metavar="NUMBER", help="Network functions.")
+@click.option("--slice", "slices", multiple=True, metavar="PROFILE",
+              help="A slice of a GPU, such as 1g.10gb; repeatable.")
+@click.option("--device", "devices", multiple=True, metavar="DEVICE",
+              help="A device by its id in `containerhost list`; repeatable.")
+@clioptions.owners
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(gpus: int, functions: int, slices: tuple[str, ...], devices: tuple[str, ...], owners_directory: Path | None,
+        command: tuple[str, ...]) -> None:
+    """Run COMMAND with free devices of this host that are near each other, which it has until it ends; the status is
+    COMMAND's. `podman run`, `apptainer exec` and `udocker run` get them as arguments, any other command as variables
+    (CONTAINERHOST_DEVICES). What COMMAND leaves running is ended. Needs root."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    store = AllocationStore(clioptions.directory(Path("/"), owners_directory))
+    allocator = DeviceAllocator(store, HostView, Privileged(), _configured)
+    raise SystemExit(Runner(store, allocator, Host()).run(command, Wanted(gpus, functions, slices, devices)))
+
+
+def _configured(devices: Iterable[Device]) -> Mapping[str, str]:
+    """Return the devices that containers of this host's engines name, with a container of each. Engines that do not run
+    have no say."""
+    found: dict[str, str] = {}
+    devices = tuple(devices)
+    for name in local.names():
+        try:
+            found.update(local.load(name, local.Settings("", "", DIRECTORY, Path(RECORDS))).engine.held(devices))
+        except (EngineUnavailable, SpecError) as error:
+            logging.getLogger(__name__).info("%s has no say about devices: %s", name, error)
+    return found

@@ -4,14 +4,18 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import fixtures
 import testtools
 
+from containerhost.allocation.store import AllocationStore
 from containerhost.devices.scan import scan
 from containerhost.runtimes import cdi
+from tests.waiting import await_that
 
+COMMAND = Path(sys.executable).with_name("containerhost")
 TIMEOUT = 120  # s
 GPU, FUNCTION = "0000:3b:00.0", "0000:5e:00.1"
 # No systemd; and a machine may not let its root raise limits, as Podman does by default.
@@ -88,3 +92,67 @@ class CdiTest(testtools.TestCase):
         self.file.write_text(stale)
         self.assertIn("nvidia0", self.run_podman(GPU).stdout.split())
         self.assertIn("/dev/nvidia9", self.run_podman("0000:af:00.0").stderr)
+
+
+class RunTest(testtools.TestCase):
+    """:ivar owners: records of this test's own"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.podman = self.useFixture(Podman())
+        self.owners = Path(self.useFixture(fixtures.TempDir()).path)
+        self.store = AllocationStore(self.owners)
+
+    def started(self, *words: str | Path) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [COMMAND, "run", "--owners", self.owners, *words],
+            env=self.podman.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        return process
+
+    def run_words(self, *words: str | Path) -> tuple[int, str]:
+        process = self.started(*words)
+        out, err = process.communicate(timeout=TIMEOUT)
+        return process.returncode, out + err
+
+    def in_podman(self, script: str) -> tuple[str | Path, ...]:
+        return ("--", "podman", "run", "--rm", "--rootfs", self.podman.root, "sh", "-c", script)
+
+    def test_container_has_its_devices_and_frees_them(self) -> None:
+        status, said = self.run_words("--gpu", "1", *self.in_podman("ls /dev; echo $CONTAINERHOST_DEVICES; exit 5"))
+        self.assertEqual(5, status, said)
+        self.assertLessEqual({"nvidia0", "nvidiactl", GPU}, set(said.split()))
+        self.assertNotIn("nvidia1", said.split())
+        self.assertEqual({}, self.store.records())
+
+    def test_killed_run_ends_its_container_and_the_next_has_the_devices(self) -> None:
+        process = self.started("--gpu", "2", *self.in_podman(
+            "trap 'exit 0' TERM; echo up; while :; do sleep 0.1; done"))
+        self.assertEqual("up\n", process.stdout.readline())
+        process.kill()
+        process.wait()
+        self.assertEqual(2, len(self.store.records()))
+        await_that(self.is_free, "the container ends, and its GPUs can be had", TIMEOUT)
+        self.assertEqual({}, self.store.records())
+
+    def is_free(self) -> bool:
+        status, said = self.run_words("--gpu", "2", "--", "true")
+        self.assertTrue(status == 0 or "0 GPUs" in said, said)
+        return status == 0
+
+    def test_record_shows_what_a_process_has(self) -> None:
+        status, said = self.run_words("--gpu", "1", "--vf", "1", "--", "sh", "-c", f"""
+            echo $CONTAINERHOST_DEVICES $CONTAINERHOST_NETDEVS
+            {COMMAND} list --short --owners {self.owners}""")
+        self.assertEqual(0, status, said)
+        self.assertIn(f"{GPU},{FUNCTION} ibs1v0", said)
+        self.assertRegex(said, rf"{GPU} .* ATTACHED +process container [0-9-]+ \(run ")
+        self.assertEqual(2, said.count("ATTACHED"), said)
+        self.assertEqual({}, self.store.records())
+
+    def test_unknown_device_changes_nothing(self) -> None:
+        status, said = self.run_words("--device", "0000:99:00.0", "--", "true")
+        self.assertEqual(1, status)
+        self.assertIn("Error: this host has no device 0000:99:00.0", said)
+        self.assertEqual({}, self.store.records())

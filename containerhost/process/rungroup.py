@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The control group of a command that has devices for its life (``containerhost run``), and of all that it starts.
+
+Each run has a group of its own at the top of each hierarchy it needs, ``/containerhost-run/NAME``; container tools make
+theirs below. So a device is in use as long as the process that supervises the run lives, or any process of the group.
+"""
+
+import contextlib
+import functools
+import logging
+import os
+import re
+import signal
+from pathlib import Path
+
+from containerhost.errors import HostActionFailed
+from containerhost.linux import controlgroups
+from containerhost.linux.files import write_attribute
+from containerhost.linux.poll import retry, wait_while
+from containerhost.process.processes import Process, began, namespace, pids
+from containerhost.sysfs import Host
+
+LOG = logging.getLogger(__name__)
+
+DRIVER = "run"  # of the consumers in the records whose lives are those of runs
+TOP = "/containerhost-run"
+ROOT = Path("/sys/fs/cgroup")
+# Own processes are in a group without others below it (cgroup-v2.rst, "No Internal Process Constraint").
+LEAF = "command"
+TERM_TIMEOUT = 10.0  # s for what a command left running to end by itself
+KILL_TIMEOUT = 10.0  # s
+POLL_INTERVAL = 0.1  # s
+
+
+def supervisor() -> str:
+    """Return this process as a record keeps it: its number and start, and the namespaces in which these and the names
+    of control groups hold."""
+    return f"{os.getpid()}-{began(os.getpid())}-{_namespaces()}"
+
+
+def has_ended(supervisor: str, name: str) -> bool:
+    """Return whether a run has ended: its supervisor is gone, and so are all processes of its group. False if that
+    cannot be told, as from another namespace.
+
+    :param supervisor: of :func:`supervisor`, in this boot
+    :param name: of its group
+    """
+    pid, start, spaces = supervisor.split("-", 2)
+    return spaces == _namespaces() and not Process(int(pid), int(start)).lives and not members(name)
+
+
+def members(name: str) -> tuple[int, ...]:
+    """Return the processes of a run's group and of those below it, in any hierarchy, without this process."""
+    group, host = f"{TOP}/{name}", Host()
+    return tuple(pid for pid in pids() if pid != os.getpid() and any(
+        f"{path}/".startswith(f"{group}/") for path in controlgroups.of(pid, host).values()))
+
+
+class RunGroup:
+    """A group of this process and its children.
+
+    :param name: one that no other run has
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._hierarchy, self._former = _hierarchy()
+
+    @property
+    def path(self) -> str:
+        """Return where container tools make their groups, as they are told: below the mount point."""
+        return f"{TOP}/{self._name}"
+
+    def enter(self) -> None:
+        """Move this process in; its children follow.
+
+        :raises HostActionFailed: the kernel refuses
+        """
+        leaf = Path(f"{self._hierarchy}{self.path}/{LEAF}")
+        try:
+            leaf.mkdir(parents=True)
+            write_attribute(f"{leaf}/cgroup.procs", str(os.getpid()))
+        except OSError as error:
+            raise HostActionFailed(f"control group {leaf} cannot be used: {error.strerror}") from error
+
+    def end(self) -> None:
+        """End all that the command left running, and remove the group. This process returns to its former one.
+
+        :raises HostActionFailed: a process does not end
+        """
+        for number, timeout in ((signal.SIGTERM, TERM_TIMEOUT), (signal.SIGKILL, KILL_TIMEOUT)):
+            wait_while(functools.partial(_signalled, self._name, number), timeout, POLL_INTERVAL)
+        if left := members(self._name):
+            raise HostActionFailed(f"processes {', '.join(map(str, left))} of {self.path} do not end")
+        try:
+            write_attribute(f"{self._hierarchy}{self._former}/cgroup.procs", str(os.getpid()))
+            retry(functools.partial(remove, self._name), OSError, KILL_TIMEOUT, POLL_INTERVAL)
+        except OSError as error:
+            LOG.warning("Control group %s cannot be removed: %s", self.path, error.strerror)
+
+
+def remove(name: str) -> None:
+    """Remove the groups of a run that has no processes. Idempotent.
+
+    :raises OSError: a group has processes, or what ends removes it at that moment
+    """
+    for top in (ROOT, *sorted(ROOT.iterdir())):
+        for directory, _, _ in os.walk(f"{top}{TOP}/{name}", topdown=False):
+            os.rmdir(directory)
+
+
+def _signalled(name: str, number: int) -> tuple[int, ...]:
+    """Send a signal to all processes of a run's group, and return them."""
+    found = members(name)
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+            os.kill(pid, number)
+    return found
+
+
+def _namespaces() -> str:
+    """Return the numbers of this process's namespaces of processes and of control groups."""
+    return "-".join(re.sub(r"\D", "", namespace(os.getpid(), kind) or "") for kind in ("pid", "cgroup"))
+
+
+def _hierarchy() -> tuple[Path, str]:
+    """Return the mount point of a hierarchy and this process's group in it: version 2 where it is mounted, or systemd's
+    own, or any.
+
+    :raises HostActionFailed: none is mounted
+    """
+    own = controlgroups.of(os.getpid(), Host())
+    for mount, controller in ((ROOT, ""), (ROOT / "unified", ""), (ROOT / "systemd", "name=systemd"),
+                              (ROOT / "pids", "pids")):
+        if controller in own and (mount / "cgroup.procs").exists():
+            return mount, own[controller].rstrip("/")
+    raise HostActionFailed(f"no hierarchy of control groups is mounted at {ROOT}")

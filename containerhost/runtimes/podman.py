@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Translate grants to arguments of ``podman run`` (podman-run(1)). Pure.
+
+Interfaces stay on the host, as HPC containers use them: a container with a network function shares the host's network
+unless the command chooses another.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from containerhost.errors import SpecError
+from containerhost.grants import Grant
+from containerhost.runtimes import process
+
+_NETWORK = ("--network", "--net")
+
+
+def translate(command: Sequence[str], grants: Sequence[Grant], group: str) -> tuple[list[str], Mapping[str, str]]:
+    """Return the command with devices, variables and control group behind its word ``run``.
+
+    :param group: Podman makes the container's below it, by itself, whatever systemd does
+    :raises SpecError: the command is not ``podman run``, or goes on without Podman
+    """
+    at = next((index for index, word in enumerate(command) if word == "run"), 0)
+    if not at:
+        raise SpecError(f"{' '.join(command[:3])}: only `podman run` can be given devices")
+    if any(word in ("-d", "--detach") for word in command[at:]):
+        raise SpecError("podman run --detach would outlive the command that has the devices: leave that out")
+    variables = process.environment(grants)
+    options = [f"--cgroup-parent={group}"]
+    options += [f"--device={path}" for path in process.nodes(grants)]
+    options += [f"--env={name}={value}" for name, value in variables.items()]
+    if any(grant.netdev for grant in grants) and not any(
+            word.partition("=")[0] in _NETWORK for word in command[at:]):
+        options.append("--network=host")
+    return [command[0], "--cgroup-manager=cgroupfs", *command[1:at + 1], *options, *command[at + 1:]], {}
