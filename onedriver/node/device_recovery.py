@@ -64,8 +64,8 @@ class DeviceRecovery:
             return True
 
     def recover(self, containers: Iterable[ContainerState]) -> None:
-        """Finish or undo what is pending, and unmount shared memory of no record. A VM that an action works on is left
-        to that; an error is logged, and keeps no other VM from it.
+        """Finish or undo what is pending, release the devices of runs that have ended, and unmount shared memory of no
+        record. A VM that an action works on is left to that; an error is logged, and keeps no other VM from it.
 
         :param containers: all that the engine has
         """
@@ -82,6 +82,7 @@ class DeviceRecovery:
             except (ContainerHostError, DriverError) as error:
                 LOG.error("What a killed action left of the devices of VM %s stays: %s", vm_id, error)
         try:
+            complain(self._allocator.reconciler.reconcile_runs())
             self._memories.unmount_unrecorded()
         except ContainerHostError as error:
-            LOG.error("Shared memory without a record stays mounted: %s", error)
+            LOG.error("Devices of ended runs, or shared memory without a record, stay: %s", error)

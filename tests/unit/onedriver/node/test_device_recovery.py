@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test that devices of killed actions are released without an operator, and no others."""
 
+import dataclasses
 import os
 from pathlib import Path
 from unittest import mock
@@ -19,6 +20,7 @@ from containerhost.devices.model import Kind
 from containerhost.devices.scan import HostView, scan
 from containerhost.engines import ContainerState, Status
 from containerhost.errors import EngineError
+from containerhost.process import rungroup
 from containerhost.process.processes import Process
 from containerhost.storage.sharedmemory import MIB, JobMemory, SharedMemories
 from onedriver.node.device_recovery import DeviceRecovery
@@ -96,6 +98,13 @@ class DeviceRecoveryTest(DeviceRecoveryCase):
                              (State.CLEANING, True)):
             self.left(state)
             self.assert_freed(freed)
+
+    def test_devices_of_killed_run_are_freed_when_it_has_ended(self) -> None:
+        ended = Consumer(rungroup.DRIVER, "process", rungroup.supervisor().replace("-", "-1", 1), "1")
+        for run, freed in ((dataclasses.replace(ended, container=rungroup.supervisor()), False), (ended, True)):
+            self.left(State.ATTACHED, run)
+            self.recovery.recover(self.present)
+            self.assertEqual(freed, self.store.records() == {}, run)
 
     def test_engine_alone_is_no_evidence_that_container_is_gone(self) -> None:
         self.left(State.ATTACHED)
