@@ -17,6 +17,7 @@ from containerhost.engines import Containers, ContainerState
 from containerhost.idlist import id_list
 from containerhost.linux.lock import FileLock
 from containerhost.placement import affinity
+from containerhost.process import rungroup
 from containerhost.spec import ContainerSpec
 from containerhost.sysfs import Host
 
@@ -73,7 +74,8 @@ class CoreBinding:
         allowed = (cpu.choice or frozenset()) & host.cpus - self._reserved - id_list(
             self._host.text("/sys/devices/system/cpu/isolated"))
         near = tuple(grant.device.numa_node for grant in spec.grants if grant.device.numa_node is not None)
-        binding = affinity.rebind(host, allowed, held_by(state for state in states if state not in mine),
+        others = held_by(state for state in states if state not in mine) | rungroup.cores()
+        binding = affinity.rebind(host, allowed, others,
                                   affinity.Request(cpu.affinity or affinity.Affinity.ANY, cpu.count, None, near),
                                   cores_of(mine), had)
         return dataclasses.replace(spec, cpu=dataclasses.replace(

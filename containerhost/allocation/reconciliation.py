@@ -55,9 +55,11 @@ class Reconciler:
         runs = {record.consumer: self._store.in_this_boot(record) for record in self._store.records().values()
                 if record.consumer.driver == rungroup.DRIVER}
         ended = [run for run, in_boot in runs.items() if not in_boot or rungroup.has_ended(run.container, run.uuid)]
-        view = view or self._view()
-        return tuple(complaint for run in sorted(ended, key=str)
-                     for complaint in self.reconcile_one(run, exists=False, view=view))
+        view, complaints = view or self._view(), list[str]()
+        for run in sorted(ended, key=str):
+            complaints += self.reconcile_one(run, exists=False, view=view)
+            rungroup.remove(run.uuid)
+        return tuple(complaints)
 
     def reconcile_one(self, consumer: Consumer, *, exists: bool, view: HostView | None = None) -> tuple[str, ...]:
         """Finish or undo what a crash interrupted, of one consumer. No process may be acquiring its devices.

@@ -7,7 +7,6 @@ theirs below. So a device is in use as long as the process that supervises the r
 
 import contextlib
 import functools
-import logging
 import os
 import re
 import signal
@@ -16,11 +15,9 @@ from pathlib import Path
 from containerhost.errors import HostActionFailed
 from containerhost.linux import controlgroups
 from containerhost.linux.files import write_attribute
-from containerhost.linux.poll import retry, wait_while
-from containerhost.process.processes import Process, began, namespace, pids
+from containerhost.linux.poll import wait_until, wait_while
+from containerhost.process.processes import Process, began, namespace, pids, runs, threads
 from containerhost.sysfs import Host
-
-LOG = logging.getLogger(__name__)
 
 DRIVER = "run"  # of the consumers in the records whose lives are those of runs
 TOP = "/containerhost-run"
@@ -50,10 +47,24 @@ def has_ended(supervisor: str, name: str) -> bool:
 
 
 def members(name: str) -> tuple[int, ...]:
-    """Return the processes of a run's group and of those below it, in any hierarchy, without this process."""
+    """Return the processes of a run's group and of those below it, in any hierarchy, without this process. One that has
+    ended does not count, though nobody waits for it, as without an init in a container."""
     group, host = f"{TOP}/{name}", Host()
     return tuple(pid for pid in pids() if pid != os.getpid() and any(
-        f"{path}/".startswith(f"{group}/") for path in controlgroups.of(pid, host).values()))
+        f"{path}/".startswith(f"{group}/") for path in controlgroups.of(pid, host).values())
+        and any(map(runs, threads(pid))))  # of a process whose first thread has ended, another may run
+
+
+def cores() -> frozenset[int]:
+    """Return the cores that runs have for themselves: those that a process of theirs is bound to, if these are fewer
+    than this one's."""
+    own, host, found = os.sched_getaffinity(0), Host(), set[int]()
+    for pid in pids():
+        if any(path.startswith(f"{TOP}/") for path in controlgroups.of(pid, host).values()):
+            with contextlib.suppress(ProcessLookupError):
+                bound = os.sched_getaffinity(pid)
+                found |= bound if bound < own else set()
+    return frozenset(found)
 
 
 class RunGroup:
@@ -92,21 +103,21 @@ class RunGroup:
             wait_while(functools.partial(_signalled, self._name, number), timeout, POLL_INTERVAL)
         if left := members(self._name):
             raise HostActionFailed(f"processes {', '.join(map(str, left))} of {self.path} do not end")
-        try:
-            write_attribute(f"{self._hierarchy}{self._former}/cgroup.procs", str(os.getpid()))
-            retry(functools.partial(remove, self._name), OSError, KILL_TIMEOUT, POLL_INTERVAL)
-        except OSError as error:
-            LOG.warning("Control group %s cannot be removed: %s", self.path, error.strerror)
+        write_attribute(f"{self._hierarchy}{self._former}/cgroup.procs", str(os.getpid()))
+        wait_until(functools.partial(remove, self._name), KILL_TIMEOUT, POLL_INTERVAL)
 
 
-def remove(name: str) -> None:
+def remove(name: str) -> bool:
     """Remove the groups of a run that has no processes. Idempotent.
 
-    :raises OSError: a group has processes, or what ends removes it at that moment
+    :returns: whether all are gone; another process may remove some at this moment, or have no right to it
     """
-    for top in (ROOT, *sorted(ROOT.iterdir())):
-        for directory, _, _ in os.walk(f"{top}{TOP}/{name}", topdown=False):
+    directories = [directory for top in (ROOT, *sorted(ROOT.iterdir()))
+                   for directory, _, _ in os.walk(f"{top}{TOP}/{name}", topdown=False)]
+    for directory in directories:
+        with contextlib.suppress(OSError):
             os.rmdir(directory)
+    return not any(map(os.path.exists, directories))
 
 
 def _signalled(name: str, number: int) -> tuple[int, ...]:

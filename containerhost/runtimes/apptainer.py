@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from containerhost.errors import SpecError
 from containerhost.grants import Grant
+from containerhost.placement.affinity import Binding
 from containerhost.runtimes import process
 
 _WORDS = ("exec", "run", "shell", "test")
@@ -18,7 +19,8 @@ _LIBRARIES = {"nvidia": "--nv", "amd": "--rocm"}
 _ENVIRONMENT = ("APPTAINERENV", "SINGULARITYENV")
 
 
-def translate(command: Sequence[str], grants: Sequence[Grant], group: str) -> tuple[list[str], Mapping[str, str]]:
+def translate(command: Sequence[str], grants: Sequence[Grant], group: str, binding: Binding
+              ) -> tuple[list[str], Mapping[str, str]]:
     """Return the command with devices and their drivers' libraries behind its word, and its variables.
 
     :raises SpecError: the command runs nothing

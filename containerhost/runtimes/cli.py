@@ -3,24 +3,28 @@
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
-from containerhost import clioptions
+from containerhost import clioptions, corebinding
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import DIRECTORY, AllocationStore
 from containerhost.devices.model import Device
 from containerhost.devices.scan import HostView, scan
-from containerhost.engines import local
+from containerhost.engines import Containers, local
 from containerhost.errors import EngineUnavailable, SpecError
+from containerhost.placement.affinity import Affinity
 from containerhost.privileged import Privileged
 from containerhost.recordfiles import DIRECTORY as RECORDS
 from containerhost.reports.report import table
 from containerhost.runtimes import cdi as specifications
 from containerhost.runtimes.run import Runner, Wanted
 from containerhost.sysfs import Host
+
+Answer = TypeVar("Answer")
 
 
 @click.command()
@@ -54,27 +58,38 @@ def cdi(as_json: bool, output: Path | None, root: Path) -> None:
               help="A slice of a GPU, such as 1g.10gb; repeatable.")
 @click.option("--device", "devices", multiple=True, metavar="DEVICE",
               help="A device by its id in `containerhost list`; repeatable.")
+@click.option("--cores", type=click.IntRange(0), default=0, metavar="NUMBER", help="Cores that no other has.")
+@click.option("--affinity", type=click.Choice([each.value for each in Affinity]), default=Affinity.CPUMEM.value,
+              show_default=True, help="How these cores are chosen.")
 @clioptions.owners
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(gpus: int, functions: int, slices: tuple[str, ...], devices: tuple[str, ...], owners_directory: Path | None,
-        command: tuple[str, ...]) -> None:
+def run(gpus: int, functions: int, slices: tuple[str, ...], devices: tuple[str, ...], cores: int, affinity: str,
+        owners_directory: Path | None, command: tuple[str, ...]) -> None:
     """Run COMMAND with free devices of this host that are near each other, which it has until it ends; the status is
     COMMAND's. `podman run`, `apptainer exec` and `udocker run` get them as arguments, any other command as variables
     (CONTAINERHOST_DEVICES). What COMMAND leaves running is ended. Needs root."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     store = AllocationStore(clioptions.directory(Path("/"), owners_directory))
     allocator = DeviceAllocator(store, HostView, Privileged(), _configured)
-    raise SystemExit(Runner(store, allocator, Host()).run(command, Wanted(gpus, functions, slices, devices)))
+    wanted = Wanted(gpus, functions, slices, devices, cores, Affinity(affinity))
+    raise SystemExit(Runner(store, allocator, Host(), _cores).run(command, wanted))
 
 
 def _configured(devices: Iterable[Device]) -> Mapping[str, str]:
-    """Return the devices that containers of this host's engines name, with a container of each. Engines that do not run
-    have no say."""
-    found: dict[str, str] = {}
-    devices = tuple(devices)
+    """Return the devices that containers of this host's engines name, with a container of each."""
+    known = tuple(devices)
+    return dict(pair for held in _asked(lambda engine: engine.held(known)) for pair in held.items())
+
+
+def _cores() -> frozenset[int]:
+    """Return the cores that containers of this host's engines have for themselves."""
+    return corebinding.held_by(state for states in _asked(lambda engine: engine.containers()) for state in states)
+
+
+def _asked(question: Callable[[Containers], Answer]) -> Iterator[Answer]:
+    """Yield the answers of all engines of this host; those that do not run have none."""
     for name in local.names():
         try:
-            found.update(local.load(name, local.Settings("", "", DIRECTORY, Path(RECORDS))).engine.held(devices))
+            yield question(local.load(name, local.Settings("", "", DIRECTORY, Path(RECORDS))).engine)
         except (EngineUnavailable, SpecError) as error:
-            logging.getLogger(__name__).info("%s has no say about devices: %s", name, error)
-    return found
+            logging.getLogger(__name__).info("%s does not answer: %s", name, error)

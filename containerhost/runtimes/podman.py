@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence
 
 from containerhost.errors import SpecError
 from containerhost.grants import Grant
+from containerhost.placement.affinity import Binding
 from containerhost.runtimes import process
 
 _NETWORK = ("--network", "--net")
 
 
-def translate(command: Sequence[str], grants: Sequence[Grant], group: str) -> tuple[list[str], Mapping[str, str]]:
+def translate(command: Sequence[str], grants: Sequence[Grant], group: str, binding: Binding
+              ) -> tuple[list[str], Mapping[str, str]]:
     """Return the command with devices, variables and control group behind its word ``run``.
 
     :param group: Podman makes the container's below it, by itself, whatever systemd does
@@ -29,6 +31,8 @@ def translate(command: Sequence[str], grants: Sequence[Grant], group: str) -> tu
     options = [f"--cgroup-parent={group}"]
     options += [f"--device={path}" for path in process.nodes(grants)]
     options += [f"--env={name}={value}" for name, value in variables.items()]
+    options += [f"--cpuset-{name}={','.join(map(str, sorted(ids)))}"
+                for name, ids in (("cpus", binding.cores), ("mems", binding.nodes)) if ids]
     if any(grant.netdev for grant in grants) and not any(
             word.partition("=")[0] in _NETWORK for word in command[at:]):
         options.append("--network=host")

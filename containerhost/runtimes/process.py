@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from containerhost import vendors
 from containerhost.grants import Grant
+from containerhost.placement.affinity import Binding
 
 DEVICES, INTERFACES, RDMA = "CONTAINERHOST_DEVICES", "CONTAINERHOST_NETDEVS", "CONTAINERHOST_RDMA"
 
 
-def translate(command: Sequence[str], grants: Sequence[Grant], group: str) -> tuple[list[str], Mapping[str, str]]:
+def translate(command: Sequence[str], grants: Sequence[Grant], group: str, binding: Binding
+              ) -> tuple[list[str], Mapping[str, str]]:
     """Return the command as it is, and its variables."""
     return list(command), environment(grants)
 

@@ -6,7 +6,6 @@ devices are clean. A killed supervisor leaves the record, and its command is sen
 once nothing of the run is left, the next run, or the next reconciliation of any driver, cleans and frees the devices.
 """
 
-import contextlib
 import dataclasses
 import logging
 import os
@@ -14,20 +13,23 @@ import resource
 import signal
 import subprocess
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import FrameType
 
-from containerhost import freedevices
+from containerhost import corebinding, freedevices, topology
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.choice import Request
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.model import Kind
 from containerhost.devices.scan import Inventory
-from containerhost.errors import DeviceHeld, NoPlacement
+from containerhost.errors import DeviceHeld, EngineBusy, NoPlacement
 from containerhost.grants import Grant
+from containerhost.idlist import id_list
 from containerhost.linux import run as programs
-from containerhost.placement import devicechoice
-from containerhost.process import processlimits, rungroup
+from containerhost.linux.lock import FileLock
+from containerhost.placement import affinity, devicechoice
+from containerhost.placement.affinity import Affinity, Binding
+from containerhost.process import memorypolicy, processlimits, rungroup
 from containerhost.process.rungroup import RunGroup
 from containerhost.reports import choices
 from containerhost.runtimes import apptainer, podman, process, udocker
@@ -39,6 +41,7 @@ TRIES = 10  # of a choice; another consumer may take a device meanwhile
 # A terminal sends SIGINT and SIGQUIT to the command, too.
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 KEPT = (signal.SIGINT, signal.SIGQUIT)
+NO_BINDING = Binding()
 # The command is sent a signal when its supervisor is killed. Podman passes it on to the container.
 TIED = ("setpriv", "--pdeathsig", "TERM", "--")
 TRANSLATIONS = {"apptainer": apptainer.translate, "podman": podman.translate, "singularity": apptainer.translate,
@@ -50,12 +53,15 @@ class Wanted:
     """:ivar gpus, functions: numbers of whole GPUs and of network functions
     :ivar slices: profiles, one for each slice of a GPU: ``1g.10gb``
     :ivar devices: further devices by their ids
+    :ivar cores: cores for itself, by the affinity; 0 for no binding
     """
 
     gpus: int = 0
     functions: int = 0
     slices: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
+    cores: int = 0
+    affinity: Affinity = Affinity.CPUMEM
 
 
 def runtime(command: Sequence[str]) -> str:
@@ -64,13 +70,15 @@ def runtime(command: Sequence[str]) -> str:
     return name if name in TRANSLATIONS else "process"
 
 
-def translated(command: Sequence[str], grants: Sequence[Grant], group: str) -> tuple[list[str], Mapping[str, str]]:
+def translated(command: Sequence[str], grants: Sequence[Grant], group: str, binding: Binding = NO_BINDING
+               ) -> tuple[list[str], Mapping[str, str]]:
     """Return a command that has the devices, and variables for its environment. Pure.
 
     :param group: control group below which a container tool is to make its own
+    :param binding: cores and memory nodes of a container; other commands inherit those of this process
     :raises SpecError: the command cannot be given devices
     """
-    return TRANSLATIONS.get(runtime(command), process.translate)(command, grants, group)
+    return TRANSLATIONS.get(runtime(command), process.translate)(command, grants, group, binding)
 
 
 def chosen(inventory: Inventory, host: Host, held: Collection[str], wanted: Wanted) -> tuple[str, ...]:
@@ -99,9 +107,12 @@ class Runner:
     """Run commands with devices. For root.
 
     :param allocator: whose records the store has
+    :param taken: tells which cores the engines' containers have for themselves
     """
 
-    def __init__(self, store: AllocationStore, allocator: DeviceAllocator, host: Host) -> None:
+    def __init__(self, store: AllocationStore, allocator: DeviceAllocator, host: Host,
+                 taken: Callable[[], frozenset[int]] = frozenset) -> None:
+        self._taken = taken
         self._store = store
         self._allocator = allocator
         self._host = host
@@ -122,26 +133,34 @@ class Runner:
         try:
             group.enter()
             _raise_limits(grants)
-            words, environment = translated(command, grants, group.path)
+            words, environment = translated(command, grants, group.path, self._bound(wanted, grants))
             return _supervised(words, environment)
         finally:
             group.end()
             for complaint in self._allocator.release(consumer):
                 LOG.error("%s", complaint)
 
+    def _bound(self, wanted: Wanted, grants: Iterable[Grant]) -> Binding:
+        """Bind this process, and thus what it starts, to cores and memory nodes near its devices that no other has.
+
+        :raises UnsupportedOnHost: the host has not enough free cores where the affinity needs them
+        """
+        if not wanted.cores:
+            return NO_BINDING
+        near = tuple(grant.device.numa_node for grant in grants if grant.device.numa_node is not None)
+        allowed = os.sched_getaffinity(0) - id_list(self._host.text("/sys/devices/system/cpu/isolated"))
+        with FileLock(self._store.directory / corebinding.LOCK, corebinding.TIMEOUT).held(EngineBusy):
+            binding = affinity.place(topology.read(self._host), allowed, self._taken() | rungroup.cores(),
+                                     affinity.Request(wanted.affinity, wanted.cores, None, near))
+            if binding.cores:
+                os.sched_setaffinity(0, binding.cores)
+        memorypolicy.bind(binding.nodes)
+        return binding
+
     def recover(self) -> None:
-        """Release what killed runs have left, and remove their groups."""
-        before = self._names()
+        """Release what killed runs have left."""
         for complaint in self._allocator.reconciler.reconcile_runs():
             LOG.warning("%s", complaint)
-        for name in before - self._names():
-            with contextlib.suppress(OSError):  # that run ended by itself, and removes it at this moment
-                rungroup.remove(name)
-
-    def _names(self) -> frozenset[str]:
-        """Return the names of the groups of all runs that have devices."""
-        return frozenset(record.consumer.uuid for record in self._store.records().values()
-                         if record.consumer.driver == rungroup.DRIVER)
 
     def _acquired(self, wanted: Wanted, consumer: Consumer) -> tuple[Grant, ...]:
         """Choose and acquire free devices; once more if another consumer takes one meanwhile."""

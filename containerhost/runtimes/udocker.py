@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 
 from containerhost.errors import SpecError
 from containerhost.grants import Grant
+from containerhost.placement.affinity import Binding
 from containerhost.runtimes import process
 
 
-def translate(command: Sequence[str], grants: Sequence[Grant], group: str) -> tuple[list[str], Mapping[str, str]]:
+def translate(command: Sequence[str], grants: Sequence[Grant], group: str, binding: Binding
+              ) -> tuple[list[str], Mapping[str, str]]:
     """Return the command with nodes and variables behind its word ``run``.
 
     :raises SpecError: the command is not ``udocker run``

@@ -17,7 +17,8 @@ from containerhost.allocation.choice import Request
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.scan import HostView
 from containerhost.privileged import Privileged
-from containerhost.process import rungroup
+from containerhost.process import processes, rungroup
+from containerhost.process.rungroup import RunGroup
 from containerhost.runtimes.run import Runner, Wanted
 from containerhost.sysfs import Host
 from tests.fakehost import description, tree
@@ -100,7 +101,7 @@ class RunTest(testtools.TestCase):
     def test_what_a_command_leaves_running_ends_with_it(self) -> None:
         status, said = self.ended(self.started(1, "setsid sleep 1001 & echo $!"))
         self.assertEqual(0, status, said)
-        self.assertFalse(Path(f"/proc/{said.split()[0]}").exists())
+        self.assertFalse(processes.runs(int(said.split()[0])))
         self.assertEqual({}, self.store.records())
 
     def test_signals_reach_the_command(self) -> None:
@@ -143,3 +144,29 @@ class RunTest(testtools.TestCase):
         self.assertEqual({0, 1}, done.keys())
         self.assertRegex(done[1], "this host has 0 GPUs|holds 0000:af:00.0")
         self.assertEqual({min(GPUS)}, self.store.records().keys())
+
+
+class BindingTest(testtools.TestCase):
+    def test_cores_of_a_run_are_those_that_its_processes_are_bound_to(self) -> None:
+        # Containers of other tests may have all cores meanwhile.
+        self.useFixture(fixtures.MonkeyPatch("containerhost.process.rungroup.TOP", "/containerhost-run-test"))
+        group, core = RunGroup("of-a-test"), min(os.sched_getaffinity(0))
+        group.enter()
+        try:
+            self.assertEqual(frozenset(), rungroup.cores())
+            bound = subprocess.Popen(["taskset", "--cpu-list", str(core), "sleep", "1001"])
+            await_that(lambda: rungroup.cores() == {core}, "its core is known")
+        finally:
+            group.end()
+        self.assertEqual(-signal.SIGTERM, bound.wait())
+        self.assertEqual(frozenset(), rungroup.cores())
+
+    def test_memory_comes_from_the_nodes(self) -> None:
+        script = "from containerhost.process import memorypolicy; memorypolicy.bind([0]); print(open({!r}).read())"
+        done = subprocess.run([sys.executable, "-c", script.format("/proc/self/numa_maps")], cwd=ROOT, check=True,
+                              capture_output=True, text=True, timeout=TIMEOUT)
+        self.assertIn(" bind:0 ", done.stdout)
+        script = "from containerhost.process import memorypolicy; memorypolicy.bind([63])"
+        failed = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False, capture_output=True, text=True,
+                                timeout=TIMEOUT)
+        self.assertIn("memory cannot be bound to NUMA nodes 63: Invalid argument", failed.stderr)

@@ -2,13 +2,18 @@
 """Devices are translated for each runtime; what cannot have them is refused before anything changes."""
 
 import dataclasses
+from pathlib import Path
 from unittest import mock
 
+import fixtures
 import testtools
 
+from containerhost import topology
+from containerhost.allocation.store import AllocationStore
 from containerhost.devices.scan import HostView, Inventory, scan
-from containerhost.errors import DeviceNotFound, NoPlacement, SpecError
+from containerhost.errors import DeviceNotFound, NoPlacement, SpecError, UnsupportedOnHost
 from containerhost.grants import GrantOptions
+from containerhost.placement.affinity import Affinity, Binding
 from containerhost.runtimes import run
 from containerhost.runtimes.run import Wanted
 from containerhost.vendors import make_grant
@@ -46,6 +51,11 @@ class TranslationTest(testtools.TestCase):
         self.assertNotIn("--device=/dev/nvidia1", words)
         self.assertNotIn("--network=host", self.words("podman", "run", "--network", "none", "image")[0])
 
+    def test_podman_binds_cores_and_memory(self) -> None:
+        words, _ = run.translated(("podman", "run", "image"), [self.gpu], GROUP,
+                                  Binding(frozenset({1, 0}), frozenset({0})))
+        self.assertLessEqual({"--cpuset-cpus=0,1", "--cpuset-mems=0"}, set(words))
+
     def test_podman_that_does_not_wait_is_refused(self) -> None:
         for command in (("podman", "run", "-d", "image"), ("podman", "run", "--detach", "image"), ("podman", "ps")):
             self.assertRaises(SpecError, self.words, *command)
@@ -71,6 +81,42 @@ class TranslationTest(testtools.TestCase):
         runner = run.Runner(store, allocator, shared("small"))
         self.assertRaises(SpecError, runner.run, ("podman", "ps"), Wanted(1))
         allocator.acquire.assert_not_called()
+
+
+class BindingTest(testtools.TestCase):
+    """:ivar bound: what this process was bound to"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host, self.bound = shared("small"), dict[str, object]()
+        every = topology.read(self.host).cpus
+        self.useFixture(fixtures.MonkeyPatch("os.sched_getaffinity", lambda pid: set(every)))
+        self.useFixture(fixtures.MonkeyPatch("os.sched_setaffinity",
+                                             lambda pid, cores: self.bound.update(cores=cores)))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.process.memorypolicy.bind",
+                                             lambda nodes: self.bound.update(nodes=nodes)))
+        self.store = AllocationStore(Path(self.useFixture(fixtures.TempDir()).path))
+        self.grants = [make_grant(scan(self.host).get(OTHER), GrantOptions())]
+
+    def bind(self, wanted: Wanted, taken: frozenset[int] = frozenset()) -> Binding:
+        runner = run.Runner(self.store, mock.Mock(), self.host, lambda: taken)
+        return runner._bound(wanted, self.grants)
+
+    def test_cores_and_memory_are_near_the_devices(self) -> None:
+        binding = self.bind(Wanted(1, cores=4))
+        self.assertEqual({"cores": binding.cores, "nodes": {1}}, self.bound)
+        self.assertEqual(4, len(binding.cores))
+        self.assertLessEqual(binding.cores, topology.read(self.host).nodes[1].cpus)
+        other = self.bind(Wanted(1, cores=4), binding.cores)
+        self.assertEqual(set(), binding.cores & other.cores)
+
+    def test_cores_without_memory(self) -> None:
+        self.bind(Wanted(1, cores=2, affinity=Affinity.CPU))
+        self.assertEqual(frozenset(), self.bound["nodes"])
+
+    def test_too_many_cores_are_refused(self) -> None:
+        self.assertRaises(UnsupportedOnHost, self.bind, Wanted(1, cores=1000))
+        self.assertEqual({}, self.bound)
 
 
 class ChoiceTest(testtools.TestCase):
