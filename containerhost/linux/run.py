@@ -33,7 +33,7 @@ PACKAGES = {
     "partx": "util-linux (util-linux-core)",
     "prlimit": "util-linux (util-linux-core)",
     "qemu-img": "qemu-utils (qemu-img)", "rbd": "ceph-common", "rdma": "iproute2 (iproute)", "resize2fs": "e2fsprogs",
-    "runc": "runc, or Docker's containerd.io", "sfdisk": "fdisk (util-linux)",
+    "runc": "runc, or Docker's containerd.io", "setpriv": "util-linux", "sfdisk": "fdisk (util-linux)",
     "sqfs2tar": "squashfs-tools-ng", "ssh": "openssh-client (openssh-clients)", "sudo": "sudo", "tar": "tar",
     "tc": "iproute2 (iproute-tc)",
     "unshare": "util-linux (util-linux-core)", "unsquashfs": "squashfs-tools", "xfs_growfs": "xfsprogs",

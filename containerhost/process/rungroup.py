@@ -27,6 +27,7 @@ LEAF = "command"
 TERM_TIMEOUT = 10.0  # s for what a command left running to end by itself
 KILL_TIMEOUT = 10.0  # s
 POLL_INTERVAL = 0.1  # s
+_SUPERVISOR = re.compile(r"([0-9]+)-([0-9]+)-([0-9]+-[0-9]+)")
 
 
 def supervisor() -> str:
@@ -42,8 +43,9 @@ def has_ended(supervisor: str, name: str) -> bool:
     :param supervisor: of :func:`supervisor`, in this boot
     :param name: of its group
     """
-    pid, start, spaces = supervisor.split("-", 2)
-    return spaces == _namespaces() and not Process(int(pid), int(start)).lives and not members(name)
+    found = _SUPERVISOR.fullmatch(supervisor)
+    return (found is not None and found[3] == _namespaces() and not Process(int(found[1]), int(found[2])).lives
+            and not members(name))
 
 
 def members(name: str) -> tuple[int, ...]:
@@ -103,8 +105,9 @@ class RunGroup:
             wait_while(functools.partial(_signalled, self._name, number), timeout, POLL_INTERVAL)
         if left := members(self._name):
             raise HostActionFailed(f"processes {', '.join(map(str, left))} of {self.path} do not end")
-        write_attribute(f"{self._hierarchy}{self._former}/cgroup.procs", str(os.getpid()))
-        wait_until(functools.partial(remove, self._name), KILL_TIMEOUT, POLL_INTERVAL)
+        with contextlib.suppress(OSError):  # where the former group is gone, this one stays, empty
+            write_attribute(f"{self._hierarchy}{self._former}/cgroup.procs", str(os.getpid()))
+            wait_until(functools.partial(remove, self._name), KILL_TIMEOUT, POLL_INTERVAL)
 
 
 def remove(name: str) -> bool:

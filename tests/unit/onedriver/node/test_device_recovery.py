@@ -101,7 +101,9 @@ class DeviceRecoveryTest(DeviceRecoveryCase):
 
     def test_devices_of_killed_run_are_freed_when_it_has_ended(self) -> None:
         ended = Consumer(rungroup.DRIVER, "process", rungroup.supervisor().replace("-", "-1", 1), "1")
-        for run, freed in ((dataclasses.replace(ended, container=rungroup.supervisor()), False), (ended, True)):
+        alive, unknown = (dataclasses.replace(ended, container=text) for text in (rungroup.supervisor(), "unknown"))
+        elsewhere = dataclasses.replace(ended, container=f"{ended.container}1")  # another namespace
+        for run, freed in ((alive, False), (unknown, False), (elsewhere, False), (ended, True)):
             self.left(State.ATTACHED, run)
             self.recovery.recover(self.present)
             self.assertEqual(freed, self.store.records() == {}, run)
