@@ -24,7 +24,7 @@ from lxdone.conf import DRIVER, Options
 from lxdone.disk import diskformat, filesystems
 from lxdone.disk.images import Images
 from lxdone.disk.qcow2 import Origin
-from lxdone.root import root_files
+from lxdone.root import root_files, root_state
 from lxdone.root.root_images import RootImages
 from lxdone.root.root_writeback import RootWriteback
 from onedriver import graphics
@@ -307,7 +307,7 @@ class Vmm(BaseVmm):
         if snapshot not in self._snapshots.names(name):
             raise BadInput(f"container {name} has no snapshot {snapshot}")
         view = self._allocator.view()
-        self._all_requests(call.vm, view)  # without one of its devices it could not start again
+        self._require_startable(call.vm, view)
         self._writeback.begin(self._contexts.home(name), call.vm, self._root_file(call.vm))
         with Rollback(f"revert of {name} to {snapshot}") as undo:
             undo.on_error("let it run", self._run_again, call.vm, spec, view)
@@ -365,11 +365,11 @@ class Vmm(BaseVmm):
     def _boot(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
         home, file = self._contexts.home(spec.name), self._root_file(vm)
         self._writeback.require_whole(home, vm, file)
-        self._writeback.end(home)
-        self._disks.recover_all(vm.id)
         requests = self._requests(vm, vm.pcis, view)
+        self._disks.recover_all(vm.id)
         with Rollback(f"boot of VM {vm.id}") as undo:
             undo.on_error("remove the container", self.remove, vm.id)
+            self._writeback.announce(home, vm, file)
             grants = self._acquire(vm, requests, view)
             directory = self._write_context(vm, None)
             parts: tuple[Part, ...] = (*translate.nics(vm), *grants, *self._shared_memory(vm))
@@ -472,7 +472,8 @@ class Vmm(BaseVmm):
         complain(self._allocator.release(self._consumer(vm_id), view))
         self._memories.leave(self._consumer(vm_id))
         self._writeback.discard(name)
-        self._writeback.end(self._contexts.home(name))
-        self._contexts.remove(name)
         clear(vm_id)
+        self._contexts.clear(name, but=root_state.FILE)
+        self._writeback.end(self._contexts.home(name))  # last: what a killed removal leaves is found by this record
+        self._contexts.remove(name)
         self._root_images.release(state.labels.get(translate.IMAGE_LABEL) if state else None, self._engine.containers)

@@ -186,7 +186,7 @@ class Vmm(BaseVmm):
             raise BadInput(f"container {own} has no snapshot {snapshot}")
         spec = self._spec(call.vm)
         view = self._allocator.view()
-        self._requests(call.vm, call.vm.pcis, view)  # without one of its devices it could not start again
+        self._require_startable(call.vm, view)
         # Made anew with all it may have, it gets at its start what it is to have then.
         parts: tuple[Part, ...] = (*self._nics.parts(call.vm), *self._held(call.vm, view))
         self._delete_aside(own)  # of an earlier revert that was killed

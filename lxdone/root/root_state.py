@@ -36,7 +36,7 @@ class RootState:
     :ivar persistent: it is to stay what it is, whatever was written
     :ivar image: of Ceph, that it is instead of a file
     :ivar user: of Ceph
-    :ivar stamp: of the disk as the root was made of it, or written to it
+    :ivar stamp: of the disk as the root was made of it, or written to it; empty until its container first starts
     :ivar coming: of a disk that is about to take its place
     :ivar unsaved: the root is newer than the disk
     :ivar store: identity of the datastore; None in records of earlier releases

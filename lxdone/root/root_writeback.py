@@ -70,6 +70,21 @@ class RootWriteback:
                 raise NotSupported(f"disk {file} is a persistent image that {reason}: what the VM wrote could not be "
                                    "kept; give the disk the image's own size")
 
+    @staticmethod
+    def announce(home: Path, vm: Vm, file: Path) -> None:
+        """Record the disk that a container is about to be made of: the record is how the remains of a killed boot are
+        found after OpenNebula deleted the VM. It replaces the record of an earlier container.
+
+        :param home: the VM's directory on the node
+        """
+        home.mkdir(parents=True, exist_ok=True)
+        before = root_state.read(home)
+        if before and before.unsaved:
+            root_state.unmark(before)
+        wanted, root = root_files.of(vm, file), translate.root(vm)
+        root_state.write(home, RootState(str(file), root.size or 0, root.save, wanted.image, wanted.user, stamp="",
+                                         unsaved=False, store=root_state.store_of(file.parent)))
+
     def begin(self, home: Path, vm: Vm, file: Path) -> None:
         """Record that the container is about to run, so that its root becomes newer than the disk.
 
@@ -124,7 +139,8 @@ class RootWriteback:
 
         :raises DriverError: the record cannot be read
         """
-        return root_state.read(home) is not None
+        record = root_state.read(home)
+        return record is not None and bool(record.stamp)
 
     @staticmethod
     def is_unsaved(home: Path) -> bool:

@@ -77,6 +77,13 @@ class Contexts:
     def remove(self, name: str) -> None:
         remove(self.home(name))
 
+    def clear(self, name: str, but: str) -> None:
+        """Remove everything from the VM's own directory but one file. Idempotent."""
+        home = self.home(name)
+        for entry in home.iterdir() if home.is_dir() else ():
+            if entry.name != but:
+                remove(entry)
+
 
 def remove(path: Path) -> None:
     """Remove a directory or a file. Idempotent."""

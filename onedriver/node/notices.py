@@ -8,18 +8,21 @@ its next start, but the host writes no file into it.
 
 import contextlib
 import dataclasses
+import logging
 from collections.abc import Iterator, Sequence
 
 from containerhost.elastic import claim, gpuclaim
 from containerhost.engines import Containers, Status
-from containerhost.errors import EngineNotFound
+from containerhost.errors import EngineError, EngineNotFound
 from containerhost.grants import Grant
 from containerhost.inside import resources
 from containerhost.inside.guestfiles import GuestFiles
-from containerhost.inside.guestnotice import GuestNotice
+from containerhost.inside.guestnotice import NOT_TOLD, GuestNotice
 from containerhost.privileged import Privileged
 from containerhost.rollback import Rollback
 from containerhost.spec import ContainerSpec
+
+LOG = logging.getLogger(__name__)
 
 
 class ResourceNotices:
@@ -48,8 +51,13 @@ class ResourceNotices:
         return spec if before is None and not is_elastic(spec) else with_label(spec, sized(spec, before))
 
     def tell(self, own: str) -> None:
-        """Write its document into a container, if it runs. One whose files cannot be written goes on without."""
-        state = self._engine.container(own)
+        """Write its document into a container, if it runs. Failures are logged: the change itself was made, so the
+        action succeeds without the notice."""
+        try:
+            state = self._engine.container(own)
+        except EngineError as error:
+            LOG.warning(NOT_TOLD, own, error)
+            return
         if state.status is Status.RUNNING and resources.LABEL in state.labels:
             self._notice.notify(own, state.labels[resources.LABEL])
 

@@ -100,8 +100,10 @@ class BaseVmm(abc.ABC):
 
     def _stop_and_start(self, call: Call, *, force: bool) -> None:
         own, spec = self._existing(call).name, self._spec(call.vm)
-        self._stop(own, force=force)
         view = self._allocator.view()
+        if not force:  # a reset may mend its devices
+            self._require_startable(call.vm, view)
+        self._stop(own, force=force)
         if force:
             complain(self._allocator.repair.reset_devices(self._consumer(call.vm_id), view))
         self._restart(call.vm, spec, view)
@@ -318,6 +320,17 @@ class BaseVmm(abc.ABC):
         if claim is not None:
             requests = self._allocator.leave_out(requests, consumer, claim.least, view)
         return self._acquire(vm, requests, view)
+
+    def _require_startable(self, vm: Vm, view: HostView) -> None:
+        """Refuse to stop a container that could not start again, because one of its devices is gone or unhealthy.
+
+        :raises DeviceNotFound, DeviceUnhealthy: nothing was changed
+        """
+        consumer, claim, requests = self._consumer(vm.id), limits.elastic_gpus(vm, ()), self._all_requests(vm, view)
+        if claim is not None:
+            self._allocator.require_gpus(requests, consumer, claim.least, view)
+        elif requests:
+            self._allocator.preview(requests, consumer, view)
 
     def _alone(self, vm: Vm) -> AbstractContextManager[object]:
         """Keep the elastic service from changing the devices of a VM that may lose some."""

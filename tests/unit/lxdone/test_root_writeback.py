@@ -3,6 +3,7 @@
 
 import dataclasses
 import os
+import shutil
 from pathlib import Path
 from unittest import mock
 
@@ -72,6 +73,21 @@ class RootWritebackTest(testtools.TestCase):
         root_state.write(self.home, dataclasses.replace(record, image="one/one-7-1-0"))
         self.assertRaises(NotSupported, self.writeback.copy, "one-1", self.home, target)
         self.assertFalse(target.exists())
+
+    def test_what_a_killed_boot_left_of_a_deleted_vm_is_found(self) -> None:
+        self.writeback.announce(self.home, self.vm, self.file)
+        self.assertFalse(self.writeback.is_begun(self.home))  # LXD alone says whether there is a container
+        self.assertFalse(self.writeback.is_current(self.home, self.vm, self.file))  # it is made anew
+        self.writeback.require_whole(self.home, starting(2), self.file)
+        self.assertFalse(self.writeback.is_over(self.home) or self.writeback.is_ended(self.home))
+        shutil.rmtree(self.directory)
+        self.assertTrue(self.writeback.is_over(self.home) and self.writeback.is_ended(self.home))
+
+    def test_boot_that_replaces_what_the_vm_wrote_removes_its_mark(self) -> None:
+        self.writeback.begin(self.home, self.vm, self.file)
+        self.assertTrue((self.directory / root_state.RUNNING).exists())
+        self.writeback.announce(self.home, self.vm, self.file)
+        self.assertFalse((self.directory / root_state.RUNNING).exists() or self.writeback.is_unsaved(self.home))
 
     def test_where_both_were_written_nothing_is_chosen(self) -> None:
         self.writeback.begin(self.home, self.vm, self.file)

@@ -11,7 +11,7 @@ import testtools
 import lxdone.conf
 import lxdone.vmm
 from containerhost.engines import ContainerState, Status
-from containerhost.errors import EngineError, EngineNotFound
+from containerhost.errors import DeviceNotFound, DeviceUnhealthy, EngineError, EngineNotFound
 from containerhost.sysfs import Host
 from lxdone import lcm_states
 from onedriver.actions import Call
@@ -58,6 +58,16 @@ class RevertTest(VmmCase):
         self.parts.snapshots.restore.side_effect = EngineError("no room")
         self.assertRaises(EngineError, self.vmm.snapshot_revert, call)
         self.assertEqual(2, self.parts.engine.start.call_count)
+
+    def test_container_with_unhealthy_device_is_not_stopped_to_start_it_again(self) -> None:
+        self.known(Status.RUNNING)
+        self.useFixture(fixtures.MockPatchObject(lxdone.vmm.Vmm, "_all_requests", return_value=("a GPU",)))
+        self.parts.snapshots.names.return_value = ("snap-0",)
+        self.parts.allocator.preview.side_effect = DeviceUnhealthy("it fell off the bus")
+        for action in (self.vmm.snapshot_revert, self.vmm.reboot):
+            call = Call("", {"snapshot": "snap-0"}, self.vm.id, "host", self.vm)
+            self.assertRaises(DeviceUnhealthy, action, call)
+        self.parts.engine.stop.assert_not_called()
 
 
 class ReplacementTest(VmmCase):
@@ -119,6 +129,32 @@ class NicLimitsTest(VmmCase):
 
 
 class DeletionTest(VmmCase):
+    def test_boot_records_its_disk_before_it_makes_anything(self) -> None:
+        self.parts.engine.container.side_effect = EngineNotFound("one-1")
+        self.parts.writeback.announce.side_effect = KeyboardInterrupt  # killed just then
+        call = Call("deploy", {}, self.vm.id, "host", self.vm._replace(lcm_state=2))
+        self.assertRaises(KeyboardInterrupt, self.vmm.deploy, call)
+        for made in (self.parts.allocator.acquire, self.parts.contexts.write, self.parts.engine.create):
+            made.assert_not_called()
+
+    def test_refused_boot_keeps_the_record_of_the_killed_one_before(self) -> None:
+        self.parts.engine.container.side_effect = EngineNotFound("one-1")
+        self.useFixture(fixtures.MockPatchObject(lxdone.vmm.Vmm, "_requests", side_effect=DeviceNotFound("a GPU")))
+        call = Call("deploy", {}, self.vm.id, "host", self.vm._replace(lcm_state=2))
+        self.assertRaises(DeviceNotFound, self.vmm.deploy, call)
+        self.parts.writeback.end.assert_not_called()
+        self.parts.writeback.announce.assert_not_called()
+
+    def test_record_outlasts_everything_else_that_a_removal_removes(self) -> None:
+        calls: list[str] = []
+        for part, name in (("engine", "delete"), ("allocator", "release"), ("disks", "release_all"),
+                           ("contexts", "clear"), ("writeback", "end"), ("contexts", "remove")):
+            getattr(getattr(self.parts, part), name).side_effect = lambda *args, name=name, **more: calls.append(name)
+        self.parts.allocator.release.side_effect = lambda *args: calls.append("release") or ()
+        self.parts.engine.container.side_effect = EngineNotFound("one-1")
+        self.vmm.remove(self.vm.id)
+        self.assertEqual(["delete", "release", "release_all", "clear", "end", "remove"], calls)
+
     def test_boot_of_a_vm_that_is_deleted_meanwhile_leaves_no_container(self) -> None:
         self.parts.engine.container.side_effect = EngineNotFound("one-1")
         self.parts.disks.provide.return_value = self.parts.disks.parts.return_value = ()

@@ -17,7 +17,7 @@ from containerhost.devices.scan import scan
 from containerhost.engines import ContainerState, Status
 from containerhost.engines.docker import config
 from containerhost.engines.docker.record import Netdev
-from containerhost.errors import EngineError
+from containerhost.errors import DeviceUnhealthy, EngineError
 from containerhost.spec import IpConfig
 from containerhost.sysfs import Host
 from onedock.vmm import with_addresses
@@ -59,22 +59,36 @@ class DeviceAddressesTest(testtools.TestCase):
 
 
 class RevertTest(testtools.TestCase):
-    def test_vm_that_an_interrupted_revert_left_off_runs_when_it_is_repeated(self) -> None:
+    def setUp(self) -> None:
+        super().setUp()
         base = Path(self.useFixture(fixtures.TempDir()).path)
-        vm = machine()._replace(nics=(), pcis=())
-        parts = SimpleNamespace(**{name: mock.MagicMock() for name in (
+        self.vm = machine()._replace(nics=(), pcis=())
+        self.parts = SimpleNamespace(**{name: mock.MagicMock() for name in (
             "engine", "allocator", "root_images", "snapshots", "commands", "guests", "nics")})
-        engine, own = parts.engine, f"one-{vm.id}"
-        engine.container.return_value = ContainerState(own, Status.STOPPED, labels={LABEL: str(vm.id)})
-        engine.wait_started.return_value = None
-        parts.snapshots.images.return_value = {"snap-0": "image"}
-        parts.nics.parts.return_value = parts.nics.provide.return_value = ()
-        parts.allocator.acquire.return_value = ()
-        call = Call("snapshot_revert", {"snapshot": "snap-0"}, vm.id, "host", vm)
-        vmm = onedock.vmm.Vmm(onedock.conf.Options(state=str(base), owners=str(base / "owners")), **vars(parts),
-                              host=Host(base))
-        vmm.snapshot_revert(call)
-        engine.start.assert_called_once_with(own)
-        engine.create.side_effect = EngineError("no room")
-        self.assertRaises(EngineError, vmm.snapshot_revert, call)
-        self.assertEqual(2, engine.start.call_count)
+        self.own = f"one-{self.vm.id}"
+        self.known(Status.STOPPED)
+        self.parts.engine.wait_started.return_value = None
+        self.parts.snapshots.images.return_value = {"snap-0": "image"}
+        self.parts.nics.parts.return_value = self.parts.nics.provide.return_value = ()
+        self.parts.allocator.acquire.return_value = ()
+        self.call = Call("snapshot_revert", {"snapshot": "snap-0"}, self.vm.id, "host", self.vm)
+        self.vmm = onedock.vmm.Vmm(onedock.conf.Options(state=str(base), owners=str(base / "owners")),
+                                   **vars(self.parts), host=Host(base))
+
+    def known(self, status: Status) -> None:
+        self.parts.engine.container.return_value = ContainerState(self.own, status, labels={LABEL: str(self.vm.id)})
+
+    def test_vm_that_an_interrupted_revert_left_off_runs_when_it_is_repeated(self) -> None:
+        self.vmm.snapshot_revert(self.call)
+        self.parts.engine.start.assert_called_once_with(self.own)
+        self.parts.engine.create.side_effect = EngineError("no room")
+        self.assertRaises(EngineError, self.vmm.snapshot_revert, self.call)
+        self.assertEqual(2, self.parts.engine.start.call_count)
+
+    def test_container_with_unhealthy_device_is_not_stopped_to_start_it_again(self) -> None:
+        self.known(Status.RUNNING)
+        self.useFixture(fixtures.MockPatchObject(onedock.vmm.Vmm, "_all_requests", return_value=("a GPU",)))
+        self.parts.allocator.preview.side_effect = DeviceUnhealthy("it fell off the bus")
+        for action in (self.vmm.snapshot_revert, self.vmm.reboot):
+            self.assertRaises(DeviceUnhealthy, action, self.call)
+        self.parts.engine.stop.assert_not_called()
