@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines in memory whose containers have content, and a plan of what happens to the processes that use them."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from containerhost import errors
+from containerhost.engines import ContainerState, Status
+from containerhost.spec import ContainerSpec, Part
+from tests.unit.nova import fakes
+from tests.unit.nova.fakes import Killed
+
+FAULTS = ("killed", "fails", "times out", "unavailable")
+CHANGES = ("create", "start", "stop", "freeze", "unfreeze", "delete", "attach", "detach", "rename", "update_devices",
+           "reconfigure", "relabel", "set_limits")
+LABEL = "one.vm"
+
+
+class Process:
+    """The process that runs, which may be killed before each of its steps.
+
+    :ivar plan: what happens at which of its steps; ``unavailable`` lasts until the process ends
+    """
+
+    def __init__(self) -> None:
+        self.plan: dict[int, str] = {}
+        self.begin(())
+
+    def begin(self, plan: Iterable[tuple[int, str]]) -> None:
+        self.plan, self._number = dict(plan), 0
+        self._alive, self._away = True, False
+        self.met: list[str] = []
+
+    def step(self, what: str = "host") -> str | None:
+        """Pass one step.
+
+        :param what: ``engine`` for a request to the engine, which alone can fail
+        :returns: how the request fails
+        """
+        if not self._alive:
+            raise Killed
+        fault = self.plan.get(self._number)
+        self._number += 1
+        if fault == "killed":
+            self._alive = False
+            self.met.append(fault)
+            raise Killed
+        if what != "engine":
+            return None
+        self._away |= fault == "unavailable"
+        fault = "unavailable" if self._away else fault
+        if fault:
+            self.met.append(fault)
+        return fault
+
+
+class Engine(fakes.FakeEngine):
+    """:ivar content: of each container: which of the VM's writes it has
+    :ivar images: content of each image
+    """
+
+    def __init__(self, process: Process) -> None:
+        super().__init__()
+        self._process = process
+        self._late = False
+        self.content: dict[str, int] = {}
+        self.images: dict[str, int] = {}
+        for name in CHANGES:
+            setattr(self, name, functools.partial(self._changed, getattr(self, name)))
+
+    def _changed(self, action: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        """Make a change; of one that timed out the caller does not learn that it was made."""
+        self._late = False
+        result = action(*args, **more)
+        if self._late:
+            raise errors.EngineTimeout(f"{action.__name__}: no answer within the time limit")
+        return result
+
+    def _called(self, method: str, name: str | None = None) -> None:
+        fault = self._process.step("engine")
+        if fault == "fails":
+            raise errors.EngineError(f"{method}: the engine failed")
+        if fault == "unavailable":
+            raise errors.EngineUnavailable(f"{method}: the daemon is away")
+        self._late = fault == "times out"
+        if self._late and method not in (*CHANGES, "kill"):
+            raise errors.EngineTimeout(f"{method}: no answer within the time limit")
+        self.asked.clear()
+        super()._called(method, name)
+
+    def exists(self, name: str) -> bool:
+        self._called("exists")
+        return name in self.specs
+
+    def create(self, spec: ContainerSpec, more: Mapping[str, Any] | None = None) -> None:
+        if spec.image not in self.images:
+            raise errors.EngineNotFound(f"create: there is no image {spec.image}")
+        super().create(spec)
+        self.content[spec.name] = self.images[spec.image]
+
+    def start(self, name: str) -> None:
+        super().start(name)
+        assert self.statuses[name] is not Status.FROZEN, f"{name} is frozen, and cannot be started"
+
+    def freeze(self, name: str) -> None:
+        if self.statuses.get(name, Status.RUNNING) is not Status.RUNNING:
+            raise errors.EngineConflict(f"freeze: {name} does not run")
+        super().freeze(name)
+
+    def unfreeze(self, name: str) -> None:
+        if self.statuses.get(name, Status.FROZEN) is not Status.FROZEN:
+            raise errors.EngineConflict(f"unfreeze: {name} is not frozen")
+        super().unfreeze(name)
+
+    def delete(self, name: str) -> None:
+        super().delete(name)
+        self.content.pop(name, None)
+
+    def rename(self, name: str, new: str) -> None:
+        if new in self.specs:
+            raise errors.EngineConflict(f"rename: {new} exists")
+        super().rename(name, new)
+        self.specs[new] = dataclasses.replace(self.specs[new], name=new)
+        self.content[new] = self.content.pop(name)
+
+    def attach(self, name: str, part: Part) -> None:
+        present = self.specs[name].parts if name in self.specs else ()
+        if part in present:
+            self._called("attach", name)
+        else:
+            super().attach(name, part)
+
+    def measured(self) -> tuple[tuple[ContainerState, Any], ...]:
+        return tuple((state, self.metrics(state.name)) for state in self.containers())
+
+    def of_vm(self, vm_id: int) -> Iterator[str]:
+        """Yield the containers of a VM."""
+        return (name for name, spec in self.specs.items() if spec.labels.get(LABEL) == str(vm_id))
+
+
+class LxdSnapshots:
+    """Snapshots of an engine's containers, which go with them. They have the configuration of their time."""
+
+    def __init__(self, engine: Engine, taken: dict[tuple[str, str], tuple[int, ContainerSpec]]) -> None:
+        self._engine = engine
+        self._taken = taken
+
+    def names(self, container: str) -> tuple[str, ...]:
+        self._engine._called("snapshots", container)
+        return tuple(sorted(name for owner, name in self._taken if owner == container))
+
+    def create(self, container: str, name: str) -> None:
+        self._engine._called("create_snapshot", container)
+        self._taken[container, name] = self._engine.content[container], self._engine.specs[container]
+
+    def restore(self, container: str, name: str) -> None:
+        self._engine._called("restore_snapshot", container)
+        assert self._engine.statuses[container] is Status.STOPPED, f"{container} is reverted while it runs"
+        self._engine.content[container], self._engine.specs[container] = self._taken[container, name]
+
+    def delete(self, container: str, name: str) -> None:
+        self._engine._called("delete_snapshot", container)
+        self._taken.pop((container, name), None)
+
+
+class DockerEngine(Engine):
+    """:ivar tags: names of images: their ids"""
+
+    name = "docker"
+
+    def __init__(self, process: Process) -> None:
+        super().__init__(process)
+        self.tags: dict[str, str] = {}
+
+    def has_record(self, name: str) -> bool:
+        return name in self.specs
+
+    def wait_started(self, name: str, timeout: float) -> int | None:
+        self._called("wait_started", name)
+        return None
+
+    def root_ids(self, name: str = "") -> tuple[int, int]:
+        return super().root_ids(name) if name in self.specs else fakes.os.getuid(), fakes.os.getgid()
+
+    def purge(self) -> None:
+        """Forget images that nothing names."""
+        used = {spec.image for spec in self.specs.values()} | set(self.tags.values())
+        for image in self.images.keys() - used:
+            del self.images[image]
+
+
+def image_id(content: int, vm_id: int = 0) -> str:
+    return f"sha256:{content:032x}{vm_id:032x}"
+
+
+class DockerImages:
+    """Docker's images, in memory: the id tells whose content they are, and which."""
+
+    def __init__(self, engine: DockerEngine) -> None:
+        self._engine = engine
+
+    def has(self, image: str) -> bool:
+        self._engine._called("image")
+        return image in self._engine.images
+
+    def architecture(self, image: str) -> str:
+        self._engine._called("image")
+        return ""
+
+    def load(self, archive: Any, name: str, image: str) -> None:
+        self._engine._called("load")
+        self._engine.images[image] = int(archive.read())
+
+    def save(self, image: str, archive: Path) -> None:
+        self._engine._called("save")
+        archive.write_text(str(self._engine.images[image]))
+
+    def commit(self, container: str, repository: str, tag: str) -> str:
+        self._engine._called("commit", container)
+        content = self._engine.content[container]
+        image = image_id(content, int(self._engine.specs[container].labels[LABEL]))
+        self._engine.images[image] = content
+        self._engine.tags[f"{repository}:{tag}"] = image
+        return image
+
+    def names(self, repository: str) -> Mapping[str, str]:
+        self._engine._called("images")
+        return {name.removeprefix(f"{repository}:"): image for name, image in self._engine.tags.items()
+                if name.startswith(f"{repository}:")}
+
+    def tag(self, image: str, repository: str, tag: str) -> None:
+        self._engine._called("tag")
+        if image not in self._engine.images:
+            raise errors.EngineNotFound(f"tag: there is no image {image}")
+        self._engine.tags[f"{repository}:{tag}"] = image
+
+    def remove(self, name: str) -> None:
+        self._engine._called("untag")
+        self._engine.tags.pop(name, None)
+        self._engine.purge()
+
+

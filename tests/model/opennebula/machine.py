@@ -1,0 +1,492 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What oned does with the VMs of one node, in its order, and what always holds: the same with both drivers.
+
+oned calls one action at a time for a VM, gives it the state that the VM has meanwhile (LCM_STATE), and goes on by
+whether it succeeded; see :data:`ACTIONS`. The transfer driver follows an end. A killed action has failed for oned, or
+its answer is lost: then an administrator recovers the VM, or monitoring says what became of it.
+"""
+
+import contextlib
+import dataclasses
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, precondition, rule
+
+from containerhost.allocation.states import State
+from containerhost.devices.model import Kind
+from containerhost.devices.scan import scan
+from containerhost.engines import Status
+from containerhost.spec import grants_of
+from onedriver.actions import Call
+from onedriver.node.names import name
+from onedriver.node.vm_ids import consumer
+from onedriver.pciaddress import from_device_id
+from onedriver.vm import MIB, Disk, Nic, Pci, Snapshot, Vm
+from tests.model import frame
+from tests.model.opennebula.engine import FAULTS
+from tests.model.opennebula.node import TREE, Node, outcome
+from tests.unit.containerhost.hosts import MEMORY
+from tests.unit.lxdone.machines import machine
+
+GPUS = {device.id: device for device in scan(TREE).devices if device.kind is Kind.GPU}
+SERVERS = 3  # at a time
+ROOT, VOLATILE, FURTHER = 0, 1, 3  # numbers of disks; the last may be attached
+VM_LINE = re.compile(r'ID="?(?P<id>[0-9]+)"?.*STATE="?(?P<state>[A-Z]+)"?')
+CLEANUP_RECREATE, CLEANUP_DELETE, TERMINATE = 15, 23, 12
+
+
+class Transition(NamedTuple):
+    """:ivar before, done, failed: states of the VM
+    :ivar lcm: what the VM is in meanwhile
+    """
+
+    before: str
+    lcm: int
+    action: str
+    done: str
+    failed: str
+
+
+# By what the user asks. LCM states are of OpenNebula's VirtualMachine.h; what follows is of its LifeCycleStates.cc.
+ACTIONS = {
+    "retry": Transition("boot failure", 2, "deploy", "running", "boot failure"),
+    "resume": Transition("poweroff", 20, "deploy", "running", "poweroff"),
+    "resume suspended": Transition("suspended", 21, "restore", "running", "suspended"),
+    "resume stopped": Transition("stopped", 22, "restore", "running", "stopped"),
+    "resume undeployed": Transition("undeployed", 32, "deploy", "running", "undeployed"),
+    "resume unknown": Transition("unknown", 19, "deploy", "running", "unknown"),
+    "poweroff": Transition("running", 18, "shutdown", "poweroff", "running"),
+    "poweroff hard": Transition("running", 18, "cancel", "poweroff", "running"),
+    "suspend": Transition("running", 6, "save", "suspended", "running"),
+    "stop": Transition("running", 5, "save", "stopped", "running"),
+    "undeploy": Transition("running", 29, "shutdown", "undeployed", "running"),
+    "undeploy hard": Transition("running", 29, "cancel", "undeployed", "running"),
+    "terminate": Transition("running", TERMINATE, "shutdown", "done", "running"),
+    "terminate hard": Transition("running", TERMINATE, "cancel", "done", "running"),
+    "reboot": Transition("running", 3, "reboot", "running", "running"),
+    "reset": Transition("running", 3, "reset", "running", "running"),
+    "updateconf": Transition("running", 17, "reconfigure", "running", "running"),
+}
+# What is the same after an action that failed as it was before.
+SAME = ("containers", "devices", "records", "running")
+COMPARED = {"attach_nic": SAME, "detach_nic": ("containers", "running"), "resize": (*SAME, "memory"), "save": SAME,
+            "snapshot_create": SAME, "snapshot_revert": ("containers",), "reboot": ("containers", "devices", "records")}
+# Runs afterwards if it ran before; one that an interrupted action stopped may run again.
+GOES_ON = ("snapshot_revert",)
+# Without an action of the driver.
+UNDEPLOYS, ENDS = ("poweroff",), ("poweroff", "suspended", "stopped", "undeployed")
+AWAY = ("stopped", "undeployed")  # the VM's disks have left the node
+HERE = ("running", "poweroff", "suspended", "unknown")  # oned places the VM on the node
+
+faults = st.lists(st.tuples(st.integers(0, 30), st.sampled_from(FAULTS)), max_size=2)
+gpu = st.sampled_from(sorted(GPUS))
+
+
+@dataclasses.dataclass
+class Server:
+    """A VM as oned has it.
+
+    :ivar written: the last of its writes
+    :ivar kept: the last of its writes that nobody gave up
+    :ivar snapshots: which writes each has
+    :ivar stuck: the transition whose end oned waits for
+    """
+
+    vm: Vm
+    state: str = "boot failure"
+    written: int = 0
+    kept: int = 0
+    snapshots: dict[int, int] = dataclasses.field(default_factory=dict)
+    stuck: Transition | None = None
+
+
+class OpenNebula(frame.Machine):
+    """:ivar gone: numbers of the VMs of whose end the node may not have heard: `recover --delete` goes on in any case
+    """
+
+    node_class: ClassVar[type[Node]]
+    node: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stack = contextlib.ExitStack()
+        directory = Path(tempfile.mkdtemp(prefix="model-", dir=MEMORY))
+        self._stack.callback(shutil.rmtree, directory)
+        self.node = self.node_class(directory, GPUS)
+        self.node.install(self._stack)
+        self.servers: dict[int, Server] = {}
+        self.last = 0
+        self.gone: set[int] = set()
+        self.result = ""
+
+    # Parts of the rules.
+
+    def drawn(self, data: Any, servers: Iterable[int]) -> Server:
+        return self.servers[data.draw(st.sampled_from(sorted(servers)), "VM")]
+
+    def having(self, *states: str) -> list[int]:
+        return [number for number, server in self.servers.items() if server.state in states and server.stuck is None]
+
+    def act(self, server: Server, transition: Transition, vm: Vm | None = None, plan: Any = (), lost: bool = False,
+            **arguments: str) -> str:
+        """Let the driver act, and oned go on by the result.
+
+        :param vm: as it is described to the driver
+        :param lost: whether oned learns of a killed action
+        """
+        vm = (vm or server.vm)._replace(lcm_state=transition.lcm)
+        before = self.seen(server)
+        call = Call(transition.action, arguments, vm.id, "host", vm)
+        result, found = outcome(self.node, plan, lambda: self.node.act(call))
+        self.count(f"{transition.action} {transition.lcm}: {result}")
+        self.result = result
+        if result == "killed" and lost:
+            server.stuck = transition
+        else:
+            if result == "failed" and self.node.process.met in ([], ["fails"]):  # else undoing may have failed, too
+                self.failed_well(server, transition, before, found)
+            self.proceed(server, transition, done=result == "done")
+        return str(found) if result == "done" else ""
+
+    def seen(self, server: Server) -> dict[str, Any]:
+        """Return what the node has of a VM."""
+        own = sorted(self.node.engine.of_vm(server.vm.id))
+        return {"containers": own, "devices": {each: {grant.device.id for grant in grants_of(
+            self.node.engine.specs[each].parts)} for each in own}, "records": self.records(server.vm.id),
+            "memory": [self.node.engine.specs[each].memory for each in own],
+            "running": [each for each in own if self.node.engine.statuses[each] is Status.RUNNING]}
+
+    def records(self, vm_id: int) -> set[str]:
+        mine = consumer(self.node.driver, self.node.engine.name, vm_id)
+        return {device for device, record in self.node.store.records().items()
+                if record.consumer == mine and record.state is not State.BLOCKED}
+
+    def failed_well(self, server: Server, transition: Transition, before: dict[str, Any], error: Any) -> None:
+        """Require that a failed action left what was there."""
+        after = self.seen(server)
+        for what in COMPARED.get(transition.action, ()):
+            assert before[what] == after[what], (
+                f"{transition.action} of VM {server.vm.id} failed ({error}), {what} were {before[what]}, "
+                f"and are {after[what]}")
+        if transition.action in GOES_ON:
+            assert set(before["running"]) <= set(after["running"]), (
+                f"{transition.action} of VM {server.vm.id} failed ({error}), and it does not run any more")
+
+    def proceed(self, server: Server, transition: Transition, *, done: bool) -> None:
+        server.stuck = None
+        server.state = transition.done if done else transition.failed
+        if server.state == "running":
+            server.vm = server.vm._replace(deploy_id=name(server.vm.id))
+        if done and transition.done in AWAY:
+            self.leave(server)
+        elif server.state == "done":
+            self.delete_disks(server.vm.id)
+        if server.state in ENDS:  # oned forgets the snapshots of a VM that is off: KEEP_SNAPSHOTS=no
+            server.snapshots.clear()
+            server.vm = server.vm._replace(snapshots=())
+
+    def leave(self, server: Server, plan: Any = ()) -> None:
+        """Let the transfer driver take the disks along; what fails is retried."""
+        result, _ = outcome(self.node, plan, lambda: self.node.leave(server.vm.id))
+        if result != "done":
+            result, _ = outcome(self.node, (), lambda: self.node.leave(server.vm.id))
+            if result != "done":
+                self.count("leave: refused")
+                server.state = "epilog failure"
+
+    def delete_disks(self, vm_id: int, plan: Any = ()) -> None:
+        del self.servers[vm_id]
+        for faults in (plan, ()):
+            result, error = outcome(self.node, faults, lambda: self.node.remove_disks(vm_id))
+            if result == "done":
+                return
+        raise AssertionError(f"the disks of VM {vm_id} cannot be deleted: {error}")
+
+    def devices_of(self, given: Iterable[str]) -> tuple[Pci, ...]:
+        return tuple(Pci(number, from_device_id(device), None, None, None, nic_id=10 + number)
+                     for number, device in enumerate(given))
+
+    def free(self) -> list[str]:
+        """Return the GPUs that oned gives away."""
+        used = {pci.chosen().device_id for server in self.servers.values() for pci in server.vm.pcis}
+        return sorted(self.node.devices.keys() - used)
+
+    # Rules: a VM's life.
+
+    @precondition(lambda self: len(self.servers) < SERVERS)
+    @rule(data=st.data(), persistent=st.booleans(), plan=faults, lost=st.booleans())
+    def create(self, data: Any, persistent: bool, plan: Any, lost: bool) -> None:
+        self.last += 1
+        wanted = data.draw(st.lists(st.sampled_from(self.free()), max_size=2, unique=True), "devices") \
+            if self.free() else []
+        base = machine()
+        root = base.disks[ROOT]._replace(save=persistent)
+        nic = base.nics[0]._replace(target=f"{name(self.last)}-0")
+        server = self.servers[self.last] = Server(base._replace(
+            id=self.last, lcm_state=0, deploy_id="", pcis=self.devices_of(wanted), nics=(nic,), graphics={},
+            disks=(root, volatile(VOLATILE)), snapshots=(), system_ds=0, memory=512 * MIB, vcpu=1, cpu=100))
+        self.node.transfer(server.vm)
+        self.act(server, ACTIONS["retry"], plan=plan, lost=lost)
+
+    @precondition(lambda self: self._possible())
+    @rule(data=st.data(), plan=faults, lost=st.booleans())
+    def transition(self, data: Any, plan: Any, lost: bool) -> None:
+        asked, vm_id = data.draw(st.sampled_from(self._possible()), "action")
+        server, transition = self.servers[vm_id], ACTIONS[asked]
+        if transition.lcm == TERMINATE:
+            server.kept = -1
+        self.act(server, transition, plan=plan, lost=lost)
+
+    def _possible(self) -> list[tuple[str, int]]:
+        return [(asked, number) for asked, transition in ACTIONS.items() for number in self.having(transition.before)]
+
+    @precondition(lambda self: self.having(*ENDS, "epilog failure"))
+    @rule(data=st.data(), plan=faults)
+    def terminate_off(self, data: Any, plan: Any) -> None:
+        """End a VM that is off: oned calls no action."""
+        self.delete_disks(self.drawn(data, self.having(*ENDS, "epilog failure")).vm.id, plan)
+
+    @precondition(lambda self: self.having(*UNDEPLOYS, "epilog failure"))
+    @rule(data=st.data(), plan=faults)
+    def undeploy_off(self, data: Any, plan: Any) -> None:
+        server = self.drawn(data, self.having(*UNDEPLOYS, "epilog failure"))
+        server.state = "undeployed"
+        self.leave(server, plan)
+
+    @precondition(lambda self: self.servers)
+    @rule(data=st.data(), again=st.booleans(), plan=faults)
+    def recover_delete(self, data: Any, again: bool, plan: Any) -> None:
+        """Delete or recreate a VM in whatever state: a step that fails keeps oned from none of the others."""
+        server = self.drawn(data, self.servers)
+        vm, server.kept, server.stuck = server.vm, -1, None
+        if vm.deploy_id:  # oned cancels no VM that it has no name of
+            lcm = CLEANUP_RECREATE if again else CLEANUP_DELETE
+            result, _ = outcome(self.node, plan, lambda: self.node.act(
+                Call("cancel", {}, vm.id, "host", vm._replace(lcm_state=lcm))))
+            self.count(f"cancel {lcm}: {result}")
+        self.gone.add(vm.id)
+        self.delete_disks(vm.id)
+        if again:
+            self.servers[vm.id] = Server(vm._replace(deploy_id="", snapshots=()))
+            self.gone.discard(vm.id)
+            self.node.transfer(vm)
+
+    @precondition(lambda self: any(server.stuck for server in self.servers.values()))
+    @rule(data=st.data(), done=st.booleans())
+    def recover(self, data: Any, done: bool) -> None:
+        """Tell oned, rightly or not, how an action ended whose answer was lost."""
+        server = self.drawn(data, [number for number, server in self.servers.items() if server.stuck])
+        assert server.stuck
+        self.proceed(server, server.stuck, done=done)
+
+    # Rules: a VM that runs.
+
+    @precondition(lambda self: self.having("running"))
+    @rule(data=st.data(), device=gpu, plan=faults, lost=st.booleans())
+    def attach_device(self, data: Any, device: str, plan: Any, lost: bool) -> None:
+        server = self.drawn(data, self.having("running"))
+        if device not in self.free():
+            return
+        number = max((pci.id or 0 for pci in server.vm.pcis), default=-1) + 1
+        new = Pci(number, from_device_id(device), None, None, None, nic_id=10 + number, attach=True)
+        self.act(server, hotplug("attach_nic"), server.vm._replace(pcis=(*server.vm.pcis, new)), plan, lost)
+        if server.stuck or self.result == "done":
+            server.vm = server.vm._replace(pcis=(*server.vm.pcis, new._replace(attach=False)))
+
+    @precondition(lambda self: [number for number in self.having("running") if self.servers[number].vm.pcis])
+    @rule(data=st.data(), plan=faults, lost=st.booleans())
+    def detach_device(self, data: Any, plan: Any, lost: bool) -> None:
+        server = self.drawn(data, [number for number in self.having("running") if self.servers[number].vm.pcis])
+        gone = data.draw(st.sampled_from(server.vm.pcis), "device")
+        rest = tuple(pci for pci in server.vm.pcis if pci != gone)
+        described = server.vm._replace(pcis=(*rest, gone._replace(attach=True)))
+        self.act(server, hotplug("detach_nic"), described, plan, lost)
+        if self.result == "done":
+            server.vm = server.vm._replace(pcis=rest)
+
+    @precondition(lambda self: self.having("poweroff"))
+    @rule(data=st.data(), device=st.none() | gpu)
+    def change_devices(self, data: Any, device: str | None) -> None:
+        """Attach or detach a device of a VM that is off: oned calls no action."""
+        server = self.drawn(data, self.having("poweroff"))
+        given = [pci.chosen().device_id for pci in server.vm.pcis]
+        if device is None:
+            given = given[1:]
+        elif device in self.free():
+            given.append(device)
+        server.vm = server.vm._replace(pcis=self.devices_of(given))
+
+    @precondition(lambda self: self.having("running"))
+    @rule(data=st.data(), size=st.sampled_from([256, 512, 1024]), plan=faults, lost=st.booleans())
+    def resize(self, data: Any, size: int, plan: Any, lost: bool) -> None:
+        server = self.drawn(data, self.having("running"))
+        wanted = server.vm._replace(memory=size * MIB)
+        self.act(server, hotplug("resize"), wanted, plan, lost)
+        if self.result == "done":
+            server.vm = server.vm._replace(memory=wanted.memory)
+
+    @precondition(lambda self: self.having("running"))
+    @rule(data=st.data(), plan=faults, lost=st.booleans())
+    def create_snapshot(self, data: Any, plan: Any, lost: bool) -> None:
+        server = self.drawn(data, self.having("running"))
+        number = max(server.snapshots, default=-1) + 1
+        content = self.node.content(server.vm.id)
+        made = self.act(server, hotplug("snapshot_create"), None, plan, lost, snapshot=str(number))
+        if made:
+            server.snapshots[number] = content
+            server.vm = server.vm._replace(snapshots=(*server.vm.snapshots, Snapshot(number, made, False)))
+
+    def _with_snapshots(self) -> list[int]:
+        return [number for number in self.having("running") if self.servers[number].snapshots]
+
+    @precondition(lambda self: self._with_snapshots())
+    @rule(data=st.data(), revert=st.booleans(), plan=faults, lost=st.booleans())
+    def use_snapshot(self, data: Any, revert: bool, plan: Any, lost: bool) -> None:
+        server = self.drawn(data, self._with_snapshots())
+        number = data.draw(st.sampled_from(sorted(server.snapshots)), "snapshot")
+        action = "snapshot_revert" if revert else "snapshot_delete"
+        if revert:
+            server.kept = min(server.kept, server.snapshots[number])
+        self.act(server, hotplug(action), None, plan, lost, snapshot=f"snap-{number}")
+        if not revert and self.result == "done":
+            del server.snapshots[number]
+            server.vm = server.vm._replace(snapshots=tuple(
+                each for each in server.vm.snapshots if each.id != number))
+
+    @precondition(lambda self: self.having("running"))
+    @rule(data=st.data(), plan=faults, lost=st.booleans())
+    def change_nic(self, data: Any, plan: Any, lost: bool) -> None:
+        """Attach a second NIC, or detach it."""
+        server = self.drawn(data, self.having("running"))
+        first, *others = server.vm.nics
+        if others:
+            described = (first, others[0]._replace(attach=True))
+            self.act(server, hotplug("detach_nic"), server.vm._replace(nics=described), plan, lost)
+            if self.result == "done":
+                server.vm = server.vm._replace(nics=(first,))
+            return
+        new = Nic(1, "02:00:0a:63:00:0b", "br0", f"{name(server.vm.id)}-1", "dummy")
+        self.act(server, hotplug("attach_nic"), server.vm._replace(nics=(first, new._replace(attach=True))), plan, lost)
+        if self.result == "done":
+            server.vm = server.vm._replace(nics=(first, new))
+
+    def _containers_that_run(self) -> list[int]:
+        return [number for number in self.servers
+                if self.node.engine.statuses.get(name(number)) is Status.RUNNING]
+
+    @precondition(lambda self: self._containers_that_run())
+    @rule(data=st.data())
+    def write(self, data: Any) -> None:
+        server = self.drawn(data, self._containers_that_run())
+        server.written += 1
+        if server.kept >= 0:
+            server.kept = server.written
+        self.node.engine.content[name(server.vm.id)] = server.written
+
+    @precondition(lambda self: self._containers_that_run())
+    @rule(data=st.data())
+    def end_by_itself(self, data: Any) -> None:
+        self.node.engine.statuses[name(self.drawn(data, self._containers_that_run()).vm.id)] = Status.STOPPED
+
+    # Rules: the node.
+
+    @rule(plan=faults)
+    def monitor(self, plan: Any) -> None:
+        result, printed = outcome(self.node, plan, self.node.monitor)
+        self.count(f"monitor: {result}")
+        if result != "done":
+            assert self.node.process.met, f"monitoring failed: {printed}"
+            return
+        states = {int(found["id"]): found["state"] for line in printed.splitlines() if (found := VM_LINE.search(line))}
+        for number, server in self.servers.items():
+            self.take_state(server, states.get(number, "POWEROFF"))
+
+    def take_state(self, server: Server, state: str) -> None:
+        """Do what oned does when monitoring finds a VM in a state."""
+        waits = server.stuck
+        if waits:
+            if (state, waits.done) in (("RUNNING", "running"), ("POWEROFF", "poweroff")) and waits.before != waits.done:
+                self.proceed(server, waits, done=True)
+        elif state == "RUNNING" and server.state in ("poweroff", "suspended", "unknown"):
+            server.state = "running"
+        elif server.state in ("running", "unknown"):
+            server.state = {"POWEROFF": "poweroff", "SUSPENDED": "suspended"}.get(state, "running")
+
+    @rule()
+    def reboot_host(self) -> None:
+        self.node.restart()
+        for server in self.servers.values():
+            if server.state == "running" and server.stuck is None:
+                server.state = "unknown"
+
+    @rule(device=gpu, state=st.sampled_from(["well", "sick", "gone"]))
+    def change_device(self, device: str, state: str) -> None:
+        self.node.devices.pop(device, None)
+        if state != "gone":
+            health = ("it fell off the bus",) if state == "sick" else ()
+            self.node.devices[device] = dataclasses.replace(GPUS[device], health=health)
+
+    # What always holds.
+
+    @invariant()
+    def holds(self) -> None:
+        for number, server in self.servers.items():
+            assert self.node.content(number) >= server.kept, (
+                f"VM {number} ({server.state}) wrote {server.kept}, and the node has {self.node.content(number)}")
+        users: dict[str, str] = {}
+        records = self.node.store.records()
+        for own, spec in self.node.engine.specs.items():
+            if self.node.engine.statuses[own] is Status.STOPPED:
+                continue  # its configuration is made anew when it starts
+            for grant in grants_of(spec.parts):
+                device, base = grant.device.id, re.sub("-(old|anew)$", "", own)
+                assert users.setdefault(device, base) == base, f"{users[device]} and {base} have {device}"
+                record = records.get(device)
+                assert record and record.consumer.container == base, f"{own} has {device}: {record}"
+
+    # The end.
+
+    def settle(self) -> None:
+        """Let all repairs come."""
+        self.node.devices = dict(GPUS)
+        for _ in range(3):
+            result, printed = outcome(self.node, (), self.node.monitor)
+            assert result == "done", f"monitoring failed: {printed}"
+
+    def teardown(self) -> None:
+        try:
+            self.settle()
+            self.holds()
+            for number, server in list(self.servers.items()):
+                if server.state == "running" and server.stuck is None:
+                    server.kept = -1
+                    self.act(server, ACTIONS["terminate hard"])
+                if number in self.servers:
+                    self.recover_all(self.servers[number].vm)
+            self.settle()
+            self.node.administer()
+            self.settle()
+            for what, found in self.node.left().items():
+                assert not found, f"{what} are left: {found}"
+        finally:
+            self._stack.close()
+
+    def recover_all(self, vm: Vm) -> None:
+        if vm.deploy_id:
+            outcome(self.node, (), lambda: self.node.act(
+                Call("cancel", {}, vm.id, "host", vm._replace(lcm_state=CLEANUP_DELETE))))
+        self.delete_disks(vm.id)
+
+
+def hotplug(action: str) -> Transition:
+    return Transition("running", 25, action, "running", "running")
+
+
+def volatile(number: int) -> Disk:
+    return Disk(number, "FS", "sdc", "raw", None, 4 * MIB, False, False, False, "shared")

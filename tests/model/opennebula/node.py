@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node of OpenNebula's: what both drivers have there, real over an engine, devices and mounts in memory."""
+
+import abc
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+from unittest import mock
+
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.states import State
+from containerhost.allocation.store import AllocationStore
+from containerhost.devices.model import Device
+from containerhost.devices.scan import HostView, Inventory
+from containerhost.engines import Status
+from containerhost.errors import ContainerHostError
+from containerhost.storage.sharedmemory import SharedMemories
+from containerhost.sysfs import Host
+from onedriver.actions import Call
+from onedriver.errors import DriverError
+from onedriver.node import context, vmlock
+from onedriver.node.device_recovery import DeviceRecovery
+from onedriver.node.measure import Measure
+from onedriver.node.vmm import BaseVmm
+from onedriver.vm import Vm
+from tests.model.opennebula.engine import Engine, Killed, Process
+from tests.unit.containerhost.hosts import shared
+from tests.unit.nova.fakes import NoPrivileges
+
+REFUSALS = (ContainerHostError, DriverError)
+TREE = shared("small")
+DATASTORE = 0
+
+
+class View(HostView):
+    """Devices in memory."""
+
+    def __init__(self, devices: Mapping[str, Device]) -> None:
+        self._devices = devices
+
+    @property
+    def inventory(self) -> Inventory:  # type: ignore[override]
+        return Inventory(tuple(self._devices.values()))
+
+    def refresh(self, device_ids: Iterable[str]) -> Inventory:
+        return self.inventory
+
+
+class Store(AllocationStore):
+    """Records that a killed process does not write any more."""
+
+    def __init__(self, root: Path, host: Host, process: Process) -> None:
+        super().__init__(root, host=host)
+        self._process = process
+
+    def _put(self, name: str, text: str) -> None:
+        self._process.step()
+        super()._put(name, text)
+
+    def _remove(self, device_ids: Iterable[str]) -> None:
+        self._process.step()
+        super()._remove(device_ids)
+
+
+class Contexts(context.Contexts):
+    def __init__(self, state: Path, process: Process) -> None:
+        super().__init__(state)
+        self._process = process
+
+    def write(self, *args: Any, **more: Any) -> Path:
+        self._process.step()
+        return super().write(*args, **more)
+
+    def remove(self, name: str) -> None:
+        self._process.step()
+        super().remove(name)
+
+    def clear(self, name: str, but: str) -> None:
+        self._process.step()
+        super().clear(name, but)
+
+
+class Commands:
+    """No VM has a command."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def cancel(self, name: str) -> None:
+        self._process.step()
+
+
+class Node(abc.ABC):
+    """:ivar devices: the host's, by id
+    :ivar boot: how often the host was started
+    """
+
+    driver: ClassVar[str]
+    engine: Engine
+
+    def __init__(self, directory: Path, devices: Mapping[str, Device]) -> None:
+        self.directory = directory
+        self.state, self.owners = directory / "state", directory / "owners"
+        self.datastores = directory / "datastores"
+        for each in (self.state, self.owners, self.datastores / str(DATASTORE)):
+            each.mkdir(parents=True)
+        self.devices = dict(devices)
+        self.process = Process()
+        self.boot = 0
+        node = self
+
+        class Booted(Host):
+            boot_id = property(lambda self: f"boot-{node.boot}")  # type: ignore[assignment]
+        self.host = Booted(TREE.root)
+        self.store = Store(self.owners, self.host, self.process)
+        self.privileged = NoPrivileges()
+
+    @property
+    def allocator(self) -> DeviceAllocator:
+        return DeviceAllocator(self.store, lambda: View(self.devices), self.privileged, self.engine.held, self.host)
+
+    @property
+    def memories(self) -> SharedMemories:
+        return SharedMemories(self.owners, self.driver, self.engine.name, self.privileged)
+
+    @property
+    def recovery(self) -> DeviceRecovery:
+        return DeviceRecovery(self.driver, self.engine.name, lambda vm_id: self.vmm().has_container(vm_id),
+                              self.allocator, self.memories, self.state)
+
+    @abc.abstractmethod
+    def vmm(self) -> BaseVmm: ...
+
+    @abc.abstractmethod
+    def measure(self) -> Measure: ...
+
+    @abc.abstractmethod
+    def prepare(self, call: Call) -> None:
+        """Do what the driver's command does before an action, without the VM's lock."""
+
+    @abc.abstractmethod
+    def reconcile(self) -> None: ...
+
+    # Processes: each is killed, fails or ends as is planned.
+
+    def act(self, call: Call) -> str | None:
+        """Run an action of oned's."""
+        self.prepare(call)
+        with vmlock.held(self.state, call.vm_id, 0):
+            return getattr(self.vmm(), call.action)(call)
+
+    def monitor(self) -> str:
+        """Run the probe of the VMs' states, and what it starts.
+
+        :returns: what it prints
+        """
+        started: list[Any] = []
+        with mock.patch("onedriver.node.monitored.detached", started.append), mock.patch.object(
+                Measure, "_is_time_for_all", return_value=True):
+            printed = self.measure().vm_status()
+        if started:
+            self.reconcile()
+        return printed
+
+    # The host.
+
+    def restart(self) -> None:
+        """Restart the machine: containers are off, mounts are gone."""
+        self.boot += 1
+        self.engine.statuses = dict.fromkeys(self.engine.statuses, Status.STOPPED)
+
+    # OpenNebula's transfer driver.
+
+    def disk(self, vm_id: int, number: int = 0) -> Path:
+        return self.datastores / str(DATASTORE) / str(vm_id) / f"disk.{number}"
+
+    @abc.abstractmethod
+    def transfer(self, vm: Vm) -> None:
+        """Make the VM's disks."""
+
+    @abc.abstractmethod
+    def remove_disks(self, vm_id: int) -> None: ...
+
+    @abc.abstractmethod
+    def leave(self, vm_id: int) -> None:
+        """Let a VM's disks leave the node, in the directory that stays."""
+
+    @abc.abstractmethod
+    def content_of_disk(self, vm_id: int) -> int:
+        """Return which of the VM's writes its disk has; -1 without a disk."""
+
+    @abc.abstractmethod
+    def left(self) -> dict[str, Any]:
+        """Return what is left, in words, when no VM is."""
+
+    @abc.abstractmethod
+    def remove_orphans(self) -> None:
+        """Remove the containers of VMs that OpenNebula does not know, as an administrator does."""
+
+    def administer(self) -> None:
+        """Do what is left to an administrator: also scrub the devices that are blocked until the host restarts."""
+        self.remove_orphans()
+        self.scrub()
+
+    def scrub(self) -> None:
+        for device, record in self.store.records().items():
+            if record.state is State.BLOCKED:
+                self.allocator.repair.clean(device)
+
+    def content(self, vm_id: int) -> int:
+        """Return the latest of the VM's writes that is anywhere."""
+        return max([self.content_of_disk(vm_id), *(self.engine.content[name] for name in self.engine.of_vm(vm_id))])
+
+    def homes(self) -> list[str]:
+        """Return the names of the VMs' directories that have anything."""
+        return sorted(path.name for path in self.state.glob("one-*") if any(path.iterdir()))
+
+
+def outcome(node: Node, plan: Iterable[tuple[int, str]], action: Callable[[], Any]) -> tuple[str, Any]:
+    """Run a process.
+
+    :returns: done, failed or killed, and what it returned or raised
+    """
+    node.process.begin(plan)
+    try:
+        return "done", action()
+    except Killed as error:
+        return "killed", error
+    except REFUSALS as error:
+        return "failed", error
+    finally:
+        met = node.process.met
+        node.process.begin(())
+        node.process.met = met
