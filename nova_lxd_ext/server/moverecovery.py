@@ -107,16 +107,32 @@ class MoveRecovery:
     def _forget(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
         """Drop a migration that has changed nothing of the server yet."""
         resize_request_spec(context, instance)
-        self._give_allocations_back(context, instance.uuid, move)
+        self._give_allocations_back(context, instance, move)
         set_status(move, "failed")
         instance.drop_migration_context()
         save(instance, new_flavor=None, task_state=None)
 
-    def _give_allocations_back(self, context: Any, uuid: str, move: objects.Migration) -> None:
-        """Let the server have what the move holds: the resources of its old size."""
+    def drop_superseded(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
+        """Drop a migration whose server has been given another task since. That is not touched."""
+        LOG.warning("Move %s was lost while this host prepared it, and the server has done something else since: the "
+                    "move is dropped", move.uuid, instance=instance)
+        if instance.new_flavor is not None:
+            save(instance, new_flavor=None)
+        self._give_allocations_back(context, instance, move)
+        if is_under_way(instance, move):
+            instance.drop_migration_context()
+        set_status(move, "failed")
+
+    def _give_allocations_back(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
+        """Let the server have what the move holds: the resources of its old size. One that has left the host meanwhile
+        has its own."""
         client = self._placement()
-        if client.get_allocations_for_consumer(context, move.uuid):
-            client.move_allocations(context, move.uuid, uuid)
+        if not client.get_allocations_for_consumer(context, move.uuid):
+            return
+        if instance.host == move.source_compute:
+            client.move_allocations(context, move.uuid, instance.uuid)
+        else:
+            client.delete_allocation_for_instance(context, move.uuid, consumer_type="migration", force=True)
 
     def _finish(self, instance: objects.Instance, move: objects.Migration, lost: Lost) -> None:
         """Finish a migration. Nova's method begins with the server of the old size."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from nova import context as nova_context
 from nova import exception, objects
-from nova.compute import rpcapi, vm_states
+from nova.compute import instance_actions, rpcapi, vm_states
 from nova.scheduler.client import report
 from oslo_log import log as logging
 
@@ -23,15 +23,17 @@ from nova_lxd_ext.hardware.placedclaims import UNCLAIMED
 from nova_lxd_ext.server import lostrequests, recoverysteps
 from nova_lxd_ext.server.incoming import OVER
 from nova_lxd_ext.server.lifecycle import Lifecycle
+from nova_lxd_ext.server.lostrequests import Lost
 from nova_lxd_ext.server.moverecovery import ATTRIBUTES, CONFIRMING, PRE_MIGRATING, MoveRecovery
 from nova_lxd_ext.server.power import Power
-from nova_lxd_ext.server.recoveryrecords import is_deleted, is_in_flight, leave_host, log_errors, save
+from nova_lxd_ext.server.recoveryrecords import is_deleted, is_in_flight, leave_host, log_errors, save, set_status
 from nova_lxd_ext.server.recoverysteps import SECOND_REQUESTS, Step
 from nova_lxd_ext.server.states import States
 from nova_lxd_ext.server.taskrecovery import TaskRecovery, is_failed
 
 LOG = logging.getLogger(__name__)
 
+MOVES = frozenset({instance_actions.RESIZE, instance_actions.MIGRATE, instance_actions.EVACUATE})
 RECENT = 1000  # moves that are looked at
 QUEUE_TIMEOUT = 600.0  # s that a request may wait in the queue, also while nova-compute is not done with its start
 
@@ -73,7 +75,8 @@ class Recovery:
         :param instances: the servers that nova places on this host
         """
         context = nova_context.get_admin_context()
-        moves = {move.instance_uuid: move for move in latest_moves(context, host)}
+        found = moves_of(context, host)
+        moves = latest(found)
         mine = {instance.uuid: instance for instance in instances}
         unplaced = self._tasks.unplaced(context)
         self._look_again(host, self._unbegun(context, host, moves, mine, unplaced))
@@ -89,6 +92,9 @@ class Recovery:
                 with log_errors(uuid):
                     self._recover_here(context, host, instance, moves.get(uuid))
         with log_errors("whose move is over"):
+            for move in found:
+                if prepares(move, host) and move is not moves.get(move.instance_uuid):
+                    set_status(move, "failed")  # a later one has taken its place
             self._free_allocations(context, host, mine)
 
     def _unbegun(self, context: Any, host: str, moves: Mapping[str, objects.Migration],
@@ -134,7 +140,7 @@ class Recovery:
     def _end_unbegun(self, host: str, unbegun: Mapping[str, str]) -> None:
         context = nova_context.get_admin_context()
         with log_errors(", ".join(sorted(unbegun))):
-            for move in latest_moves(context, host):
+            for move in latest(moves_of(context, host)).values():
                 if move.instance_uuid in unbegun:
                     with log_errors(move.instance_uuid):
                         found = self._moves.unbegun(context, host, move.instance_uuid, move)
@@ -184,6 +190,8 @@ class Recovery:
         lost = lostrequests.of(context, uuid, host)
         if is_failed(instance, lost):
             save(instance, task_state=None)
+        if is_superseded(move, host, lost):
+            self._moves.drop_superseded(context, instance, move)
         if not lost.methods:
             return
         LOG.warning("nova-compute ended during %s of a server that is on %s: it is finished or undone",
@@ -220,14 +228,31 @@ class Recovery:
                                                                      force=True)
 
 
-def latest_moves(context: Any, host: str) -> Iterable[objects.Migration]:
-    """Return the latest migration of each server, of those from or to this host and of those whose new host has not
-    claimed yet: until then nova does not record which one that is."""
-    found = [move for filters in ({"host": host}, {"status": list(UNCLAIMED)})
+def moves_of(context: Any, host: str) -> list[objects.Migration]:
+    """Return the migrations from or to this host, and those whose new host has not claimed yet: until then nova does
+    not record which one that is. The latest come last."""
+    found = {move.id: move for filters in ({"host": host}, {"status": list(UNCLAIMED)})
              for move in objects.MigrationList.get_by_filters(context, filters, sort_keys=["id"],
-                                                              sort_dirs=["desc"], limit=RECENT)]
-    latest = {move.instance_uuid: move for move in sorted(found, key=lambda move: move.id)}
-    return [move for move in latest.values() if move.migration_type in ("resize", "migration", "evacuation")]
+                                                              sort_dirs=["desc"], limit=RECENT)}
+    return [move for _, move in sorted(found.items())]
+
+
+def latest(moves: Iterable[objects.Migration]) -> dict[str, objects.Migration]:
+    """Return the latest migration of each server, by the server's uuid; of a server that was migrated live since,
+    none."""
+    found = {move.instance_uuid: move for move in moves}
+    return {uuid: move for uuid, move in found.items() if move.migration_type in ("resize", "migration", "evacuation")}
+
+
+def prepares(move: objects.Migration, host: str) -> bool:
+    """Return whether ``host`` had claimed the move's new size, and the server's host has not begun to send it."""
+    return move.status in UNCLAIMED and move.dest_compute == host
+
+
+def is_superseded(move: objects.Migration, host: str, lost: Lost) -> bool:
+    """Return whether ``host`` was killed while it prepared the move, and the server's host cleared the task state at a
+    start: then nova took another request."""
+    return prepares(move, host) and lost.action is not None and lost.action.action not in MOVES
 
 
 def is_unbegun(move: objects.Migration) -> bool:

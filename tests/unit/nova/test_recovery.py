@@ -8,6 +8,7 @@ import testtools
 from nova import exception, objects
 from nova.compute import instance_actions, power_state, task_states, vm_states
 
+from nova_lxd_ext.server.lostrequests import Lost
 from nova_lxd_ext.server.recovery import Recovery
 from tests.unit.nova import records
 
@@ -63,6 +64,32 @@ class RecoveryTest(testtools.TestCase):
             with self.subTest(kind):
                 self.recover(self.server)
                 self.placement.move_allocations.assert_not_called()
+
+    def test_move_to_this_host_whose_server_did_something_else_since_is_dropped(self) -> None:
+        """The server's host cleared the task state at its start while this one, which prepared the move, was down."""
+        self.move.source_compute, self.move.dest_compute, self.server.task_state = "two", HOST, None
+        for action, host, called in (
+                (instance_actions.RESIZE, "two", []),
+                (instance_actions.REBUILD, "two", [mock.call.move_allocations(mock.ANY, MOVE, records.UUID)]),
+                (instance_actions.SHELVE, None, [mock.call.delete_allocation_for_instance(
+                    mock.ANY, MOVE, consumer_type="migration", force=True)])):
+            self.server.host, self.move.status = host, "pre-migrating"
+            self.placement.reset_mock()
+            with self.subTest(action), mock.patch(
+                    "nova_lxd_ext.server.lostrequests.of", return_value=Lost(
+                        SimpleNamespace(action=action), frozenset(), frozenset(), frozenset())):
+                self.recover()
+                self.assertEqual("failed" if called else "pre-migrating", self.move.status)
+                changes = [call for call in self.placement.method_calls if not call[0].startswith("get_")]
+                self.assertEqual(called, changes[:len(called)] or changes)
+
+    def test_move_to_this_host_that_a_later_one_followed_is_over(self) -> None:
+        self.move.source_compute, self.move.dest_compute, self.server.host = "two", HOST, "two"
+        later = objects.Migration(id=8, uuid=OTHER, instance_uuid=records.UUID, source_compute="two",
+                                  dest_compute=None, status="pre-migrating", migration_type="resize")
+        with mock.patch.object(objects.MigrationList, "get_by_filters", return_value=[later, self.move]):
+            self.recover()
+        self.assertEqual(("failed", "pre-migrating"), (self.move.status, later.status))
 
     def freed(self) -> list[str]:
         self.placement.delete_allocation_for_instance.reset_mock()
