@@ -5,6 +5,7 @@ Interfaces stay on the host, as HPC containers use them: a container with a netw
 unless the command chooses another.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 from containerhost.errors import SpecError
@@ -12,6 +13,7 @@ from containerhost.grants import Grant
 from containerhost.placement.affinity import Binding
 from containerhost.runtimes import process
 
+_DETACHED = {"-d", "--detach"}
 _NETWORK = ("--network", "--net")
 
 
@@ -25,7 +27,9 @@ def translate(command: Sequence[str], grants: Sequence[Grant], group: str, bindi
     at = next((index for index, word in enumerate(command) if word == "run"), 0)
     if not at:
         raise SpecError(f"{' '.join(command[:3])}: only `podman run` can be given devices")
-    if any(word in ("-d", "--detach") for word in command[at:]):
+    # The words of options that take a value apart, and of the container's own command, are not known here.
+    first = itertools.takewhile(lambda word: word.startswith("-"), command[at + 1:])
+    if not _DETACHED.isdisjoint(first):
         raise SpecError("podman run --detach would outlive the command that has the devices: leave that out")
     variables = process.environment(grants)
     options = [f"--cgroup-parent={group}"]

@@ -59,6 +59,7 @@ class TranslationTest(testtools.TestCase):
     def test_podman_that_does_not_wait_is_refused(self) -> None:
         for command in (("podman", "run", "-d", "image"), ("podman", "run", "--detach", "image"), ("podman", "ps")):
             self.assertRaises(SpecError, self.words, *command)
+        self.assertEqual(["image", "-d"], self.words("podman", "run", "image", "-d")[0][-2:])
 
     def test_apptainer_has_libraries_nodes_and_variables(self) -> None:
         words, environment = self.words("apptainer", "exec", "image.sif", "python")
