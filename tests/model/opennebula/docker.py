@@ -150,7 +150,10 @@ class DockerNode(Node):
         self.engine.tags[f"{repository(vm.id)}:disk.0"] = image
         imageref.write(self.disk(vm.id), ImageRef(image, "docker://base"))
         for disk in vm.disks[1:]:
-            self.disk(vm.id, disk.id).write_bytes(bytes(imageref.LIMIT + 1))
+            self.make_disk(vm.id, disk.id)
+
+    def make_disk(self, vm_id: int, number: int) -> None:
+        self.disk(vm_id, number).write_bytes(bytes(imageref.LIMIT + 1))
 
     def remove_disks(self, vm_id: int) -> None:
         with vmlock.held(self.state, vm_id, 0):

@@ -185,7 +185,10 @@ class LxdNode(Node):
         self.disk(vm.id).parent.mkdir()
         self.disk(vm.id).write_bytes(tarball(0))
         for disk in vm.disks[1:]:
-            self.disk(vm.id, disk.id).write_bytes(bytes(1080) + b"\x53\xef")
+            self.make_disk(vm.id, disk.id)
+
+    def make_disk(self, vm_id: int, number: int) -> None:
+        self.disk(vm_id, number).write_bytes(bytes(1080) + b"\x53\xef")
 
     def remove_disks(self, vm_id: int) -> None:
         shutil.rmtree(self.disk(vm_id).parent, ignore_errors=True)

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
@@ -31,6 +31,14 @@ from onedriver.vm import MIB, Disk, Nic, Pci, Snapshot, Vm
 from tests.model import frame
 from tests.model.opennebula.engine import FAULTS
 from tests.model.opennebula.node import TREE, Node, outcome
+from tests.model.opennebula.transitions import (
+    ACTIONS,
+    CLEANUP_DELETE,
+    CLEANUP_RECREATE,
+    TERMINATE,
+    Transition,
+    hotplug,
+)
 from tests.unit.containerhost.hosts import MEMORY
 from tests.unit.lxdone.machines import machine
 
@@ -38,45 +46,13 @@ GPUS = {device.id: device for device in scan(TREE).devices if device.kind is Kin
 SERVERS = 3  # at a time
 ROOT, VOLATILE, FURTHER = 0, 1, 3  # numbers of disks; the last may be attached
 VM_LINE = re.compile(r'ID="?(?P<id>[0-9]+)"?.*STATE="?(?P<state>[A-Z]+)"?')
-CLEANUP_RECREATE, CLEANUP_DELETE, TERMINATE = 15, 23, 12
 
 
-class Transition(NamedTuple):
-    """:ivar before, done, failed: states of the VM
-    :ivar lcm: what the VM is in meanwhile
-    """
-
-    before: str
-    lcm: int
-    action: str
-    done: str
-    failed: str
-
-
-# By what the user asks. LCM states are of OpenNebula's VirtualMachine.h; what follows is of its LifeCycleStates.cc.
-ACTIONS = {
-    "retry": Transition("boot failure", 2, "deploy", "running", "boot failure"),
-    "resume": Transition("poweroff", 20, "deploy", "running", "poweroff"),
-    "resume suspended": Transition("suspended", 21, "restore", "running", "suspended"),
-    "resume stopped": Transition("stopped", 22, "restore", "running", "stopped"),
-    "resume undeployed": Transition("undeployed", 32, "deploy", "running", "undeployed"),
-    "resume unknown": Transition("unknown", 19, "deploy", "running", "unknown"),
-    "poweroff": Transition("running", 18, "shutdown", "poweroff", "running"),
-    "poweroff hard": Transition("running", 18, "cancel", "poweroff", "running"),
-    "suspend": Transition("running", 6, "save", "suspended", "running"),
-    "stop": Transition("running", 5, "save", "stopped", "running"),
-    "undeploy": Transition("running", 29, "shutdown", "undeployed", "running"),
-    "undeploy hard": Transition("running", 29, "cancel", "undeployed", "running"),
-    "terminate": Transition("running", TERMINATE, "shutdown", "done", "running"),
-    "terminate hard": Transition("running", TERMINATE, "cancel", "done", "running"),
-    "reboot": Transition("running", 3, "reboot", "running", "running"),
-    "reset": Transition("running", 3, "reset", "running", "running"),
-    "updateconf": Transition("running", 17, "reconfigure", "running", "running"),
-}
 # What is the same after an action that failed as it was before.
 SAME = ("containers", "devices", "records", "running")
 COMPARED = {"attach_nic": SAME, "detach_nic": ("containers", "running"), "resize": (*SAME, "memory"), "save": SAME,
-            "snapshot_create": SAME, "snapshot_revert": ("containers",), "reboot": ("containers", "devices", "records")}
+            "snapshot_create": SAME, "attach_disk": SAME, "detach_disk": SAME, "copy_disk": SAME,
+             "snapshot_revert": ("containers",), "reboot": ("containers", "devices", "records")}
 # Runs afterwards if it ran before; one that an interrupted action stopped may run again.
 GOES_ON = ("snapshot_revert",)
 # Without an action of the driver.
@@ -376,6 +352,23 @@ class OpenNebula(frame.Machine):
         if self.result == "done":
             server.vm = server.vm._replace(nics=(first, new))
 
+    @precondition(lambda self: self.having("running"))
+    @rule(data=st.data(), plan=faults, lost=st.booleans())
+    def change_disk(self, data: Any, plan: Any, lost: bool) -> None:
+        """Attach a further disk, or detach it: the transfer driver makes its file before, and deletes it afterwards."""
+        server = self.drawn(data, self.having("running"))
+        disk, others = volatile(FURTHER), tuple(disk for disk in server.vm.disks if disk.id != FURTHER)
+        described = server.vm._replace(disks=(*others, disk._replace(attach=True)))
+        attached = disk in server.vm.disks
+        if not attached:
+            self.node.make_disk(server.vm.id, FURTHER)
+        self.act(server, hotplug("detach_disk" if attached else "attach_disk"), described, plan, lost)
+        if (self.result == "done") is not attached:
+            server.vm = server.vm._replace(disks=(*others, disk))
+        elif server.stuck is None:
+            server.vm = server.vm._replace(disks=others)
+            self.node.disk(server.vm.id, FURTHER).unlink()
+
     def _containers_that_run(self) -> list[int]:
         return [number for number in self.servers
                 if self.node.engine.statuses.get(name(number)) is Status.RUNNING]
@@ -484,9 +477,5 @@ class OpenNebula(frame.Machine):
         self.delete_disks(vm.id)
 
 
-def hotplug(action: str) -> Transition:
-    return Transition("running", 25, action, "running", "running")
-
-
 def volatile(number: int) -> Disk:
-    return Disk(number, "FS", "sdc", "raw", None, 4 * MIB, False, False, False, "shared")
+    return Disk(number, "FS", f"sd{chr(ord('b') + number)}", "raw", None, 4 * MIB, False, False, False, "shared")

@@ -179,6 +179,10 @@ class Node(abc.ABC):
         """Make the VM's disks."""
 
     @abc.abstractmethod
+    def make_disk(self, vm_id: int, number: int) -> None:
+        """Make the file of a disk with a file system."""
+
+    @abc.abstractmethod
     def remove_disks(self, vm_id: int) -> None: ...
 
     @abc.abstractmethod

@@ -12,5 +12,5 @@ class Onedock(OpenNebula):
 
 class OnedockTest(frame.ModelTest):
     machine = Onedock
-    rounds = 3
+    rounds = 6
     steps = 20
