@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from containerhost.errors import HostActionFailed
 from containerhost.network.veth import Pair
 from onedock import imageref
 from onedock.conf import Options
@@ -40,11 +41,13 @@ class Volumes:
 
     def mount(self, number: int, file: Path, *, read_only: bool, root: tuple[int, int]) -> None:
         self._node.process.step()
+        if self._vm_id not in self._node.mounts:
+            raise HostActionFailed(f"{self.directory} is no place to mount at")
         self._node.mounts[self._vm_id].add(number)
 
     def unmount(self, number: int) -> None:
         self._node.process.step()
-        self._node.mounts[self._vm_id].discard(number)
+        self._node.mounts.get(self._vm_id, set()).discard(number)
 
     def remove(self) -> None:
         self._node.process.step()
