@@ -131,12 +131,12 @@ class OpenNebula(frame.Machine):
         return str(found) if result == "done" else ""
 
     def seen(self, server: Server) -> dict[str, Any]:
-        """Return what the node has of a VM."""
-        own = sorted(self.node.engine.of_vm(server.vm.id))
-        return {"containers": own, "devices": {each: {grant.device.id for grant in grants_of(
-            self.node.engine.specs[each].parts)} for each in own}, "records": self.records(server.vm.id),
-            "memory": [self.node.engine.specs[each].memory for each in own],
-            "running": [each for each in own if self.node.engine.statuses[each] is Status.RUNNING]}
+        """Return what the node has of a VM. Containers that an interrupted revert put aside count as the VM's one."""
+        own, engine = sorted(self.node.engine.of_vm(server.vm.id)), self.node.engine
+        return {"containers": sorted(set(map(base, own))),
+                "devices": {grant.device.id for each in own for grant in grants_of(engine.specs[each].parts)},
+                "records": self.records(server.vm.id), "memory": [engine.specs[each].memory for each in own],
+                "running": sorted({base(each) for each in own if engine.statuses[each] is Status.RUNNING})}
 
     def records(self, vm_id: int) -> set[str]:
         mine = consumer(self.node.driver, self.node.engine.name, vm_id)
@@ -203,10 +203,10 @@ class OpenNebula(frame.Machine):
         self.last += 1
         wanted = data.draw(st.lists(st.sampled_from(self.free()), max_size=2, unique=True), "devices") \
             if self.free() else []
-        base = machine()
-        root = base.disks[ROOT]._replace(save=persistent)
-        nic = base.nics[0]._replace(target=f"{name(self.last)}-0")
-        server = self.servers[self.last] = Server(base._replace(
+        vm = machine()
+        root = vm.disks[ROOT]._replace(save=persistent)
+        nic = vm.nics[0]._replace(target=f"{name(self.last)}-0")
+        server = self.servers[self.last] = Server(vm._replace(
             id=self.last, lcm_state=0, deploy_id="", pcis=self.devices_of(wanted), nics=(nic,), graphics={},
             disks=(root, volatile(VOLATILE)), snapshots=(), system_ds=0, memory=512 * MIB, vcpu=1, cpu=100))
         self.node.transfer(server.vm)
@@ -440,10 +440,10 @@ class OpenNebula(frame.Machine):
             if self.node.engine.statuses[own] is Status.STOPPED:
                 continue  # its configuration is made anew when it starts
             for grant in grants_of(spec.parts):
-                device, base = grant.device.id, re.sub("-(old|anew)$", "", own)
-                assert users.setdefault(device, base) == base, f"{users[device]} and {base} have {device}"
+                device, owner = grant.device.id, base(own)
+                assert users.setdefault(device, owner) == owner, f"{users[device]} and {owner} have {device}"
                 record = records.get(device)
-                assert record and record.consumer.container == base, f"{own} has {device}: {record}"
+                assert record and record.consumer.container == owner, f"{own} has {device}: {record}"
 
     # The end.
 
@@ -477,6 +477,11 @@ class OpenNebula(frame.Machine):
             outcome(self.node, (), lambda: self.node.act(
                 Call("cancel", {}, vm.id, "host", vm._replace(lcm_state=CLEANUP_DELETE))))
         self.delete_disks(vm.id)
+
+
+def base(container: str) -> str:
+    """Return the name of the VM's container that a revert put this one aside for, or its own."""
+    return re.sub("-(old|anew)$", "", container)
 
 
 def volatile(number: int) -> Disk:
