@@ -22,7 +22,7 @@ from nova.network import model
 from raw import Raw
 from spawn import timed
 
-from containerhost.network.veth import Veths
+from containerhost.engines.network.veth import Veths
 from nova_lxd_ext.network import vifconfig
 from nova_lxd_ext.network.vifplug import Plugs
 from nova_lxd_ext.network.vifs import described

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from containerhost.allocation.store import AllocationStore
-from containerhost.devices.scan import scan
+from containerhost.inventory.scan import scan
 from containerhost.privileged import Privileged
 
 Census = dict[str, list[str]]

@@ -30,7 +30,7 @@ from nova import objects
 from nova.network import model
 
 from containerhost.devices.model import Device, Kind, LinkLayer, Role
-from containerhost.devices.scan import scan
+from containerhost.inventory.scan import scan
 from tests.unit.nova import ports, records
 
 CYCLES = 10_000

@@ -28,7 +28,7 @@ import emulated
 
 emulated.enter()
 
-from containerhost.spec import ContainerSpec, Cpu, Memory, Mount  # noqa: E402  (after the entry)
+from containerhost.engines.spec import ContainerSpec, Cpu, Memory, Mount  # noqa: E402  (after the entry)
 from tests.functional import elasticapps  # noqa: E402
 from tests.waiting import await_that  # noqa: E402
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from containerhost.idlist import id_list
-from containerhost.spec import ContainerSpec, Cpu, Memory, Mount, RootDisk
-from containerhost.sysfs import Host
+from containerhost.engines.spec import ContainerSpec, Cpu, Memory, Mount, RootDisk
+from containerhost.linux.idlist import id_list
+from containerhost.linux.sysfs import Host
 from tests.functional import lxd
 from tests.functional_docker import dockerd
 

@@ -29,9 +29,9 @@ from typing import Any
 from emulated import enter, installed
 from opennebula import AIM_RATIO, AIM_START, compared, is_near, starts, timed
 
-from containerhost.allocation.choice import Request
+from containerhost.allocation.refusals import Request
 from containerhost.devices.model import Device, Kind, Role
-from containerhost.devices.scan import scan
+from containerhost.inventory.scan import scan
 from onedock import backend, conf
 from tests.functional_docker.dockerd import Daemon
 from tests.functional_one.vms import Machine

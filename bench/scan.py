@@ -30,8 +30,8 @@ LIMIT_SECONDS, LIMIT_MB = 1.0, 100.0
 PROBE = """
 import json, resource, sys, time
 begin = time.perf_counter()
-from containerhost.devices.scan import scan
-from containerhost.sysfs import Host
+from containerhost.inventory.scan import scan
+from containerhost.linux.sysfs import Host
 imported = time.perf_counter()
 inventory = scan(Host(sys.argv[1]))
 end = time.perf_counter()

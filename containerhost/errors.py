@@ -63,7 +63,7 @@ class UnsupportedOnHost(SpecError):
 
 
 class NoPlacement(SpecError):
-    """The hosts have no room for all members of a job, so none is placed. The message shows the arithmetic."""
+    """This host has not the free devices that are asked for. The message shows the arithmetic."""
 
 
 class EngineError(ContainerHostError):

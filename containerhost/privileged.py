@@ -12,21 +12,20 @@ import stat
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from containerhost import charnodes, vendors
+from containerhost import vendors
 from containerhost.devices.health import kernellog
 from containerhost.devices.pci import ADDRESS
 from containerhost.errors import HostActionFailed
-from containerhost.inside import guest_directory
-from containerhost.linux import cpuset, freezer
+from containerhost.linux import charnodes, cpuset, daemonhelpers, daemonnodes, freezer, guest_directory
 from containerhost.linux import run as programs
 from containerhost.linux.files import write_attribute
-from containerhost.network import links, stacked
-from containerhost.process import childprocess, daemonhelpers, daemonnodes, deviceusers, processlimits
-from containerhost.process.namespaces import within
-from containerhost.process.processes import namespace, open_directory, table
-from containerhost.storage import apparentsize, blockcopy, blocknodes, memorymounts
-from containerhost.storage.idmounts import IdMap, IdRange
-from containerhost.sysfs import Host
+from containerhost.linux.network import links, stacked
+from containerhost.linux.process import childprocess, deviceusers, processlimits
+from containerhost.linux.process.namespaces import within
+from containerhost.linux.process.processes import namespace, open_directory, table
+from containerhost.linux.storage import apparentsize, blockcopy, blocknodes, memorymounts
+from containerhost.linux.storage.idmounts import IdMap, IdRange
+from containerhost.linux.sysfs import Host
 from containerhost.vendors.kernellog import read as read_log
 
 Result = TypeVar("Result")
@@ -107,7 +106,7 @@ class Privileged:
              "state", "auto" if up else "disable"])
 
     def make_veth(self, host_end: str, inner_end: str, mac: str, mtu: int | None, mark: str, switched: bool) -> None:
-        """See :func:`containerhost.network.links.make_veth`."""
+        """See :func:`containerhost.linux.network.links.make_veth`."""
         links.make_veth(check(INTERFACE, host_end), check(INTERFACE, inner_end), check(MAC, mac),
                         None if mtu is None else int(mtu), check(MARK, mark), bool(switched))
 
@@ -221,7 +220,7 @@ class Privileged:
         return kernellog.plain(read_log(Host()))
 
     def stacked(self) -> list[tuple[int, tuple[str, ...]]]:
-        """Return pairs of what :func:`containerhost.network.stacked.elsewhere` finds."""
+        """Return pairs of what :func:`containerhost.linux.network.stacked.elsewhere` finds."""
         return sorted(stacked.elsewhere().items())
 
     def fetch_netdev(self, pid: int, name: str, host_name: str) -> None:
@@ -235,19 +234,19 @@ class Privileged:
         within(network_of(pid), lambda: links.remove_altnames(check(INTERFACE, name)))
 
     def free_name(self, name: str) -> None:
-        """See :func:`containerhost.network.links.free_name`."""
+        """See :func:`containerhost.linux.network.links.free_name`."""
         links.free_name(check(INTERFACE, name))
 
     def forget_nodes(self, server: int, container: str, pid: int, known: Collection[str]) -> int:
-        """See :func:`containerhost.process.daemonnodes.forget`."""
+        """See :func:`containerhost.linux.daemonnodes.forget`."""
         return daemonnodes.forget(int(server), check(CONTAINER, container), int(pid), list(map(str, known)))
 
     def fence_nodes(self, server: int, container: str, pid: int, leaving: Collection[str]) -> None:
-        """See :func:`containerhost.process.daemonnodes.fence`."""
+        """See :func:`containerhost.linux.daemonnodes.fence`."""
         daemonnodes.fence(int(server), check(CONTAINER, container), int(pid), list(map(str, leaving)))
 
     def restore_nodes(self, server: int, container: str, pid: int, modes: Mapping[str, int]) -> None:
-        """See :func:`containerhost.process.daemonnodes.restore`."""
+        """See :func:`containerhost.linux.daemonnodes.restore`."""
         daemonnodes.restore(int(server), check(CONTAINER, container), int(pid),
                             {str(device): int(mode) & 0o666 for device, mode in modes.items()})
 
@@ -256,15 +255,15 @@ class Privileged:
         cpuset.bind_memory(int(pid), list(map(int, nodes)))
 
     def end_helpers(self, pid: int) -> int:
-        """See :func:`containerhost.process.daemonhelpers.end`."""
+        """See :func:`containerhost.linux.daemonhelpers.end`."""
         return daemonhelpers.end(int(pid))
 
     def end_copies(self, container: str) -> int:
-        """See :func:`containerhost.process.daemonhelpers.end_copies`."""
+        """See :func:`containerhost.linux.daemonhelpers.end_copies`."""
         return daemonhelpers.end_copies(check(CONTAINER, container))
 
     def users(self, nodes: Collection[tuple[int, int]]) -> tuple[str, ...]:
-        """See :func:`containerhost.process.deviceusers.char_users`."""
+        """See :func:`containerhost.linux.process.deviceusers.char_users`."""
         return deviceusers.char_users([(int(major), int(minor)) for major, minor in nodes])
 
     def thaw_left(self) -> None:
@@ -272,7 +271,7 @@ class Privileged:
         freezer.thaw_left()
 
     def fence_block(self, server: int, container: str, device: str, number: tuple[int, int]) -> None:
-        """See :func:`containerhost.storage.blocknodes.fence`."""
+        """See :func:`containerhost.linux.storage.blocknodes.fence`."""
         blocknodes.fence(int(server), check(CONTAINER, container), str(device), (int(number[0]), int(number[1])))
 
     def restore_block(self, server: int, container: str, device: str, pid: int, number: tuple[int, int], mode: int
@@ -289,7 +288,7 @@ class Privileged:
         return deviceusers.users_in(int(pid), lambda member: blocknodes.use(member, node, numbers))
 
     def apparent_size(self, server: int, pool: str, container: str, timeout: float) -> int | None:
-        """See :func:`containerhost.storage.apparentsize.measure`."""
+        """See :func:`containerhost.linux.storage.apparentsize.measure`."""
         return apparentsize.measure(int(server), check(POOL, pool), check(CONTAINER, container), float(timeout))
 
     def copy_block(self, source: str, target: str, place: int, size: int) -> int:
@@ -300,38 +299,38 @@ class Privileged:
         return blockcopy.copy(check(VOLUME, source), check(VOLUME, target), int(place), int(size))
 
     def mount_memory(self, name: str, size: int) -> None:
-        """See :func:`containerhost.storage.memorymounts.mount`."""
+        """See :func:`containerhost.linux.storage.memorymounts.mount`."""
         memorymounts.mount(check(memorymounts.MEMORY, name), int(size))
 
     def make_memory_view(self, name: str) -> None:
-        """See :func:`containerhost.storage.memorymounts.make_view`."""
+        """See :func:`containerhost.linux.storage.memorymounts.make_view`."""
         memorymounts.make_view(check(memorymounts.VIEW, name))
 
     def show_memory(self, name: str, ids: Ids | None) -> None:
-        """See :func:`containerhost.storage.memorymounts.show`.
+        """See :func:`containerhost.linux.storage.memorymounts.show`.
 
         :param ids: of an IdMap the numbers
         """
         memorymounts.show(check(memorymounts.VIEW, name), None if ids is None else id_map(ids))
 
     def unmount_memory(self, name: str) -> None:
-        """See :func:`containerhost.storage.memorymounts.unmount`."""
+        """See :func:`containerhost.linux.storage.memorymounts.unmount`."""
         memorymounts.unmount(check(memorymounts.ANY, name))
 
     def present_memories(self) -> tuple[str, ...]:
-        """See :func:`containerhost.storage.memorymounts.present`."""
+        """See :func:`containerhost.linux.storage.memorymounts.present`."""
         return memorymounts.present()
 
     def raise_limits(self, pid: int, limits: Mapping[str, str]) -> None:
-        """See :func:`containerhost.process.processlimits.at_least`."""
+        """See :func:`containerhost.linux.process.processlimits.at_least`."""
         processlimits.at_least(int(pid), {check(LIMIT, name): check(SIZE, size) for name, size in limits.items()})
 
     def read_guest_file(self, pid: int, name: str) -> bytes | None:
-        """See :func:`containerhost.inside.guest_directory.read`."""
+        """See :func:`containerhost.linux.guest_directory.read`."""
         return guest_directory.read(int(pid), str(name))
 
     def write_guest_file(self, pid: int, name: str, content: bytes) -> None:
-        """See :func:`containerhost.inside.guest_directory.write`."""
+        """See :func:`containerhost.linux.guest_directory.write`."""
         guest_directory.write(int(pid), str(name), bytes(content))
 
     def inside(self, pid: int) -> Inside:
@@ -348,7 +347,7 @@ def id_map(ids: Ids) -> IdMap:
 def in_container(pid: int, act: Callable[[], Result]) -> Result:
     """Do what looks into a tenant's directories.
 
-    :raises HostActionFailed: see :func:`containerhost.process.childprocess.run`
+    :raises HostActionFailed: see :func:`containerhost.linux.process.childprocess.run`
     """
     return childprocess.run(int(pid), act, f"cannot look into directories of process {int(pid)}")
 
@@ -381,7 +380,7 @@ def run(command: list[str], timeout: int = COMMAND_TIMEOUT) -> None:
 
 def write(path: str, text: str) -> None:
     """Write an attribute of a device. A driver that hangs in it, as on firmware that does not answer, holds neither the
-    caller nor its locks: see :func:`containerhost.process.childprocess.run_for_device`.
+    caller nor its locks: see :func:`containerhost.linux.process.childprocess.run_for_device`.
 
     :raises HostActionFailed: with the kernel's words, or it is not done within DRIVER_TIMEOUT
     """

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from containerhost.placement import taskgroups
 from hpcjob.errors import BadJob
+from hpcplan import taskgroups
 
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 MOST_MEMBERS = 10_000

@@ -16,8 +16,8 @@ from lxdone.conf import DRIVER, Options
 
 if TYPE_CHECKING:
     from containerhost.allocation.allocator import DeviceAllocator
+    from containerhost.allocation.sharedmemory import SharedMemories
     from containerhost.engines.lxd.exports import Exports
-    from containerhost.storage.sharedmemory import SharedMemories
     from lxdone.disk.images import Images
     from lxdone.root.reconciler import Reconciler
     from lxdone.root.root_writeback import RootWriteback
@@ -38,7 +38,7 @@ def vmm(options: Options) -> "Vmm":
     from containerhost.engines.lxd.idmap import idmap
     from containerhost.engines.lxd.images import Images as ImageStore
     from containerhost.engines.lxd.snapshots import Snapshots
-    from containerhost.sysfs import Host
+    from containerhost.linux.sysfs import Host
     from lxdone.root.root_images import RootImages
     from lxdone.vmm import Vmm
     from onedriver.node.commands import Commands
@@ -56,14 +56,14 @@ def vmm(options: Options) -> "Vmm":
 def allocator_of(options: Options, lxd: LxdEngine) -> "DeviceAllocator":
     from containerhost.allocation.allocator import DeviceAllocator
     from containerhost.allocation.store import AllocationStore
-    from containerhost.devices.scan import HostView
+    from containerhost.inventory.scan import HostView
 
     return DeviceAllocator(AllocationStore(Path(options.owners)), HostView, Privileged(), lxd.held,
                            holders=functools.partial(memories_of(options, lxd).first_processes, lxd.pid))
 
 
 def memories_of(options: Options, lxd: LxdEngine) -> "SharedMemories":
-    from containerhost.storage.sharedmemory import SharedMemories
+    from containerhost.allocation.sharedmemory import SharedMemories
 
     return SharedMemories(Path(options.owners), DRIVER, lxd.name, Privileged())
 
@@ -113,7 +113,7 @@ def reconciler(options: Options) -> "Reconciler":
 
 
 def measure(options: Options) -> "Measure":
-    from containerhost.sysfs import Host
+    from containerhost.linux.sysfs import Host
     from lxdone.root.reconciler import MonitoredEngine
     from onedriver.node.measure import Measure
 

@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from containerhost.spec import CloudInit
+from containerhost.engines.spec import CloudInit
 from onedriver.errors import BadInput
 
 SURROGATES = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}")

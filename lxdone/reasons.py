@@ -4,8 +4,8 @@
 import contextlib
 from collections.abc import Iterator
 
+from containerhost.engines.spec import ContainerSpec
 from containerhost.errors import EngineError
-from containerhost.spec import ContainerSpec
 from lxdone import translate
 from onedriver.errors import DriverError
 from onedriver.vm import MIB, Vm

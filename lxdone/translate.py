@@ -4,11 +4,11 @@
 import re
 from collections.abc import Mapping
 
-from containerhost.elastic import gpuclaim
-from containerhost.elastic.claim import marked
-from containerhost.grants import GPU_CAPABILITIES
-from containerhost.spec import BridgedNic, ContainerSpec, DirectoryDisk, IoLimit, Mount, RootDisk, Security
-from containerhost.storage import sharedmemory
+from containerhost.allocation import sharedmemory
+from containerhost.devices.grants import GPU_CAPABILITIES
+from containerhost.engines import gpuclaim
+from containerhost.engines.claim import marked
+from containerhost.engines.spec import BridgedNic, ContainerSpec, DirectoryDisk, IoLimit, Mount, RootDisk, Security
 from lxdone import cloudinit
 from lxdone.conf import Options
 from onedriver.errors import BadInput, NotSupported

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from containerhost.allocation.allocator import DeviceAllocator
-from containerhost.devices.scan import HostView
-from containerhost.engines import ContainerState, Engine, Status
+from containerhost.engines.contract import ContainerState, Engine, Status
+from containerhost.engines.network import openvswitch
+from containerhost.engines.spec import ContainerSpec, Part, grants_of
 from containerhost.errors import EngineBusy, EngineConflict, EngineNotFound, EngineTimeout
-from containerhost.inside import resources
+from containerhost.guest import resources
+from containerhost.inventory.scan import HostView
 from containerhost.linux.poll import retry
-from containerhost.network import openvswitch
+from containerhost.linux.storage.idmounts import IdMap
+from containerhost.linux.sysfs import Host
 from containerhost.rollback import Rollback
-from containerhost.spec import ContainerSpec, Part, grants_of
-from containerhost.storage.idmounts import IdMap
-from containerhost.sysfs import Host
 from lxdone import lcm_states, reasons, translate
 from lxdone.conf import DRIVER, Options
 from lxdone.disk import diskformat, filesystems

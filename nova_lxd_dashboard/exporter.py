@@ -19,9 +19,9 @@ from urllib.parse import SplitResult, urlsplit
 
 from django.conf import settings
 
-from containerhost.drawing import document
-from containerhost.drawing.hostmap import HostMap
-from containerhost.reports.report import printable
+from containerhost.operator.drawing import document
+from containerhost.operator.drawing.hostmap import HostMap
+from containerhost.operator.reports.report import printable
 from nova_lxd_dashboard.accelerators import Service
 
 SETTING = "NOVA_LXD_EXPORTER_URL"

@@ -10,12 +10,11 @@ from nova.image import glance
 from nova.virt import hardware
 from oslo_config import cfg
 
-from containerhost import topology
 from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.sharedmemory import SharedMemories
 from containerhost.allocation.store import AllocationStore
-from containerhost.corebinding import CoreBinding
 from containerhost.devices.health import kernellog
-from containerhost.devices.scan import HostView, Inventory
+from containerhost.engines.corebinding import CoreBinding
 from containerhost.engines.lxd.client import LxdClient, Settings
 from containerhost.engines.lxd.disktransfers import DiskTransfers
 from containerhost.engines.lxd.engine import LxdEngine
@@ -25,12 +24,13 @@ from containerhost.engines.lxd.images import Images
 from containerhost.engines.lxd.live import Live
 from containerhost.engines.lxd.migration import Transfers
 from containerhost.engines.lxd.pooldisks import PoolDisks
-from containerhost.inside.guestfiles import GuestFiles
-from containerhost.inside.guestnotice import GuestNotice
-from containerhost.network.veth import Veths
+from containerhost.engines.network.veth import Veths
+from containerhost.guest.guestfiles import GuestFiles
+from containerhost.guest.guestnotice import GuestNotice
+from containerhost.inventory import topology
+from containerhost.inventory.scan import HostView, Inventory
+from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
-from containerhost.storage.sharedmemory import SharedMemories
-from containerhost.sysfs import Host
 from containerhost.vendors.kernellog import read as read_log
 from nova_lxd_ext.access.consoles import Consoles
 from nova_lxd_ext.hardware.allocations import HostSlices, Placement

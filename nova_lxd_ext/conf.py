@@ -6,7 +6,7 @@ from typing import Any
 import nova.conf
 from oslo_config import cfg
 
-from containerhost import spec
+from containerhost.engines import spec
 
 CONF = nova.conf.CONF
 

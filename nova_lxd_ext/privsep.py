@@ -12,8 +12,8 @@ from typing import Any
 from oslo_privsep import capabilities, priv_context
 
 from containerhost.errors import HostActionFailed
+from containerhost.linux.sysfs import Host
 from containerhost.privileged import Ids, Inside, Privileged
-from containerhost.sysfs import Host
 
 
 def of_this_machine(capability: int) -> list[int]:

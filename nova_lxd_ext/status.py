@@ -20,11 +20,11 @@ from containerhost import errors
 from containerhost.allocation.record import VERSION
 from containerhost.allocation.states import State
 from containerhost.allocation.store import Allocation, AllocationStore
-from containerhost.devices import taints
-from containerhost.engines import Engine
+from containerhost.engines.contract import Engine
 from containerhost.images import rebuild
+from containerhost.inventory import taints
 from containerhost.linux.run import missing
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 from nova_lxd_ext import conf
 from nova_lxd_ext.host import engineidentity, startup
 

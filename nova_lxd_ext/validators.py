@@ -7,8 +7,8 @@ error does not go unseen.
 
 from nova.api.validation.extra_specs import base
 
-from containerhost.grants import GPU_CAPABILITIES
-from containerhost.placement.affinity import Affinity
+from containerhost.devices.grants import GPU_CAPABILITIES
+from hpcplan.affinity import Affinity
 
 LIVE_RESIZE = PREFERRED, REQUIRED = ("preferred", "required")
 

@@ -10,7 +10,7 @@ import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 
-from containerhost.spec import IpConfig
+from containerhost.engines.spec import IpConfig
 from onedriver.errors import BadInput
 
 MAC = re.compile(r"(?P<prefix>(?:ETH|PCI)[0-9]{1,3})_MAC")

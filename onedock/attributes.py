@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from containerhost.spec import Health, Program
+from containerhost.engines.spec import Health, Program
 from onedriver.errors import BadInput, NotSupported
 from onedriver.section import NO, YES
 

@@ -16,7 +16,7 @@ from onedock.conf import DRIVER, Options
 
 if TYPE_CHECKING:
     from containerhost.allocation.allocator import DeviceAllocator
-    from containerhost.storage.sharedmemory import SharedMemories
+    from containerhost.allocation.sharedmemory import SharedMemories
     from onedock.vmm import Vmm
     from onedriver.node.device_recovery import DeviceRecovery
     from onedriver.node.measure import Measure
@@ -29,8 +29,8 @@ def engine(options: Options) -> DockerEngine:
 
 def vmm(options: Options) -> "Vmm":
     from containerhost.engines.docker.images import Images
-    from containerhost.network.veth import Veths
-    from containerhost.sysfs import Host
+    from containerhost.engines.network.veth import Veths
+    from containerhost.linux.sysfs import Host
     from onedock.guest import Guests
     from onedock.nics import Nics
     from onedock.root_images import RootImages, Snapshots
@@ -49,14 +49,14 @@ def vmm(options: Options) -> "Vmm":
 def allocator_of(options: Options, docker: DockerEngine) -> "DeviceAllocator":
     from containerhost.allocation.allocator import DeviceAllocator
     from containerhost.allocation.store import AllocationStore
-    from containerhost.devices.scan import HostView
+    from containerhost.inventory.scan import HostView
 
     return DeviceAllocator(AllocationStore(Path(options.owners)), HostView, DockerPrivileged(), docker.held,
                            holders=functools.partial(memories_of(options, docker).first_processes, docker.pid))
 
 
 def memories_of(options: Options, docker: DockerEngine) -> "SharedMemories":
-    from containerhost.storage.sharedmemory import SharedMemories
+    from containerhost.allocation.sharedmemory import SharedMemories
 
     return SharedMemories(Path(options.owners), DRIVER, docker.name, DockerPrivileged())
 
@@ -75,7 +75,7 @@ def devices_of(options: Options, docker: DockerEngine) -> "DeviceRecovery":
 
 
 def measure(options: Options) -> "Measure":
-    from containerhost.sysfs import Host
+    from containerhost.linux.sysfs import Host
     from onedock.monitored import MonitoredEngine
     from onedriver.node.measure import Measure
 

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from containerhost.linux.files import replacing
 from containerhost.linux.run import system_path
-from containerhost.storage import loops
+from containerhost.linux.storage import loops
 from onedriver.errors import BadInput, DriverError, NotSupported
 from onedriver.node import room
 from onedriver.node.programs import run

@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from containerhost.engines.docker.volumes import Volumes
+from containerhost.engines.spec import Mount
 from containerhost.errors import DeviceInUse
 from containerhost.linux.poll import wait_while
-from containerhost.spec import Mount
-from containerhost.storage import loops
+from containerhost.linux.storage import loops
 from onedock import addresses, translate
 from onedriver.errors import BadInput, DriverError
 from onedriver.node import context, datastores

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Let the rounds of monitoring recover devices that killed actions left."""
 
-from containerhost.engines import ContainerState
+from containerhost.engines.contract import ContainerState
 from containerhost.engines.docker.engine import DockerEngine
 from onedriver.node import monitored
 from onedriver.node.device_recovery import DeviceRecovery

@@ -8,12 +8,12 @@ outside, as the context says.
 
 import dataclasses
 
+from containerhost.engines.network import openvswitch
+from containerhost.engines.network.veth import RETURN_TIMEOUT, Pair, Shape, Veths
+from containerhost.engines.spec import Nic as SpecNic
 from containerhost.linux.poll import wait_until
-from containerhost.network import openvswitch
-from containerhost.network.veth import RETURN_TIMEOUT, Pair, Shape, Veths
+from containerhost.linux.sysfs import Host
 from containerhost.rollback import Rollback
-from containerhost.spec import Nic as SpecNic
-from containerhost.sysfs import Host
 from onedock import addresses
 from onedriver.errors import BadInput, NotSupported
 from onedriver.node.names import name

@@ -4,9 +4,9 @@ spec."""
 
 import re
 
-from containerhost.elastic.claim import marked
-from containerhost.spec import ContainerSpec, Mount, RootDisk, Security
-from containerhost.storage import sharedmemory
+from containerhost.allocation import sharedmemory
+from containerhost.engines.claim import marked
+from containerhost.engines.spec import ContainerSpec, Mount, RootDisk, Security
 from onedock.attributes import PROCESS_LIMIT, Attributes
 from onedock.conf import Options
 from onedriver.errors import BadInput, NotSupported

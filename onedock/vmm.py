@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from containerhost.allocation.allocator import DeviceAllocator
-from containerhost.allocation.choice import Request
-from containerhost.devices.scan import HostView
-from containerhost.engines import ContainerState, Status
+from containerhost.allocation.refusals import Request
+from containerhost.engines.contract import ContainerState, Status
 from containerhost.engines.docker.config import own_view
 from containerhost.engines.docker.engine import DockerEngine
+from containerhost.engines.spec import ContainerSpec, Part, grants_of
 from containerhost.errors import EngineConflict, EngineNotFound
-from containerhost.inside import resources
+from containerhost.guest import resources
+from containerhost.inventory.scan import HostView
+from containerhost.linux.sysfs import Host
 from containerhost.rollback import Rollback
-from containerhost.spec import ContainerSpec, Part, grants_of
-from containerhost.sysfs import Host
 from onedock import addresses, attributes, lcm_states, translate
 from onedock.conf import DRIVER, Options
 from onedock.guest import Guests

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import fixtures
 
-from containerhost.process.processes import name, pids
+from containerhost.linux.process.processes import name, pids
 from tests.waiting import await_that
 
 SOURCE = Path(__file__).with_suffix(".c")

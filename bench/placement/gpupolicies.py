@@ -9,7 +9,7 @@ import numpy as np
 from bench.placement.fragmentation import Gradient, Mix
 from bench.placement.gpucluster import Cluster
 from bench.placement.trace import GPU_MILLI, Task
-from containerhost.placement import taskgroups
+from hpcplan import taskgroups
 
 Policy = Callable[[Task], int | None]
 """Place a task and return its host, or None."""

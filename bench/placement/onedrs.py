@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from containerhost.errors import NoPlacement
-from containerhost.placement import taskgroups
+from hpcplan import taskgroups
+from hpcplan.errors import NoPlacement
 
 HOST_CORES, HOST_MEMORY = 64, 256
 PENDING_PENALTY = 1.1

@@ -6,7 +6,7 @@ import dataclasses
 from bench.placement.contention import Machine
 from bench.placement.loop import Request
 from bench.placement.workloads import RANKS, Benchmark
-from containerhost.placement import plan
+from hpcplan import plan
 
 
 @dataclasses.dataclass(frozen=True)

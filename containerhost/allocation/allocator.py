@@ -9,23 +9,22 @@ writes the new state first. After a crash the record alone tells how to finish o
 import logging
 from collections.abc import Collection, Iterable, Sequence
 
-from containerhost import faults
-from containerhost.allocation import choice
-from containerhost.allocation.choice import Foreign, Request, View
+from containerhost.allocation import faults, refusals
 from containerhost.allocation.cleaning import Cleaner, Holders
 from containerhost.allocation.functions import Functions
 from containerhost.allocation.reconciliation import Reconciler
+from containerhost.allocation.refusals import Foreign, Request, View
 from containerhost.allocation.repair import DeviceRepair
 from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.allocation.timings import Operation, Timings
+from containerhost.devices.grants import Grant
 from containerhost.devices.model import REVOKED, CharNode, Device, Kind
-from containerhost.devices.scan import HostView
 from containerhost.errors import DeviceBusy, DeviceHeld, DeviceInUse
-from containerhost.grants import Grant
+from containerhost.inventory.scan import HostView
+from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
 from containerhost.rollback import Rollback
-from containerhost.sysfs import Host
 from containerhost.vendors import make_grant
 
 LOG = logging.getLogger(__name__)
@@ -74,11 +73,11 @@ class DeviceAllocator:
         with (self._store.working(device.id for device in chosen),
               Rollback(f"acquisition by {consumer}") as undo):
             mine, inventory = self._store.held_by(consumer), view.refresh(device.id for device in chosen)
-            wanted = choice.requested(inventory, requests, mine, mine)
+            wanted = refusals.requested(inventory, requests, mine, mine)
             devices = [device for device, _ in wanted]
             users = self._foreign({other.id: other for device in devices
-                                   for other in choice.concerned(device, inventory)}.values())
-            choice.refuse_configured(users, inventory, devices, consumer)
+                                   for other in refusals.concerned(device, inventory)}.values())
+            refusals.refuse_configured(users, inventory, devices, consumer)
             for device, options in wanted:
                 make_grant(device, options)  # whatever cannot be granted is refused before anything changes
             self._store.claim(devices, consumer, inventory.related)
@@ -87,7 +86,7 @@ class DeviceAllocator:
                     undo.on_error(f"allocation of {device.id}", self._undo, device.id, consumer, view)
             changed = [device.id for device, options in wanted
                        if self._functions.prepare(device, options, consumer, mine.get(device.id))]
-            grants = choice.granted(view.refresh(changed), requests, self._store.held_by(consumer), consumer)
+            grants = refusals.granted(view.refresh(changed), requests, self._store.held_by(consumer), consumer)
             self._store.attach([device.id for device in devices], consumer)
             return grants
 
@@ -100,8 +99,8 @@ class DeviceAllocator:
         :raises SpecError, DeviceUnhealthy: it cannot have so many
         """
         view, mine = view or self.view(), self._store.held_by(consumer)
-        choice.require_gpus(view.inventory, requests, mine, least)
-        left = choice.left_out(view.inventory, requests, mine, least)
+        refusals.require_gpus(view.inventory, requests, mine, least)
+        left = refusals.left_out(view.inventory, requests, mine, least)
         if left:
             with self._store.working(left):
                 self._store.detach(left, consumer, None)
@@ -112,7 +111,7 @@ class DeviceAllocator:
 
         :raises SpecError, DeviceUnhealthy: it is one
         """
-        choice.require_gpus(view.inventory, requests, self._store.held_by(consumer), least)
+        refusals.require_gpus(view.inventory, requests, self._store.held_by(consumer), least)
 
     def present(self, requests: Sequence[Request], consumer: Consumer) -> tuple[Request, ...]:
         """Return the requests without those of devices that the consumer's container does not have for now."""
@@ -122,11 +121,11 @@ class DeviceAllocator:
     def gone(self, consumer: Consumer, view: HostView) -> frozenset[str]:
         """Return the ids of those of :meth:`detached` that this host does not have."""
         mine = self._store.held_by(consumer)
-        return choice.gone(view.inventory, mine) if choice.detached(mine) else frozenset()
+        return refusals.gone(view.inventory, mine) if refusals.detached(mine) else frozenset()
 
     def detached(self, consumer: Consumer) -> frozenset[str]:
         """Return the ids of devices that are allocated to the consumer, whose container does not have them for now."""
-        return choice.detached(self._store.held_by(consumer))
+        return refusals.detached(self._store.held_by(consumer))
 
     def grants(self, requests: Sequence[Request], consumer: Consumer, view: HostView | None = None
                ) -> tuple[Grant, ...]:
@@ -134,7 +133,7 @@ class DeviceAllocator:
 
         :raises DeviceHeld: it does not have one of them
         """
-        return choice.granted((view or self.view()).inventory, requests, self._store.held_by(consumer), consumer)
+        return refusals.granted((view or self.view()).inventory, requests, self._store.held_by(consumer), consumer)
 
     def preview(self, requests: Sequence[Request], consumer: Consumer, view: HostView | None = None
                 ) -> tuple[Grant, ...]:
@@ -142,7 +141,7 @@ class DeviceAllocator:
 
         :raises DeviceNotFound, DeviceUnhealthy, SpecError:
         """
-        wanted = choice.requested((view or self.view()).inventory, requests, self._store.held_by(consumer))
+        wanted = refusals.requested((view or self.view()).inventory, requests, self._store.held_by(consumer))
         return tuple(make_grant(device, options) for device, options in wanted)
 
     def users(self, grants: Iterable[Grant], view: HostView | None = None) -> tuple[str, ...]:
@@ -152,7 +151,7 @@ class DeviceAllocator:
         nodes, view = list[CharNode](), view or self.view()
         for grant in grants:
             shared = grant.device.kind is Kind.GPU_SHARE and grant.device.parent
-            nodes += choice.own_nodes(view.inventory.get(shared)) if shared else grant.own_nodes
+            nodes += refusals.own_nodes(view.inventory.get(shared)) if shared else grant.own_nodes
         return self._users_of(nodes)
 
     def require_unused(self, grants: Iterable[Grant]) -> None:
@@ -172,7 +171,7 @@ class DeviceAllocator:
         return self._privileged.users(own) if own else ()
 
     def faults(self, consumer: Consumer) -> tuple[str, ...]:
-        """Return what is wrong with the consumer's devices, one text each; see :func:`containerhost.faults.of`."""
+        """Return what is wrong with the consumer's devices, one text each; see :func:`.faults.of`."""
         records = self._store.held_by(consumer).values()
         return faults.of(records, self.view().inventory) if records else ()
 
@@ -183,8 +182,8 @@ class DeviceAllocator:
         inventory, mine = (view or self.view()).inventory, self._store.held_by(consumer)
         there = {device.id for device in inventory.devices
                  if not (device.kind in REVOKED and device.id in mine and mine[device.id].holders)}
-        there -= choice.detached(mine)
-        return choice.granted(inventory, [Request(device) for device in mine if device in there], mine, consumer)
+        there -= refusals.detached(mine)
+        return refusals.granted(inventory, [Request(device) for device in mine if device in there], mine, consumer)
 
     def held_by(self, consumer: Consumer) -> frozenset[str]:
         """Return the ids of the devices that the consumer has; blocked ones too."""
@@ -230,7 +229,7 @@ class DeviceAllocator:
             names, mine = {device.id for device in devices}, self._store.held_by(consumer)
             if not any(name in names and record.state in (State.CLAIMED, State.PREPARED)
                        for name, record in self._store.records().items()):
-                choice.requested(view.refresh(names), requests, mine, mine)
+                refusals.requested(view.refresh(names), requests, mine, mine)
             raise
 
     def _undo(self, device_id: str, consumer: Consumer, view: HostView) -> None:

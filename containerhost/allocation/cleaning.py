@@ -2,17 +2,17 @@
 """Clean devices that were detached from their containers, and free them, or block them. Under each device's lock.
 
 A device is free when no handle on it can be left: the containers that may have had it have ended, or its driver has
-revoked all handles (:mod:`containerhost.scrub`). Else it is blocked until these containers end.
+revoked all handles (:mod:`containerhost.allocation.scrub`). Else it is blocked until these containers end.
 """
 
 from collections.abc import Callable, Collection, Mapping
 
-from containerhost.allocation.choice import own_nodes
 from containerhost.allocation.functions import Functions
+from containerhost.allocation.refusals import own_nodes
+from containerhost.allocation.scrub import NO_RESET, scrub
 from containerhost.allocation.states import State
 from containerhost.allocation.store import Allocation, AllocationStore, Consumer
 from containerhost.devices.model import PARTS, REVOKED, Device, Kind
-from containerhost.devices.scan import HostView
 from containerhost.errors import (
     AllocationsUnreadable,
     DeviceNotFound,
@@ -20,10 +20,10 @@ from containerhost.errors import (
     EngineError,
     ScrubFailed,
 )
+from containerhost.inventory.scan import HostView
+from containerhost.linux.process.processes import NoAnswer, Process
+from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
-from containerhost.process.processes import NoAnswer, Process
-from containerhost.scrub import NO_RESET, scrub
-from containerhost.sysfs import Host
 
 RESET_TIMEOUT = 3.0  # s for a client that comes and goes, as a program that reads the GPUs' state
 Holders = Callable[[Consumer], Collection[int]]
@@ -142,7 +142,7 @@ class Cleaner:
 
     def scrub(self, device: Device, restore: Mapping[str, str], view: HostView, timeout: float = 0.0
               ) -> tuple[str, ...]:
-        """See :func:`containerhost.scrub.scrub`."""
+        """See :func:`containerhost.allocation.scrub.scrub`."""
         others = self._unheld(device, view) if device.kind is Kind.GPU else ()
         return scrub(device, restore, self._functions.of(device), self._privileged, self._host, others, timeout)
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from containerhost.allocation.states import State
 from containerhost.allocation.store import Allocation, AllocationStore, excludes
 from containerhost.devices.model import Device
-from containerhost.devices.scan import Inventory
 from containerhost.errors import NotDrained
+from containerhost.inventory.scan import Inventory
 from containerhost.linux.poll import wait_while
 
 POLL_INTERVAL = 1.0  # s; a look reads a few small files

@@ -4,16 +4,16 @@ lock."""
 
 from collections.abc import Mapping
 
+from containerhost.allocation.netfunction import NO_MAC, NetFunction
 from containerhost.allocation.store import Allocation, AllocationStore, Consumer
 from containerhost.devices import pci
+from containerhost.devices.grants import GrantOptions
 from containerhost.devices.model import Device, Kind, Role
 from containerhost.devices.netdev import Netdevs
-from containerhost.devices.scan import HostView
 from containerhost.errors import HostActionFailed, UnsupportedOnHost
-from containerhost.grants import GrantOptions
-from containerhost.network.netfunction import NO_MAC, NetFunction
+from containerhost.inventory.scan import HostView
+from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
-from containerhost.sysfs import Host
 
 
 class Functions:

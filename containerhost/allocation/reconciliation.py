@@ -4,15 +4,15 @@
 import functools
 from collections.abc import Callable, Collection
 
-from containerhost.allocation.choice import Foreign, View, concerned
 from containerhost.allocation.cleaning import Cleaner
 from containerhost.allocation.functions import Functions, unbound
+from containerhost.allocation.refusals import Foreign, View, concerned
 from containerhost.allocation.states import Action, State, is_interrupted, recovery
 from containerhost.allocation.store import Allocation, AllocationStore, Consumer
-from containerhost.devices.scan import HostView, Inventory
 from containerhost.errors import DeviceBusy, HostActionFailed
+from containerhost.inventory.scan import HostView, Inventory
+from containerhost.linux.process import rungroup
 from containerhost.privileged import Privileged
-from containerhost.process import rungroup
 
 
 class Reconciler:
@@ -47,8 +47,8 @@ class Reconciler:
         return (*complaints, *self.reconcile_runs(view))
 
     def reconcile_runs(self, view: HostView | None = None) -> tuple[str, ...]:
-        """Release the devices of runs (:mod:`containerhost.runtimes.run`) that were killed: the supervisor is gone, and
-        the control group has no process.
+        """Release the devices of runs (:mod:`containerhost.operator.runtimes.run`) that were killed: the supervisor is
+        gone, and the control group has no process.
 
         :returns: complaints
         """

@@ -14,7 +14,7 @@ from typing import Any
 from containerhost.allocation.states import State
 from containerhost.errors import AllocationsUnreadable, DeviceNotFound
 from containerhost.linux import records
-from containerhost.process.processes import Process
+from containerhost.linux.process.processes import Process
 
 VERSION = 2  # 1 has neither version nor state nor boot_id
 SUFFIX, LAST_SUFFIX = ".json", ".last"

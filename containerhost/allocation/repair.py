@@ -3,14 +3,14 @@
 
 from collections.abc import Collection
 
-from containerhost.allocation.choice import Foreign, View, concerned, refuse_configured
 from containerhost.allocation.cleaning import Cleaner
 from containerhost.allocation.functions import Functions, unbound
+from containerhost.allocation.refusals import Foreign, View, concerned, refuse_configured
 from containerhost.allocation.states import State
 from containerhost.allocation.store import Allocation, AllocationStore, Consumer
 from containerhost.devices.model import Device, Kind, Role
-from containerhost.devices.scan import HostView, Inventory
 from containerhost.errors import DeviceBusy, DeviceHeld, DeviceNotFound, HostActionFailed, ScrubFailed
+from containerhost.inventory.scan import HostView, Inventory
 from containerhost.vendors.base import refuse_host_use
 
 OPERATOR = Consumer(driver="containerhost", engine="host", container="scrub", uuid="operator")

@@ -34,9 +34,9 @@ from containerhost.devices.model import REVOKED, Device
 from containerhost.errors import AllocationsUnreadable, DeviceBusy, DeviceHeld, DeviceNotFound
 from containerhost.linux.files import UNFINISHED, Directory, sync
 from containerhost.linux.lock import FileLock
-from containerhost.process.processes import Process
+from containerhost.linux.process.processes import Process
+from containerhost.linux.sysfs import Host
 from containerhost.rollback import Rollback
-from containerhost.sysfs import Host
 
 DIRECTORY = Path("/var/lib/containerhost/owners")
 LOCK_TIMEOUT = 30.0  # seconds; a holder of the lock writes a few small files

@@ -5,7 +5,7 @@ them."""
 import re
 
 from containerhost.devices.model import CharNode
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 
 _NODE = re.compile(r"(?:card|renderD)[0-9]{1,4}")
 

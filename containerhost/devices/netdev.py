@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 
 from containerhost.devices.model import LinkLayer
-from containerhost.network import stacked
-from containerhost.sysfs import Host
+from containerhost.linux.network import stacked
+from containerhost.linux.sysfs import Host
 
 # Bytes of a hardware address (if_ether.h, if_infiniband.h).
 _LINK_LAYERS = {6: LinkLayer.ETHERNET, 20: LinkLayer.INFINIBAND}

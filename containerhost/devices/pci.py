@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from containerhost.devices import health
 from containerhost.devices.health.kernellog import Log
 from containerhost.devices.model import PciFunction, Role
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 
 _DIRECTORY = "/sys/bus/pci/devices"
 _UP_TO_SYS = "../../../"  # from there

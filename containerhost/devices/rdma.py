@@ -10,7 +10,7 @@ import re
 
 from containerhost.devices import health
 from containerhost.devices.model import CharNode, LinkLayer, NodeUse, Rdma
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 
 _GUID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){3}")
 _GID = re.compile(r"(?:[0-9a-f]{4}:){4}([0-9a-f]{4}(?::[0-9a-f]{4}){3})")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from containerhost.devices import pci
 from containerhost.devices.model import Device
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 
 WORD = 4  # bytes; port_rcv_data and port_xmit_data count words
 #: Name for the reader -> the kernel's file. All of them only grow, until the driver is loaded anew.

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from containerhost.devices import pci
 from containerhost.devices.model import Device
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 
 _GID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){7}")
 _PKEY = re.compile(r"0x[0-9a-f]{4}")

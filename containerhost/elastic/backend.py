@@ -4,8 +4,8 @@
 from containerhost.elastic.gpus import EngineGpus
 from containerhost.elastic.service import ManagedEngine
 from containerhost.engines import local
-from containerhost.inside.guestfiles import GuestFiles
-from containerhost.inside.guestnotice import GuestNotice
+from containerhost.guest.guestfiles import GuestFiles
+from containerhost.guest.guestnotice import GuestNotice
 
 
 def engine(text: str, settings: local.Settings) -> tuple[str, ManagedEngine]:

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 from containerhost import errors
 from containerhost.elastic.state import State, StateFile, Step
 from containerhost.elastic.usage import age
-from containerhost.inside import resources
-from containerhost.inside.guestnotice import GuestNotice
-from containerhost.sysfs import Host
+from containerhost.guest import resources
+from containerhost.guest.guestnotice import GuestNotice
+from containerhost.linux.sysfs import Host
 
 LOG = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from containerhost.allocation.states import State
 from containerhost.allocation.store import Allocation, Consumer
 from containerhost.devices.model import Device, Kind
-from containerhost.devices.scan import Inventory
-from containerhost.elastic.gpuclaim import GpuClaim
-from containerhost.inside import resources
+from containerhost.engines.gpuclaim import GpuClaim
+from containerhost.guest import resources
+from containerhost.inventory.scan import Inventory
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,14 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from containerhost import errors
-from containerhost.devices.scan import HostView, Inventory
-from containerhost.elastic import gpuclaim, gpuplan
+from containerhost.elastic import gpuplan
 from containerhost.elastic.changes import FAILURES, Changes
 from containerhost.elastic.gpuplan import Decision, GpuMember, Gpus
 from containerhost.elastic.gpus import EngineGpus
 from containerhost.elastic.state import Step
-from containerhost.engines import ContainerState, Metrics, Status
-from containerhost.inside import resources
+from containerhost.engines import gpuclaim
+from containerhost.engines.contract import ContainerState, Metrics, Status
+from containerhost.guest import resources
+from containerhost.inventory.scan import HostView, Inventory
 
 LOG = logging.getLogger(__name__)
 

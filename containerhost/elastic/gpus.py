@@ -14,15 +14,15 @@ from typing import Any
 from containerhost import errors, vendors
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import AllocationStore, Consumer
-from containerhost.devices.scan import HostView, Inventory
-from containerhost.elastic import gpuclaim
+from containerhost.devices.grants import Grant, GrantOptions
 from containerhost.elastic.gpuplan import GpuMember, Gpus
-from containerhost.engines import Containers
+from containerhost.engines import gpuclaim
 from containerhost.engines.capabilities import Labelled, LiveMarks
-from containerhost.grants import Grant, GrantOptions
-from containerhost.inside import resources
+from containerhost.engines.contract import Containers
+from containerhost.engines.resizelock import resizing
+from containerhost.guest import resources
+from containerhost.inventory.scan import HostView, Inventory
 from containerhost.privileged import Privileged
-from containerhost.resizelock import resizing
 
 LOG = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from containerhost.elastic import corechoice, policies
-from containerhost.elastic.claim import Claim
 from containerhost.elastic.corechoice import Cores, Share
 from containerhost.elastic.policies import Demand, Policy, Pool
 from containerhost.engines.capabilities import Size
-from containerhost.inside import resources
+from containerhost.engines.claim import Claim
+from containerhost.guest import resources
 
 UNIT = 64 << 20  # bytes of memory that are moved at least
 BAND = 16  # a change of memory is at least this part of the most

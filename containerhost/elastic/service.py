@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from containerhost import errors, topology
-from containerhost.elastic import claim, plan
+from containerhost import errors
+from containerhost.elastic import plan
 from containerhost.elastic.changes import FAILURES, Changes, Running
 from containerhost.elastic.gpuplan import GpuMember
 from containerhost.elastic.gpurounds import GpuRounds
@@ -27,13 +27,15 @@ from containerhost.elastic.plan import Capacity, Member
 from containerhost.elastic.policies import POLICIES
 from containerhost.elastic.state import StateFile, Step
 from containerhost.elastic.usage import Load, cpu_pressure
-from containerhost.engines import Containers, ContainerState, Metrics, Status, memoryuse
+from containerhost.engines import claim, memoryuse
 from containerhost.engines.capabilities import LiveSizes, Size
-from containerhost.idlist import id_list
-from containerhost.inside import resources
-from containerhost.inside.guestnotice import GuestNotice
-from containerhost.resizelock import resizing
-from containerhost.sysfs import Host
+from containerhost.engines.contract import Containers, ContainerState, Metrics, Status
+from containerhost.engines.resizelock import resizing
+from containerhost.guest import resources
+from containerhost.guest.guestnotice import GuestNotice
+from containerhost.inventory import topology
+from containerhost.linux.idlist import id_list
+from containerhost.linux.sysfs import Host
 
 LOG = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from containerhost.engines.memoryuse import ROOT, container_part
+from containerhost.inventory.topology import uptime
 from containerhost.linux import controlgroups
-from containerhost.process.processes import NoAnswer, asked
-from containerhost.sysfs import Host
-from containerhost.topology import uptime
+from containerhost.linux.process.processes import NoAnswer, asked
+from containerhost.linux.sysfs import Host
 
 ROUNDS = 3  # whose highest use a shrink waits for
 LEAST_TIME = 1.0  # s that a sample covers

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import BinaryIO, NamedTuple, Protocol, TypeVar
 
-from containerhost.grants import Grant
-from containerhost.spec import ContainerSpec
+from containerhost.devices.grants import Grant
+from containerhost.engines.spec import ContainerSpec
 
 
 @dataclasses.dataclass(frozen=True)

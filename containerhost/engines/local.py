@@ -13,8 +13,8 @@ from typing import Any
 from stevedore import DriverManager, NamedExtensionManager
 from stevedore.exception import NoMatches
 
-from containerhost.engines import Containers
 from containerhost.engines.capabilities import LiveMarks, LiveSizes
+from containerhost.engines.contract import Containers
 from containerhost.errors import SpecError
 from containerhost.privileged import Privileged
 

@@ -9,7 +9,7 @@ because containers are not swapped out.
 import re
 
 from containerhost.linux import controlgroups
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 
 ROOT = "/sys/fs/cgroup"
 # The group of everything in a container: LXC's name for it (lxc.container.conf, lxc.cgroup.*), and Docker's under

@@ -6,11 +6,11 @@ import fnmatch
 from collections.abc import Iterable, Iterator, Sequence
 
 from containerhost import vendors
+from containerhost.devices.grants import Grant
 from containerhost.devices.model import CharNode
 from containerhost.errors import HostActionFailed
-from containerhost.grants import Grant
+from containerhost.linux.sysfs import Host
 from containerhost.privileged import Inside
-from containerhost.sysfs import Host
 
 
 class InterfaceMissing(HostActionFailed):

@@ -5,7 +5,7 @@ Whoever may make groups below a container's own chooses their names, in which th
 a line feed: nothing else ends a line.
 """
 
-from containerhost.sysfs import TABLE_LIMIT, Host
+from containerhost.linux.sysfs import TABLE_LIMIT, Host
 
 
 def of(pid: int, host: Host) -> dict[str, str]:

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from containerhost.errors import HostActionFailed
 from containerhost.linux import controlgroups, freezer
 from containerhost.linux.files import write_attribute
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 
 ROOT = "/sys/fs/cgroup"
 NODES = "cpuset.mems"

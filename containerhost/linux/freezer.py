@@ -27,7 +27,7 @@ from containerhost.linux.files import write_attribute
 from containerhost.linux.lock import Failure, FileLock, byte_held
 from containerhost.linux.poll import wait_until
 from containerhost.linux.run import holding, release
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 
 ROOT = "/sys/fs/cgroup"
 V1, V2 = "freezer.state", "cgroup.freeze"

@@ -10,9 +10,9 @@ import logging
 import re
 from typing import TYPE_CHECKING
 
+from containerhost.devices.grants import Grant, GrantOptions
 from containerhost.devices.model import Device
 from containerhost.errors import DeviceError
-from containerhost.grants import Grant, GrantOptions
 from containerhost.vendors.base import Use, Vendor
 
 if TYPE_CHECKING:

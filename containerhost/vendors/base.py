@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar
 
 from containerhost.devices import drm, health
+from containerhost.devices.findings import Finding
+from containerhost.devices.grants import GpuGrant, Grant, GrantOptions
 from containerhost.devices.health.kernellog import DriverLog
 from containerhost.devices.model import CharNode, Device, Kind, NodeUse, PciFunction
 from containerhost.errors import DeviceHeld, DeviceUnhealthy
-from containerhost.findings import Finding
-from containerhost.grants import GpuGrant, Grant, GrantOptions
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 
 DISPLAY = "03"
 ACCELERATOR = "12"
@@ -165,7 +165,7 @@ class Vendor(abc.ABC):
     def lxd_libraries(cls, capabilities: Collection[str]) -> LxdLibraries | None:
         """Return how LXD brings libraries without CDI; None where it cannot.
 
-        :param capabilities: driver capabilities, of :data:`containerhost.grants.GPU_CAPABILITIES`
+        :param capabilities: driver capabilities, of :data:`containerhost.devices.grants.GPU_CAPABILITIES`
         """
         return None
 

@@ -4,7 +4,7 @@
 from containerhost import vendors
 from containerhost.devices.health import kernellog
 from containerhost.devices.health.kernellog import DriverLog, Follower, Log
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 
 
 def drivers() -> list[DriverLog]:

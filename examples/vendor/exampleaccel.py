@@ -19,8 +19,8 @@ from containerhost.devices.health.rules import Health, Rule, Verdict, health_of
 from containerhost.devices.model import CharNode, Device, Kind, NodeUse, PciFunction
 from containerhost.errors import HostActionFailed
 from containerhost.linux.poll import wait_until
+from containerhost.linux.sysfs import Host
 from containerhost.privileged import PCI, Privileged
-from containerhost.sysfs import Host
 from containerhost.vendors import base
 
 RESETTING = "resetting"

@@ -17,8 +17,8 @@ from typing import IO, BinaryIO, NamedTuple, cast
 
 from containerhost.linux.files import closing
 from containerhost.linux.run import MEMORY, limited, start, words
-from containerhost.storage import loops
-from containerhost.storage.idmounts import OPTIONS
+from containerhost.linux.storage import loops
+from containerhost.linux.storage.idmounts import OPTIONS
 from lxdone.disk import diskformat
 from lxdone.disk.diskformat import Format
 from onedriver.errors import BadInput, DriverError, NotSupported

@@ -20,7 +20,7 @@ from pathlib import Path
 from containerhost.linux.files import closing
 from containerhost.linux.lock import acquire
 from containerhost.linux.run import CHECK_MEMORY, confined
-from containerhost.storage import loops, mountedfs
+from containerhost.linux.storage import loops, mountedfs
 from lxdone.disk.diskformat import Format
 from lxdone.disk.filesystems import FileSystem, length, partitions
 from onedriver.errors import DriverError, NotSupported

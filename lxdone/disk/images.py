@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from containerhost.engines.spec import DirectoryDisk
 from containerhost.errors import HostActionFailed
 from containerhost.linux import records
 from containerhost.linux.files import UNFINISHED, atomic_write
+from containerhost.linux.storage import fsfreeze, idmounts, loops, mountedfs
+from containerhost.linux.storage.idmounts import IdMap
 from containerhost.rollback import Rollback
-from containerhost.spec import DirectoryDisk
-from containerhost.storage import fsfreeze, idmounts, loops, mountedfs
-from containerhost.storage.idmounts import IdMap
 from lxdone import translate
 from lxdone.disk import blockdisks, ceph, diskformat, filesystems, growth, qcow2
 from lxdone.disk.diskformat import Format

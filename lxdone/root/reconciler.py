@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
-from containerhost.engines import Containers, ContainerState, Status
+from containerhost.engines.contract import Containers, ContainerState, Status
 from containerhost.errors import ContainerHostError
 from lxdone.disk.images import Images
 from lxdone.root.root_writeback import RootWriteback

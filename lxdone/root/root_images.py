@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from containerhost.engines import ContainerState
+from containerhost.engines.contract import ContainerState
 from containerhost.errors import EngineNotFound
 from containerhost.images.errors import BadImage, TooLarge
 from lxdone.disk import diskformat, filesystems, qcow2

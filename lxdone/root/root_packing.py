@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from containerhost.storage import loops
+from containerhost.linux.storage import loops
 from lxdone.disk import filesystems, growth
 from onedriver.errors import DriverError
 from onedriver.node import pipes

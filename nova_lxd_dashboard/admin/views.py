@@ -9,8 +9,8 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext_lazy as _
 from horizon import exceptions, tables, views
 
-from containerhost.drawing import svg, text
-from containerhost.drawing.hostmap import HostMap
+from containerhost.operator.drawing import svg, text
+from containerhost.operator.drawing.hostmap import HostMap
 from nova_lxd_dashboard import api, exporter
 from nova_lxd_dashboard.accelerators import Device
 from nova_lxd_dashboard.admin.tables import AcceleratorsTable

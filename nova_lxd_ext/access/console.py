@@ -9,7 +9,7 @@ read is kept in the server's directory.
 from nova import objects
 from oslo_concurrency import lockutils
 
-from containerhost.engines import ContainerState, Engine, Status
+from containerhost.engines.contract import ContainerState, Engine, Status
 from nova_lxd_ext.storage import directories
 
 # Bytes, as nova's other drivers keep; a tenant decides how much is printed, the host how much is kept and passed on.

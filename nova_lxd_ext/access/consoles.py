@@ -14,8 +14,9 @@ from nova.console import type as console_type
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from containerhost import consolebridge, errors
-from containerhost.engines import Console, Engine, Status
+from containerhost import errors
+from containerhost.engines import consolebridge
+from containerhost.engines.contract import Console, Engine, Status
 from containerhost.linux.poll import wait_while
 from nova_lxd_ext.access import consolesession
 from nova_lxd_ext.access.tickets import Tickets

@@ -13,8 +13,9 @@ from collections.abc import Callable
 
 from oslo_log import log as logging
 
-from containerhost import consolebridge, errors
-from containerhost.engines import Console
+from containerhost import errors
+from containerhost.engines import consolebridge
+from containerhost.engines.contract import Console
 
 LOG = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import re
 
 from nova import exception, objects
 
-from containerhost.engines import Engine, Executed
+from containerhost.engines.contract import Engine, Executed
 
 PROGRAM = "chpasswd"
 TIMEOUT = 30  # s

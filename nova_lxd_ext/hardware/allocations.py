@@ -10,8 +10,8 @@ from nova import objects
 from nova.scheduler.client import report
 
 from containerhost.allocation.store import AllocationStore, Consumer
-from containerhost.devices.scan import HostView
 from containerhost.errors import DeviceNotFound
+from containerhost.inventory.scan import HostView
 from nova_lxd_ext.hardware import sliceproviders, slices
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from oslo_log import log as logging
 
-from containerhost import faults
+from containerhost.allocation import faults
 from containerhost.allocation.store import Allocation
-from containerhost.devices.scan import Inventory
+from containerhost.inventory.scan import Inventory
 from nova_lxd_ext.hardware.pci import DRIVER
 
 LOG = logging.getLogger(__name__)

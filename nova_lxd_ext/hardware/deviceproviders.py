@@ -9,8 +9,8 @@ from nova.compute.provider_tree import ProviderTree
 from oslo_log import log as logging
 
 from containerhost.allocation.store import AllocationStore
-from containerhost.devices.scan import Inventory
 from containerhost.errors import AllocationsUnreadable
+from containerhost.inventory.scan import Inventory
 from nova_lxd_ext.hardware import pci, reserved, sliceproviders, slices
 from nova_lxd_ext.hardware.allocations import Placement
 

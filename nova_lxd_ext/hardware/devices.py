@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from nova import objects
 
-from containerhost.allocation.choice import Request
+from containerhost.allocation.refusals import Request
+from containerhost.devices.grants import GrantOptions
 from containerhost.devices.model import Device, Kind, LinkLayer, Role
-from containerhost.devices.scan import Inventory
-from containerhost.grants import GrantOptions
+from containerhost.inventory.scan import Inventory
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,12 +11,12 @@ from oslo_log import log as logging
 
 from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator
-from containerhost.allocation.choice import Request
+from containerhost.allocation.refusals import Request
 from containerhost.allocation.store import Consumer
-from containerhost.devices.scan import HostView
-from containerhost.engines import ContainerState
-from containerhost.grants import Grant
-from containerhost.spec import Part, grants_of
+from containerhost.devices.grants import Grant
+from containerhost.engines.contract import ContainerState
+from containerhost.engines.spec import Part, grants_of
+from containerhost.inventory.scan import HostView
 from nova_lxd_ext.hardware import accelerators, arqs, devices
 from nova_lxd_ext.hardware.allocations import HostSlices
 from nova_lxd_ext.network import vifconfig

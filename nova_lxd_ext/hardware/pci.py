@@ -9,7 +9,7 @@ from nova.objects.fields import PciDeviceType
 
 from containerhost.allocation.store import Allocation
 from containerhost.devices.model import PARTS, Device, Role
-from containerhost.devices.scan import Inventory
+from containerhost.inventory.scan import Inventory
 
 DRIVER: Final = "nova"
 

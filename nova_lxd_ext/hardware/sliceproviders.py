@@ -20,7 +20,7 @@ from nova.compute.provider_tree import ProviderTree
 
 from containerhost.devices import migprofile
 from containerhost.devices.model import PARTS, Device, Kind
-from containerhost.devices.scan import Inventory
+from containerhost.inventory.scan import Inventory
 from nova_lxd_ext import providertree
 
 MIG: Final = "CUSTOM_MIG_"

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from containerhost.allocation.store import Allocation, Consumer
 from containerhost.devices.model import Device
-from containerhost.devices.scan import Inventory
 from containerhost.errors import DeviceHeld
+from containerhost.inventory.scan import Inventory
 from nova_lxd_ext.hardware.pci import DRIVER
 from nova_lxd_ext.hardware.sliceproviders import Need, resource_class
 

@@ -12,7 +12,7 @@ from nova import exception
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from containerhost.engines import ServerInfo
+from containerhost.engines.contract import ServerInfo
 from containerhost.linux import files, records
 
 LOG = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from nova.objects.fields import Architecture, HVType, VMMode
 
-from containerhost import topology
-from containerhost.sysfs import Host
+from containerhost.inventory import topology
+from containerhost.linux.sysfs import Host
 from nova_lxd_ext.host.architectures import canonical
 
 

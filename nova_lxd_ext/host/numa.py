@@ -7,7 +7,7 @@ from nova.objects.network_metadata import NetworkMetadata
 from nova.objects.numa import NUMACell, NUMAPagesTopology, NUMATopology
 from oslo_utils import units
 
-from containerhost.topology import NumaNode, Topology
+from containerhost.inventory.topology import NumaNode, Topology
 from nova_lxd_ext.host.cpusets import CpuSets
 
 SMALL_PAGE = 4 * units.Ki

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from nova import objects
 from oslo_log import log as logging
 
-from containerhost.engines import ContainerState
+from containerhost.engines.contract import ContainerState
 from nova_lxd_ext.server import labels
 
 LOG = logging.getLogger(__name__)

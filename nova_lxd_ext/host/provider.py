@@ -13,7 +13,7 @@ from nova.compute.provider_tree import ProviderTree
 from nova.virt.driver import ComputeDriver
 from oslo_utils import units
 
-from containerhost.topology import CpuInfo
+from containerhost.inventory.topology import CpuInfo
 from nova_lxd_ext import providertree
 from nova_lxd_ext.host.architectures import canonical
 from nova_lxd_ext.host.resources import HostFacts

@@ -16,14 +16,13 @@ from oslo_log import log as logging
 from oslo_serialization import jsonutils
 from oslo_utils import units
 
-from containerhost import freedevices, topology
 from containerhost.allocation.store import AllocationStore
-from containerhost.devices.scan import Inventory
-from containerhost.engines import Engine, PoolUsage, ServerInfo
+from containerhost.engines.contract import Engine, PoolUsage, ServerInfo
 from containerhost.errors import AllocationsUnreadable
-from containerhost.placement import devicechoice
-from containerhost.sysfs import Host
-from containerhost.topology import CpuInfo, MemoryUse, Topology
+from containerhost.inventory import devicechoice, freedevices, topology
+from containerhost.inventory.scan import Inventory
+from containerhost.inventory.topology import CpuInfo, MemoryUse, Topology
+from containerhost.linux.sysfs import Host
 from nova_lxd_ext.hardware import pci
 from nova_lxd_ext.hardware.devicefaults import DeviceFaults
 from nova_lxd_ext.hardware.onetimeuse import one_time_use

@@ -9,7 +9,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from containerhost import errors
-from containerhost.engines import Engine, ServerInfo
+from containerhost.engines.contract import Engine, ServerInfo
 from containerhost.images import rebuild
 from containerhost.linux.poll import retry
 from containerhost.linux.run import missing

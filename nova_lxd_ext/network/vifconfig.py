@@ -14,8 +14,8 @@ import os_vif.objects
 from nova.network import model, os_vif_util
 
 from containerhost import errors
-from containerhost.network.veth import Pair, Shape
-from containerhost.spec import Nic
+from containerhost.engines.network.veth import Pair, Shape
+from containerhost.engines.spec import Nic
 
 INNER_PREFIX = "lxd"
 MARK = "nova-lxd-ext"

@@ -14,10 +14,10 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from containerhost.allocation.allocator import DeviceAllocator
-from containerhost.allocation.choice import Request
-from containerhost.devices.scan import HostView
+from containerhost.allocation.refusals import Request
+from containerhost.devices.grants import Grant, GrantOptions
 from containerhost.errors import DeviceNotFound
-from containerhost.grants import Grant, GrantOptions
+from containerhost.inventory.scan import HostView
 from nova_lxd_ext.hardware.flavor_devices import consumer
 from nova_lxd_ext.server import flavor
 

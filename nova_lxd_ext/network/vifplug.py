@@ -9,8 +9,8 @@ from nova.network import model
 from os_vif.exception import ExceptionBase
 from os_vif.objects.instance_info import InstanceInfo
 
+from containerhost.engines.network.veth import Veths
 from containerhost.errors import HostActionFailed
-from containerhost.network.veth import Veths
 from nova_lxd_ext.network import vifconfig
 from nova_lxd_ext.network.vifconfig import Kind
 

@@ -12,12 +12,12 @@ from os_vif.objects.instance_info import InstanceInfo
 from oslo_log import log as logging
 
 from containerhost import errors
-from containerhost.devices.scan import HostView
-from containerhost.engines import ContainerState, Engine, Status, first_process
-from containerhost.grants import Grant
-from containerhost.network.veth import Veths
+from containerhost.devices.grants import Grant
+from containerhost.engines.contract import ContainerState, Engine, Status, first_process
+from containerhost.engines.network.veth import Veths
+from containerhost.engines.spec import Nic, Part
+from containerhost.inventory.scan import HostView
 from containerhost.rollback import Rollback
-from containerhost.spec import Nic, Part
 from nova_lxd_ext.network import vifconfig
 from nova_lxd_ext.network.vifconfig import Kind
 from nova_lxd_ext.network.vifdirect import DirectPorts

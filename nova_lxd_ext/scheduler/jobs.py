@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from nova import objects, quota
 from nova.scheduler import utils
 
-from containerhost.errors import SpecError
-from containerhost.placement import taskgroups
+from hpcplan import taskgroups
+from hpcplan.errors import PlanError
 
 GROUPS, MEMBERS, RANK = "task_groups", "task_members", "task_rank"
 REQUEST: taskgroups.Resources = {"servers": 1}
@@ -71,7 +71,7 @@ def is_move(spec: objects.RequestSpec) -> bool:
 def read(spec: objects.RequestSpec) -> Job | None:
     """Return the job that a new server belongs to, or None if it has no task groups or all of its servers have hosts.
 
-    :raises SpecError: the hints contradict themselves, the server group or the request; the tenant is to read why
+    :raises PlanError: the hints contradict themselves, the server group or the request; the tenant is to read why
     """
     if not is_requested(spec):
         return None
@@ -87,40 +87,40 @@ def require_few(spec: objects.RequestSpec) -> None:
     """Refuse a job of more servers than its project may have, before any of them is listed. Nova's API has checked
     those of the request alone.
 
-    :raises SpecError: the job is too large, or the hints are wrong
+    :raises PlanError: the job is too large, or the hints are wrong
     """
     members, _, _ = numbers(spec)
     if members > max(LARGE, spec.num_instances):
         found = quota.QUOTAS.get_project_quotas(spec._context, spec.project_id, usages=False)
         for name in QUOTAS:
             if 0 <= found[name]["limit"] < members:
-                raise SpecError(f"{MEMBERS}={members} is more than the {found[name]['limit']} that the project's quota "
+                raise PlanError(f"{MEMBERS}={members} is more than the {found[name]['limit']} that the project's quota "
                                 f"{name} allows: ask for fewer servers, or for a larger quota")
 
 
 def numbers(spec: objects.RequestSpec) -> tuple[int, int, int]:
     """Return the number of servers and of groups, and the rank from the hints.
 
-    :raises SpecError: they contradict each other or the request
+    :raises PlanError: they contradict each other or the request
     """
     groups = _number(spec, GROUPS, 1)
     if groups is None:
-        raise SpecError(f"scheduler hint {GROUPS} is missing: it says into how many groups the servers are divided")
+        raise PlanError(f"scheduler hint {GROUPS} is missing: it says into how many groups the servers are divided")
     members = _number(spec, MEMBERS, 1) or spec.num_instances
     rank = _number(spec, RANK, 0)
     if groups > members:
-        raise SpecError(f"{GROUPS}={groups} is more than the job's {members} servers: ask for 1 to {members} groups")
+        raise PlanError(f"{GROUPS}={groups} is more than the job's {members} servers: ask for 1 to {members} groups")
     if members == spec.num_instances:
         if rank:
-            raise SpecError(f"{RANK}={rank}, but this request makes all {members} servers: leave {RANK} out")
+            raise PlanError(f"{RANK}={rank}, but this request makes all {members} servers: leave {RANK} out")
     elif spec.num_instances > 1:
-        raise SpecError(f"the request makes {spec.num_instances} of {MEMBERS}={members} servers: make all in one "
+        raise PlanError(f"the request makes {spec.num_instances} of {MEMBERS}={members} servers: make all in one "
                         f"request, or one after the other with {RANK}")
     elif rank is None:
-        raise SpecError(f"the request makes one of {MEMBERS}={members} servers and does not say which: give {RANK}, "
+        raise PlanError(f"the request makes one of {MEMBERS}={members} servers and does not say which: give {RANK}, "
                         f"0 to {members - 1}")
     elif rank >= members:
-        raise SpecError(f"{RANK}={rank} is not below {MEMBERS}={members}: ranks count from 0")
+        raise PlanError(f"{RANK}={rank} is not below {MEMBERS}={members}: ranks count from 0")
     return members, groups, rank or 0
 
 
@@ -129,26 +129,26 @@ def _number(spec: objects.RequestSpec, hint: str, least: int) -> int | None:
     if value is None:
         return None
     if not isinstance(value, str) or not (value.isascii() and value.isdigit() and len(value) <= 6):
-        raise SpecError(f"scheduler hint {hint}={value!r} is no number: give one from {least} to {MOST_MEMBERS}")
+        raise PlanError(f"scheduler hint {hint}={value!r} is no number: give one from {least} to {MOST_MEMBERS}")
     if not least <= int(value) <= MOST_MEMBERS:
-        raise SpecError(f"scheduler hint {hint}={value} is not from {least} to {MOST_MEMBERS}")
+        raise PlanError(f"scheduler hint {hint}={value} is not from {least} to {MOST_MEMBERS}")
     return int(value)
 
 
 def _server_group(spec: objects.RequestSpec, members: int, groups: int) -> objects.InstanceGroup:
     group = spec.instance_group
     if group is None:
-        raise SpecError(f"scheduler hint {GROUPS} needs a server group, by which nova knows the job's other servers: "
+        raise PlanError(f"scheduler hint {GROUPS} needs a server group, by which nova knows the job's other servers: "
                         f"make one of policy soft-anti-affinity and give its id as hint group")
     if "project_id" in group and group.project_id != spec.project_id:  # nova takes every group whose id is known
-        raise SpecError(f"server group {group.uuid} is of another project: make one for the job")
+        raise PlanError(f"server group {group.uuid} is of another project: make one for the job")
     largest = -(-members // groups)
     if group.policy == "affinity" and groups > 1:
-        raise SpecError(f"{GROUPS}={groups}, but the server group's policy affinity puts all servers on one host: use "
+        raise PlanError(f"{GROUPS}={groups}, but the server group's policy affinity puts all servers on one host: use "
                         f"soft-anti-affinity, or {GROUPS}=1")
     most = (group.rules or {}).get("max_server_per_host", 1)
     if group.policy == "anti-affinity" and most < largest:
-        raise SpecError(f"{members} servers in {groups} groups are {largest} on a host, but the server group's policy "
+        raise PlanError(f"{members} servers in {groups} groups are {largest} on a host, but the server group's policy "
                         f"anti-affinity allows {most}: set its rule max_server_per_host={largest}, or use "
                         f"soft-anti-affinity")
     return group
@@ -166,7 +166,7 @@ def _of_one_request(spec: objects.RequestSpec, group: objects.InstanceGroup, mem
     position = len(group.hosts)
     own = group.members[-members:]
     if position and own and own[0] == spec.instance_uuid:
-        raise SpecError(f"the server group has servers already, on {position} hosts: make a server group for each job")
+        raise PlanError(f"the server group has servers already, on {position} hosts: make a server group for each job")
     if position >= members:
         return None
     divided = _members(members, groups, 0)
@@ -184,10 +184,10 @@ def _one_by_one(spec: objects.RequestSpec, group: objects.InstanceGroup, members
     first = divide(members, groups).index(pending[0].group)
     made = group.members.index(spec.instance_uuid) if spec.instance_uuid in group.members else len(group.members)
     if made < rank:
-        raise SpecError(f"{RANK}={rank}, but the server group has {made} servers before this one: make the job's "
+        raise PlanError(f"{RANK}={rank}, but the server group has {made} servers before this one: make the job's "
                         f"servers one after the other, in the order of their ranks")
     if not rank and group.hosts:
-        raise SpecError(f"the server group has servers already, on {len(group.hosts)} hosts: make a server group for "
+        raise PlanError(f"the server group has servers already, on {len(group.hosts)} hosts: make a server group for "
                         f"each job")
     mates = group.members[made - (rank - first):made]
     homes = hosts_of(spec, group, mates) if mates else set()

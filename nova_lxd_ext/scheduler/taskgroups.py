@@ -16,8 +16,8 @@ from nova.scheduler import filters, utils, weights
 from nova.scheduler.host_manager import HostState
 from oslo_log import log as logging
 
-from containerhost.errors import NoPlacement, SpecError
-from containerhost.placement import taskgroups
+from hpcplan import taskgroups
+from hpcplan.errors import NoPlacement, PlanError
 from nova_lxd_ext.conf import CONF
 from nova_lxd_ext.scheduler import capacity, jobs
 
@@ -42,9 +42,9 @@ class TaskGroupFilter(filters.BaseHostFilter):
         try:
             jobs.require_few(spec_obj)
             if not _may_fit(hosts, spec_obj):
-                raise SpecError("no hosts have room for so many servers and task groups at once, so none is started")
+                raise PlanError("no hosts have room for so many servers and task groups at once, so none is started")
             job = jobs.read(spec_obj)
-        except SpecError as error:
+        except PlanError as error:
             if _any_placed(hosts, spec_obj):
                 return []
             raise exception.NoValidHost(reason=str(error)) from error
@@ -84,7 +84,7 @@ class TaskGroupWeigher(weights.BaseHostWeigher):
         try:
             job = jobs.read(spec)
             selected = placement(hosts, spec, job)[job.rank] if job else None
-        except SpecError as error:
+        except PlanError as error:
             LOG.debug("Task groups: %s", error, instance_uuid=spec.instance_uuid)
             selected = None
         return [float(host.host == selected) for host in hosts]
@@ -179,7 +179,7 @@ def _groups(spec: objects.RequestSpec) -> dict[str, int]:
     group = spec.instance_group
     try:
         members, groups, rank = jobs.numbers(spec)
-    except SpecError:
+    except PlanError:
         return {}
     if group is None or spec.instance_uuid not in group.members:
         return {}

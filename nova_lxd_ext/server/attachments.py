@@ -15,10 +15,10 @@ from nova import objects
 from oslo_log import log as logging
 
 from containerhost import errors
-from containerhost.devices.scan import HostView
-from containerhost.engines import ContainerState, Engine, first_process
-from containerhost.resizelock import resizing
-from containerhost.spec import Part, grants_of
+from containerhost.engines.contract import ContainerState, Engine, first_process
+from containerhost.engines.resizelock import resizing
+from containerhost.engines.spec import Part, grants_of
+from containerhost.inventory.scan import HostView
 from nova_lxd_ext.server.requested import RequestedResources
 from nova_lxd_ext.storage import configdrive
 from nova_lxd_ext.validators import GPUS_MIN

@@ -15,8 +15,8 @@ from nova import objects
 from oslo_serialization import base64
 
 from containerhost import errors
-from containerhost.mimepart import mime_part
-from containerhost.spec import CloudInit
+from containerhost.engines.mimepart import mime_part
+from containerhost.engines.spec import CloudInit
 
 GZIP_MAGIC = b"\x1f\x8b"
 

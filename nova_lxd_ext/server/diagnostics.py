@@ -13,7 +13,7 @@ from nova.objects.fields import HypervisorDriver
 from nova.objects.instance import Instance
 from oslo_utils import units
 
-from containerhost.engines import ContainerState, InterfaceMetrics, Metrics
+from containerhost.engines.contract import ContainerState, InterfaceMetrics, Metrics
 
 MAC = re.compile(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}", re.IGNORECASE)
 

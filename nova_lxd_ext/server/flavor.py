@@ -14,12 +14,13 @@ from nova import objects
 from oslo_utils import strutils, units
 
 from containerhost import errors
-from containerhost.elastic.claim import Claim, Wanted, claimed
-from containerhost.elastic.gpuclaim import GpuClaim
-from containerhost.grants import GPU_CAPABILITIES
-from containerhost.placement.affinity import Affinity, parse
-from containerhost.spec import Cpu, IoLimit, Memory, RootDisk, Security
-from containerhost.storage import sharedmemory
+from containerhost.allocation import sharedmemory
+from containerhost.devices.grants import GPU_CAPABILITIES
+from containerhost.engines.affinity import parse
+from containerhost.engines.claim import Claim, Wanted, claimed
+from containerhost.engines.gpuclaim import GpuClaim
+from containerhost.engines.spec import Cpu, IoLimit, Memory, RootDisk, Security
+from hpcplan.affinity import Affinity
 from nova_lxd_ext.validators import (
     ELASTIC,
     ELASTIC_PRIORITY,
@@ -248,7 +249,7 @@ def gpus(extra_specs: Mapping[str, str], capabilities: Iterable[str]) -> GpuClai
 def gpu_capabilities(extra_specs: Mapping[str, str], default: Iterable[str]) -> frozenset[str]:
     """Return the driver capabilities of the container's GPUs; empty when the flavor says ``none``.
 
-    :raises SpecError: on a name that is not one of :data:`~containerhost.grants.GPU_CAPABILITIES`
+    :raises SpecError: on a name that is not one of :data:`~containerhost.devices.grants.GPU_CAPABILITIES`
     """
     text = extra_specs.get("lxd:gpu_capabilities")
     if text == "none":

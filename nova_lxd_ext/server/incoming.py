@@ -13,11 +13,11 @@ from nova import exception, objects
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from containerhost.corebinding import unbound
-from containerhost.engines import ContainerState, Engine, Status
 from containerhost.engines.capabilities import DiskOffer, Offer, Transfers
+from containerhost.engines.contract import ContainerState, Engine, Status
+from containerhost.engines.corebinding import unbound
+from containerhost.engines.spec import Mount
 from containerhost.rollback import Rollback
-from containerhost.spec import Mount
 from nova_lxd_ext.host import startup
 from nova_lxd_ext.server import labels
 from nova_lxd_ext.server.attachments import DeviceAttachments

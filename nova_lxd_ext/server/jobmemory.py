@@ -12,12 +12,12 @@ from nova import context as nova_context
 from nova import exception, objects
 
 from containerhost import errors
-from containerhost.devices.scan import HostView
-from containerhost.engines import ContainerState
-from containerhost.spec import DirectoryDisk, Part
-from containerhost.storage import sharedmemory
-from containerhost.storage.idmounts import IdMap
-from containerhost.storage.sharedmemory import JobMemory, SharedMemories
+from containerhost.allocation import sharedmemory
+from containerhost.allocation.sharedmemory import JobMemory, SharedMemories
+from containerhost.engines.contract import ContainerState
+from containerhost.engines.spec import DirectoryDisk, Part
+from containerhost.inventory.scan import HostView
+from containerhost.linux.storage.idmounts import IdMap
 from nova_lxd_ext.hardware.flavor_devices import consumer
 from nova_lxd_ext.server import flavor, labels
 from nova_lxd_ext.server.attachments import AttachmentProvider

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from nova import objects
 
-from containerhost.engines import ContainerState
+from containerhost.engines.contract import ContainerState
 
 UUID = "nova.uuid"
 NAME = "nova.name"

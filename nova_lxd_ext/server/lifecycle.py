@@ -16,12 +16,12 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from containerhost import errors
-from containerhost.corebinding import CoreBinding
-from containerhost.elastic import claim, gpuclaim
-from containerhost.engines import ContainerState, Engine, Status
-from containerhost.inside import resources
+from containerhost.engines import claim, gpuclaim
+from containerhost.engines.contract import ContainerState, Engine, Status
+from containerhost.engines.corebinding import CoreBinding
+from containerhost.engines.spec import ContainerSpec, Mount
+from containerhost.guest import resources
 from containerhost.rollback import Rollback
-from containerhost.spec import ContainerSpec, Mount
 from nova_lxd_ext.hardware import tags
 from nova_lxd_ext.host import startup
 from nova_lxd_ext.image.images import Cache

@@ -20,16 +20,16 @@ from oslo_log import log as logging
 from oslo_utils import units
 
 from containerhost import errors
-from containerhost.devices.scan import HostView
-from containerhost.elastic import claim
-from containerhost.engines import ContainerState, Engine, Status
+from containerhost.devices.grants import Grant
+from containerhost.engines import claim
 from containerhost.engines.capabilities import Labelled, LiveChanges
-from containerhost.grants import Grant
-from containerhost.inside import resources
-from containerhost.inside.guestnotice import GuestNotice
-from containerhost.resizelock import resizing
+from containerhost.engines.contract import ContainerState, Engine, Status
+from containerhost.engines.resizelock import resizing
+from containerhost.engines.spec import ContainerSpec, grants_of
+from containerhost.guest import resources
+from containerhost.guest.guestnotice import GuestNotice
+from containerhost.inventory.scan import HostView
 from containerhost.rollback import Rollback
-from containerhost.spec import ContainerSpec, grants_of
 from nova_lxd_ext.hardware.flavor_devices import FlavorDevices
 from nova_lxd_ext.host import startup
 from nova_lxd_ext.network import vifconfig

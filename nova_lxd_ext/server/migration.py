@@ -20,10 +20,10 @@ from oslo_config import cfg
 from oslo_log import log as logging
 from oslo_utils import units
 
-from containerhost.devices.scan import HostView
-from containerhost.engines import Engine, Status
 from containerhost.engines.capabilities import Transfers
-from containerhost.inside import resources
+from containerhost.engines.contract import Engine, Status
+from containerhost.guest import resources
+from containerhost.inventory.scan import HostView
 from containerhost.rollback import Rollback
 from nova_lxd_ext.errors import as_nova
 from nova_lxd_ext.hardware import tags

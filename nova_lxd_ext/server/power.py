@@ -12,8 +12,8 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from containerhost import errors
-from containerhost.devices.scan import HostView
-from containerhost.engines import Engine, Status
+from containerhost.engines.contract import Engine, Status
+from containerhost.inventory.scan import HostView
 from nova_lxd_ext.host import startup
 from nova_lxd_ext.server.attachments import DeviceAttachments
 from nova_lxd_ext.server.requested import RequestedResources

@@ -16,10 +16,10 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from containerhost import errors
-from containerhost.devices.scan import HostView
-from containerhost.engines import Engine, Status
+from containerhost.engines.contract import Engine, Status
+from containerhost.engines.spec import ContainerSpec, RescueMount
+from containerhost.inventory.scan import HostView
 from containerhost.rollback import Rollback
-from containerhost.spec import ContainerSpec, RescueMount
 from nova_lxd_ext.access import password as passwords
 from nova_lxd_ext.host import startup
 from nova_lxd_ext.image.images import Cache

@@ -15,7 +15,7 @@ from nova.virt.hardware import InstanceInfo
 from oslo_log import log as logging
 
 from containerhost import errors
-from containerhost.engines import ContainerState, Engine, Status
+from containerhost.engines.contract import ContainerState, Engine, Status
 from nova_lxd_ext.server import labels
 
 LOG = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from nova.virt import event
 from oslo_log import log as logging
 
 from containerhost import errors
-from containerhost.engines import Change, ContainerState, Engine, Events, Status
+from containerhost.engines.contract import Change, ContainerState, Engine, Events, Status
 from nova_lxd_ext.server import labels
 from nova_lxd_ext.server.states import States
 

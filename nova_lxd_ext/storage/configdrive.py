@@ -18,8 +18,8 @@ from nova.network import model
 from nova.virt import configdrive
 from oslo_log import log as logging
 
+from containerhost.engines.spec import Mount
 from containerhost.linux import acl
-from containerhost.spec import Mount
 from nova_lxd_ext.storage import directories
 
 LOG = logging.getLogger(__name__)

@@ -14,10 +14,10 @@ from oslo_log import log as logging
 from oslo_utils import units
 
 from containerhost import errors
-from containerhost.devices.scan import HostView
-from containerhost.engines import ContainerState
 from containerhost.engines.capabilities import Disk, DiskOffer, DiskTransfers, PoolDisks
-from containerhost.spec import PoolDisk
+from containerhost.engines.contract import ContainerState
+from containerhost.engines.spec import PoolDisk
+from containerhost.inventory.scan import HostView
 from nova_lxd_ext.server import labels
 from nova_lxd_ext.server.attachments import AttachmentProvider
 from nova_lxd_ext.server.requested import RequestedResources

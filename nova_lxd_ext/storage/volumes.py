@@ -13,10 +13,10 @@ from oslo_concurrency import lockutils
 from oslo_log import log as logging
 
 from containerhost import errors
-from containerhost.devices.scan import HostView
-from containerhost.engines import ContainerState, Engine
+from containerhost.engines.contract import ContainerState, Engine
+from containerhost.engines.spec import BlockDevice
+from containerhost.inventory.scan import HostView
 from containerhost.rollback import Rollback
-from containerhost.spec import BlockDevice
 from nova_lxd_ext.hardware import tags
 from nova_lxd_ext.hardware.tags import PublishTags
 from nova_lxd_ext.server import labels

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import click
 
-from containerhost import clioptions, topology
 from containerhost.devices import pci
 from containerhost.devices.model import PARTS, Device
-from containerhost.devices.scan import Inventory, scan
-from containerhost.reports.report import printable
-from containerhost.suggest.offers import offers, unprovisioned
-from containerhost.suggest.sizes import sizes
-from containerhost.sysfs import Host
+from containerhost.inventory import topology
+from containerhost.inventory.scan import Inventory, scan
+from containerhost.linux.sysfs import Host
+from containerhost.operator import clioptions
+from containerhost.operator.reports.report import printable
+from containerhost.operator.suggest.offers import offers, unprovisioned
+from containerhost.operator.suggest.sizes import sizes
 from nova_lxd_ext.suggest import flavors, pcisection
 
 _DISK = 20  # GiB

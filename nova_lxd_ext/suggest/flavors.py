@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from containerhost.devices.model import PARTS
-from containerhost.suggest.sizes import Size
+from containerhost.operator.suggest.sizes import Size
 from nova_lxd_ext.hardware.sliceproviders import resource_class
 from nova_lxd_ext.suggest.pcisection import numa_policy
 

@@ -11,7 +11,7 @@ from typing import Any
 import os_resource_classes as orc
 
 from containerhost.devices.model import PARTS, Device, Kind, Role
-from containerhost.suggest.offers import Offer
+from containerhost.operator.suggest.offers import Offer
 from nova_lxd_ext.hardware.pci import TYPES
 from nova_lxd_ext.hardware.sliceproviders import gpu_trait
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from containerhost.linux.files import closing
 from containerhost.linux.lock import byte_held
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 from onedriver.errors import DriverError
 from onedriver.node.single_instance import HOME, RUN
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.sharedmemory import SharedMemories
 from containerhost.allocation.store import Consumer
-from containerhost.engines import ContainerState
+from containerhost.engines.contract import ContainerState
 from containerhost.errors import AllocationsUnreadable, ContainerHostError
-from containerhost.storage.sharedmemory import SharedMemories
 from onedriver.errors import DriverError
 from onedriver.node import vmlock
 from onedriver.node.vm_ids import complain, consumer

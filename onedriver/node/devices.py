@@ -7,11 +7,11 @@ not have, or names another device than was asked for, is refused.
 
 from collections.abc import Iterable
 
-from containerhost.allocation.choice import Request
+from containerhost.allocation.refusals import Request
 from containerhost.devices import migprofile
+from containerhost.devices.grants import GrantOptions
 from containerhost.devices.model import Device, Kind, LinkLayer, Role
-from containerhost.devices.scan import Inventory
-from containerhost.grants import GrantOptions
+from containerhost.inventory.scan import Inventory
 from onedriver.errors import BadInput, NotSupported
 from onedriver.node.options import NodeOptions
 from onedriver.pciaddress import share_product

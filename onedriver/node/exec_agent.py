@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from containerhost import engines
+from containerhost.engines import contract
 from containerhost.errors import ContainerHostError
 from onedriver.errors import DriverError
 from onedriver.node import commands, single_instance
@@ -28,7 +28,7 @@ Options = TypeVar("Options", bound=NodeOptions)
 
 
 def run(name: str, fd: str, load: Callable[[], Options],
-        begin: Callable[[Options, str, Sequence[str]], engines.Command]) -> int:
+        begin: Callable[[Options, str, Sequence[str]], contract.Command]) -> int:
     """Run a command in a container until it ends.
 
     :param load: reads the node's options
@@ -57,7 +57,7 @@ def tell_and_hang_up() -> None:
     os.close(nowhere)
 
 
-def stay(begun: engines.Command, task: dict[str, Any], options: NodeOptions, listener: socket.socket,
+def stay(begun: contract.Command, task: dict[str, Any], options: NodeOptions, listener: socket.socket,
          name: str) -> None:
     """Wait until the command ends, or another process asks this one to end."""
     over, found = threading.Event(), list[Outcome]()
@@ -82,7 +82,7 @@ def stay(begun: engines.Command, task: dict[str, Any], options: NodeOptions, lis
     os._exit(0)
 
 
-def outcome(begun: engines.Command, stdin: bytes, timeout: int) -> Outcome:
+def outcome(begun: contract.Command, stdin: bytes, timeout: int) -> Outcome:
     try:
         done = begun.finish(stdin, timeout)
     except ContainerHostError as error:

@@ -5,12 +5,13 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 
-from containerhost.elastic.claim import Claim, Wanted, claimed
-from containerhost.elastic.gpuclaim import GpuClaim
+from containerhost.allocation.sharedmemory import JobMemory
+from containerhost.engines.affinity import parse
+from containerhost.engines.claim import Claim, Wanted, claimed
+from containerhost.engines.gpuclaim import GpuClaim
+from containerhost.engines.spec import Cpu, IoLimit, Memory
 from containerhost.errors import SpecError
-from containerhost.placement.affinity import Affinity, parse
-from containerhost.spec import Cpu, IoLimit, Memory
-from containerhost.storage.sharedmemory import JobMemory
+from hpcplan.affinity import Affinity
 from onedriver.errors import BadInput
 from onedriver.vm import MIB, Disk, Topology, Vm
 

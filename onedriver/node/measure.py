@@ -10,14 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from containerhost import faults, vendors
+from containerhost import vendors
+from containerhost.allocation import faults
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind
-from containerhost.devices.scan import scan
-from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
+from containerhost.engines.contract import ContainerState, Metrics, ServerInfo, Status
+from containerhost.inventory.scan import scan
 from containerhost.linux.files import atomic_write
-from containerhost.storage.diskio import disk_io
-from containerhost.sysfs import Host
+from containerhost.linux.storage.diskio import disk_io
+from containerhost.linux.sysfs import Host
 from containerhost.vendors.base import Use
 from onedriver.errors import BadInput
 from onedriver.node import probes, vmlock
@@ -27,7 +28,7 @@ from onedriver.node.probes import Sample, Space
 from onedriver.template import Value
 
 if TYPE_CHECKING:
-    from containerhost.topology import CpuTimes
+    from containerhost.inventory.topology import CpuTimes
 
 LOG = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class Measure:
         self._datastores = datastores
 
     def host_system(self) -> str:
-        from containerhost import topology  # noqa: PLC0415  (what a round tells of VMs needs none)
+        from containerhost.inventory import topology  # noqa: PLC0415  (what a round tells of VMs needs none)
 
         records = self._store.records().values()
         own = {record.device_id for record in records if record.consumer.driver == self._driver and not record.blocked}
@@ -90,7 +91,7 @@ class Measure:
         return probes.datastores(space(location), [space(directory / str(number), number) for number in asked])
 
     def host_monitor(self) -> str:
-        from containerhost import topology  # noqa: PLC0415  (what a round tells of VMs needs none)
+        from containerhost.inventory import topology  # noqa: PLC0415  (what a round tells of VMs needs none)
 
         host, busy = topology.read(self._host), self._busy(topology.cpu_times(self._host))
         return probes.host_monitor(topology.memory(self._host), len(host.cpus), busy, network(self._host), host.nodes)
@@ -181,8 +182,8 @@ def tell_faults(faulty: Mapping[str, Sequence[str]], pids: Mapping[str, int | No
         return
     random.shuffle(told)
     end = time.monotonic() + TELL_TIME
-    from containerhost.inside.guestfiles import GuestFiles  # noqa: PLC0415  (few VMs have devices)
-    from containerhost.inside.guestnotice import GuestNotice  # noqa: PLC0415
+    from containerhost.guest.guestfiles import GuestFiles  # noqa: PLC0415  (few VMs have devices)
+    from containerhost.guest.guestnotice import GuestNotice  # noqa: PLC0415
     from containerhost.privileged import Privileged  # noqa: PLC0415
 
     notice = GuestNotice(GuestFiles(pids.get, Privileged()), 0)

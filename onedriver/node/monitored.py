@@ -3,7 +3,7 @@
 
 import sys
 
-from containerhost.engines import Containers, ContainerState, Metrics, ServerInfo
+from containerhost.engines.contract import Containers, ContainerState, Metrics, ServerInfo
 from containerhost.linux.run import detached
 
 

@@ -7,7 +7,7 @@ of a VM that was refused, tell a number alone: a mark on the node keeps the cont
 
 from pathlib import Path
 
-from containerhost.engines import ContainerState
+from containerhost.engines.contract import ContainerState
 from containerhost.errors import EngineConflict
 from containerhost.linux.files import atomic_write
 from onedriver.node.names import STIME

@@ -11,16 +11,16 @@ import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
 
-from containerhost.elastic import claim, gpuclaim
-from containerhost.engines import Containers, Status
+from containerhost.devices.grants import Grant
+from containerhost.engines import claim, gpuclaim
+from containerhost.engines.contract import Containers, Status
+from containerhost.engines.spec import ContainerSpec
 from containerhost.errors import EngineError, EngineNotFound
-from containerhost.grants import Grant
-from containerhost.inside import resources
-from containerhost.inside.guestfiles import GuestFiles
-from containerhost.inside.guestnotice import NOT_TOLD, GuestNotice
+from containerhost.guest import resources
+from containerhost.guest.guestfiles import GuestFiles
+from containerhost.guest.guestnotice import NOT_TOLD, GuestNotice
 from containerhost.privileged import Privileged
 from containerhost.rollback import Rollback
-from containerhost.spec import ContainerSpec
 
 LOG = logging.getLogger(__name__)
 

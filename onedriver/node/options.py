@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, TypeVar
 
-from containerhost.spec import PROCESSES
+from containerhost.engines.spec import PROCESSES
 from onedriver.errors import DriverError
 from onedriver.node.pcifilter import PciFilter
 

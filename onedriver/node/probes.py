@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from containerhost import vendors
 from containerhost.devices.model import Device, Kind
-from containerhost.devices.scan import Inventory
-from containerhost.engines import ContainerState, Metrics, ServerInfo, Status
-from containerhost.storage.diskio import DiskIo
+from containerhost.engines.contract import ContainerState, Metrics, ServerInfo, Status
+from containerhost.inventory.scan import Inventory
+from containerhost.linux.storage.diskio import DiskIo
 from containerhost.vendors.base import Use
 from onedriver import template
 from onedriver.node.devices import UNKNOWN_SLICE, product
@@ -22,7 +22,7 @@ from onedriver.node.pcifilter import PciFilter
 from onedriver.pciaddress import from_device_id
 
 if TYPE_CHECKING:
-    from containerhost.topology import MemoryUse, NumaNode, Topology
+    from containerhost.inventory.topology import MemoryUse, NumaNode, Topology
 
 ROOT = "root"  # the root disk's name in the container
 KIB, MIB = 1 << 10, 1 << 20

@@ -14,21 +14,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.sharedmemory import JobMemory, SharedMemories
 from containerhost.allocation.store import Consumer
-from containerhost.corebinding import CoreBinding
-from containerhost.devices.scan import HostView
-from containerhost.elastic import claim
-from containerhost.engines import Containers, ContainerState, Status, first_process
+from containerhost.devices.grants import Grant
+from containerhost.engines import claim
+from containerhost.engines.contract import Containers, ContainerState, Status, first_process
+from containerhost.engines.corebinding import CoreBinding
+from containerhost.engines.resizelock import resizing
+from containerhost.engines.spec import ContainerSpec, grants_of
 from containerhost.errors import DeviceNotFound, EngineConflict, EngineNotFound, SpecError
-from containerhost.grants import Grant
-from containerhost.idlist import id_list
-from containerhost.inside import resources
+from containerhost.guest import resources
+from containerhost.inventory.scan import HostView
+from containerhost.linux.idlist import id_list
+from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
-from containerhost.resizelock import resizing
 from containerhost.rollback import Rollback
-from containerhost.spec import ContainerSpec, grants_of
-from containerhost.storage.sharedmemory import JobMemory, SharedMemories
-from containerhost.sysfs import Host
 from onedriver.actions import Call
 from onedriver.errors import DriverError
 from onedriver.node import devices, limits, namesakes, validation
@@ -359,7 +359,7 @@ class BaseVmm(abc.ABC):
         """Return the host's cores, for a VM that OpenNebula has placed on some, or that asks for an affinity."""
         if not vm.topology.nodes and vm.affinity is None:
             return NodeCores()
-        from containerhost import topology  # noqa: PLC0415  (few VMs are placed on cores)
+        from containerhost.inventory import topology  # noqa: PLC0415  (few VMs are placed on cores)
 
         found = topology.read(self._host)
         return NodeCores({node.id: node.cpus for node in found.nodes},

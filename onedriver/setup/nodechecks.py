@@ -9,12 +9,12 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from containerhost import doctor
-from containerhost.devices.scan import scan
+from containerhost.devices.findings import Severity
 from containerhost.errors import ContainerHostError
-from containerhost.findings import Severity
+from containerhost.inventory.scan import scan
 from containerhost.linux import run as programs
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
+from containerhost.operator import doctor
 from onedriver.errors import DriverError
 from onedriver.node import datastores as node_datastores
 

@@ -7,9 +7,9 @@ to another one than that cannot be seen here.
 
 from typing import Any
 
-from containerhost import topology
-from containerhost.idlist import id_list
-from containerhost.sysfs import Host
+from containerhost.inventory import topology
+from containerhost.linux.idlist import id_list
+from containerhost.linux.sysfs import Host
 from tests.functional_one.vms import Machine
 
 POWEROFF, CLEANUP, BOOT, RESUME = 18, 23, 2, 20

@@ -8,7 +8,7 @@ Import the module, not its class: it would else be a test of the importing modul
 import base64
 from typing import ClassVar
 
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from onedriver.monitor import Type
 from tests.functional_one.commands import Commands
 from tests.functional_one.front_end import FrontEnd

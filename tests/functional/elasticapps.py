@@ -12,11 +12,11 @@ from pathlib import Path
 from testtools.content import text_content
 
 from containerhost.engines.lxd.live import Live
-from containerhost.inside import guest, resources
-from containerhost.inside.guestfiles import GuestFiles
-from containerhost.inside.guestnotice import GuestNotice
+from containerhost.engines.spec import ContainerSpec, Mount
+from containerhost.guest import guest, resources
+from containerhost.guest.guestfiles import GuestFiles
+from containerhost.guest.guestnotice import GuestNotice
 from containerhost.privileged import Privileged
-from containerhost.spec import ContainerSpec, Mount
 from tests.conformance.engine.frame import PYTHON
 from tests.functional.containerhost.base import LxdTestCase
 from tests.waiting import await_that

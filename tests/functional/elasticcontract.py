@@ -7,16 +7,16 @@ from typing import Any
 
 import fixtures
 
-from containerhost.elastic import claim
 from containerhost.elastic.service import ManagedEngine, Options, Service
 from containerhost.elastic.state import StateFile
+from containerhost.engines import claim
 from containerhost.engines.capabilities import LiveSizes
-from containerhost.idlist import id_list
-from containerhost.inside import resources
-from containerhost.inside.guestfiles import GuestFiles
-from containerhost.inside.guestnotice import GuestNotice
+from containerhost.guest import resources
+from containerhost.guest.guestfiles import GuestFiles
+from containerhost.guest.guestnotice import GuestNotice
+from containerhost.linux.idlist import id_list
+from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
-from containerhost.sysfs import Host
 from tests.conformance.engine.elastic import FOLLOW
 from tests.functional_one.vms import Machine
 from tests.waiting import await_that

@@ -6,7 +6,7 @@ A test case mixes this in beside its driver's own. Import the module, not its cl
 
 from typing import Any
 
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from tests.fakehost.control import FakeHostControl
 from tests.functional_one.vms import Machine
 

@@ -4,12 +4,12 @@
 import json
 from typing import Any
 
-from containerhost.devices.taints import TaintFile
-from containerhost.inside import resources
-from containerhost.inside.guestfiles import GuestFiles
-from containerhost.inside.guestnotice import FAULTS
+from containerhost.guest import resources
+from containerhost.guest.guestfiles import GuestFiles
+from containerhost.guest.guestnotice import FAULTS
+from containerhost.inventory.taints import TaintFile
+from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
-from containerhost.sysfs import Host
 from tests.conformance.engine.elastic import FOLLOW
 from tests.functional_one.vms import Machine
 from tests.waiting import await_that

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from containerhost.linux.files import atomic_write
-from containerhost.storage.memorymounts import MOUNTS
+from containerhost.linux.storage.memorymounts import MOUNTS
 from tests.functional_one.vms import Machine
 
 BOOT, POWEROFF, CLEANUP = 2, 18, 23

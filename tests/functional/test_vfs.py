@@ -12,10 +12,10 @@ import testtools
 from click.testing import CliRunner, Result
 
 from containerhost.allocation.store import AllocationStore, Consumer
-from containerhost.cli import main
 from containerhost.devices.model import Role
-from containerhost.devices.scan import scan
-from containerhost.vfs.provisioner import OPERATOR
+from containerhost.inventory.scan import scan
+from containerhost.operator.cli import main
+from containerhost.operator.vfs.provisioner import OPERATOR
 from tests.fakehost.control import FakeHostControl
 
 UNIT = Path(__file__).parents[2] / "etc/systemd/containerhost-vfs.service"

@@ -11,13 +11,13 @@ from typing import Any
 
 import fixtures
 
-from containerhost.idlist import id_list
-from containerhost.inside import resources
-from containerhost.inside.guestfiles import GuestFiles
-from containerhost.inside.guestnotice import GuestNotice
+from containerhost.engines.spec import ContainerSpec, Cpu, Memory, Mount
+from containerhost.guest import resources
+from containerhost.guest.guestfiles import GuestFiles
+from containerhost.guest.guestnotice import GuestNotice
+from containerhost.linux.idlist import id_list
+from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
-from containerhost.spec import ContainerSpec, Cpu, Memory, Mount
-from containerhost.sysfs import Host
 from tests.conformance.engine.frame import PYTHON, MiB
 from tests.waiting import await_that
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from containerhost.engines.docker.engine import DockerEngine
 from containerhost.engines.docker.privileged import DockerPrivileged
-from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
+from containerhost.engines.spec import ContainerSpec, Cpu, Memory, RootDisk
 from tests.conformance.engine import frame
 from tests.conformance.engine.frame import MiB
 from tests.functional_docker.dockerd import Daemon, Docker, leftovers

@@ -74,7 +74,7 @@ class Daemon:
         directory = self.base / "bin"
         directory.mkdir()
         shutil.copy2(ROOT / "bin/containerhost-docker-runtime", directory)
-        begin = "import sys; from containerhost.ociruntime import main; sys.exit(main())"
+        begin = "import sys; from containerhost.engines.docker.ociruntime import main; sys.exit(main())"
         script(directory / "containerhost-ociruntime", f"PYTHONPATH={ROOT} exec {sys.executable} -c '{begin}'")
         return directory
 

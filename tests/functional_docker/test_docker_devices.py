@@ -9,8 +9,8 @@ import time
 from testtools.matchers import Contains
 
 from containerhost import errors
-from containerhost.engines import Status
-from containerhost.process import childprocess
+from containerhost.engines.contract import Status
+from containerhost.linux.process import childprocess
 from tests import holddirectory
 from tests.conformance.engine.frame import ENXIO, EPERM
 from tests.functional_docker.base import DockerDeviceCase

@@ -10,11 +10,11 @@ import threading
 import fixtures
 
 from containerhost import errors
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from containerhost.engines.docker import frozen
 from containerhost.engines.docker.client import DockerClient
 from containerhost.engines.docker.images import UNFINISHED, Images
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 from tests.functional_docker.base import DockerTestCase
 from tests.functional_docker.dockerd import ROOT
 from tests.waiting import await_that

@@ -3,13 +3,13 @@
 
 
 from containerhost import errors
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from containerhost.engines.docker import frozen
 from containerhost.engines.docker.client import DockerClient, Settings
 from containerhost.engines.docker.engine import DockerEngine
 from containerhost.engines.docker.images import Images
-from containerhost.spec import CloudInit, Cpu, Memory, Security
-from containerhost.sysfs import Host
+from containerhost.engines.spec import CloudInit, Cpu, Memory, Security
+from containerhost.linux.sysfs import Host
 from tests.functional_docker.base import DockerTestCase, MiB
 from tests.waiting import await_that
 

@@ -16,10 +16,10 @@ from unittest import mock
 
 import fixtures
 
+from containerhost.devices.grants import Grant
 from containerhost.engines.docker import usage
 from containerhost.errors import EngineConflict, EngineError
-from containerhost.grants import Grant
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 from tests.commands import script
 from tests.functional_docker.base import DockerDeviceCase
 from tests.functional_docker.dockerd import ROOT, Daemon
@@ -41,7 +41,7 @@ class Gate:
         self.commands.mkdir()
         self._path.mkdir()
         path = f"export PATH={self._path}:$PATH"
-        begin = "import sys; from containerhost.ociruntime import main; sys.exit(main())"
+        begin = "import sys; from containerhost.engines.docker.ociruntime import main; sys.exit(main())"
         shutil.copy2(ROOT / "bin/containerhost-docker-runtime", directory)
         script(directory / "containerhost-ociruntime", f"PYTHONPATH={ROOT} exec {sys.executable} -c '{begin}'")
         script(self.commands / "containerhost-docker-runtime", f"{path}; exec {directory}/containerhost-docker-runtime")

@@ -2,7 +2,7 @@
 """Test what a container on Docker sees of its CPUs and memory while they change."""
 
 from containerhost.engines.docker.config import own_view
-from containerhost.spec import ContainerSpec, Mount
+from containerhost.engines.spec import ContainerSpec, Mount
 from tests.functional import viewcontract
 from tests.functional.viewcontract import ViewContract
 from tests.functional_docker.base import DockerTestCase

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import fixtures
 
-from containerhost.allocation.sharing import FILE
+from containerhost.inventory.sharing import FILE
 
 
 class SharingFile(fixtures.Fixture):

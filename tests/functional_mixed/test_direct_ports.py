@@ -16,7 +16,7 @@ from nova.tests.functional.api.client import OpenStackApiException
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Device, LinkLayer, NodeUse, Role
-from containerhost.devices.scan import HostView, scan
+from containerhost.inventory.scan import HostView, scan
 from containerhost.privileged import Privileged
 from tests import levels
 from tests.fakehost.control import FakeHostControl

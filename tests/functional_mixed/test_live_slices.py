@@ -5,11 +5,11 @@ from tests.functional.nova.test_live_resize import LiveServers  # isort: skip (d
 
 from typing import Any, ClassVar
 
-from containerhost.allocation.choice import Request
+from containerhost.allocation.refusals import Request
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind
-from containerhost.devices.scan import scan
 from containerhost.errors import DeviceHeld
+from containerhost.inventory.scan import scan
 from onedriver.pciaddress import from_device_id
 from tests import levels
 from tests.functional.containerhost import test_lxd_devices as devices

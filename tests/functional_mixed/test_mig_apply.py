@@ -10,9 +10,9 @@ import fixtures
 import testtools
 from click.testing import CliRunner
 
-from containerhost.allocation.choice import Request
-from containerhost.cli import main
-from containerhost.devices.scan import scan
+from containerhost.allocation.refusals import Request
+from containerhost.inventory.scan import scan
+from containerhost.operator.cli import main
 from nova_lxd_ext.hardware.sliceproviders import provider_name, provider_uuid
 from tests.fakehost.control import FakeHostControl
 from tests.fakehost.nvml import Nvml

@@ -5,7 +5,7 @@ import json
 import subprocess
 
 from containerhost.devices.model import Device, Role
-from containerhost.devices.scan import scan
+from containerhost.inventory.scan import scan
 from onedriver.pciaddress import from_device_id
 from tests import levels
 from tests.functional_one.test_actions import POWEROFF, RESUME, ActionsCase

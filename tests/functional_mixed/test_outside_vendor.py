@@ -9,7 +9,7 @@ from typing import Any
 import testtools
 
 from containerhost.devices.model import Device
-from containerhost.devices.scan import scan
+from containerhost.inventory.scan import scan
 from onedriver.pciaddress import from_device_id
 from tests import levels
 from tests.fakehost.control import FakeHostControl

@@ -8,7 +8,7 @@ import subprocess
 from typing import Any
 
 from containerhost.devices.model import Device, Role
-from containerhost.devices.scan import scan
+from containerhost.inventory.scan import scan
 from onedriver.pciaddress import from_device_id
 from tests import levels
 from tests.functional_one.test_actions import CLEANUP, ActionsCase

@@ -8,10 +8,10 @@ from typing import Any
 import testtools
 
 from containerhost import errors
-from containerhost.allocation.choice import Request
+from containerhost.allocation.refusals import Request
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind
-from containerhost.devices.scan import scan
+from containerhost.inventory.scan import scan
 from nova_lxd_ext.hardware.sliceproviders import provider_name, provider_uuid
 from onedriver.pciaddress import from_device_id
 from tests import levels

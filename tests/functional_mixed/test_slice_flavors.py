@@ -6,7 +6,7 @@ from tests.functional.nova import base  # isort: skip
 from typing import Any
 
 from containerhost.allocation.store import AllocationStore, Consumer
-from containerhost.devices.scan import scan
+from containerhost.inventory.scan import scan
 from nova_lxd_ext.hardware.sliceproviders import provider_name, provider_uuid
 from tests import levels
 from tests.fakehost.control import FakeHostControl

@@ -2,9 +2,9 @@
 """MIG slices of one GPU in two real containers."""
 
 from containerhost import errors
-from containerhost.allocation.choice import Request
+from containerhost.allocation.refusals import Request
 from containerhost.devices.model import Kind
-from containerhost.devices.scan import scan
+from containerhost.inventory.scan import scan
 from tests.functional.containerhost import test_lxd_devices as devices
 
 

@@ -6,7 +6,7 @@ from tests.functional.nova import base  # isort: skip
 import json
 
 from containerhost.devices.model import Device, Kind, LinkLayer, NodeUse, Role
-from containerhost.devices.scan import scan
+from containerhost.inventory.scan import scan
 from nova_lxd_ext.hardware.pci import TYPES
 from tests import levels
 

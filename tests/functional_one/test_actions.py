@@ -12,10 +12,10 @@ import testtools
 
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind, Role
-from containerhost.devices.scan import scan
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from containerhost.engines.lxd.pooldisks import PoolDisks
 from containerhost.errors import EngineBusy, EngineConflict, EngineTimeout
+from containerhost.inventory.scan import scan
 from lxdone import backend, conf
 from onedriver import actions
 from tests import levels

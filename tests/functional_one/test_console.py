@@ -7,7 +7,7 @@ import socket
 import subprocess
 from pathlib import Path
 
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from onedriver.node import consoles, single_instance
 from tests import levels
 from tests.functional_one.test_actions import CLEANUP, POWEROFF, RESTORE, RESUME, SUSPEND, ActionsCase

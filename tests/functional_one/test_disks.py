@@ -14,7 +14,7 @@ from unittest import mock
 
 import fixtures
 
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from containerhost.engines.lxd.images import fingerprint
 from containerhost.images.rebuild import rebuild
 from lxdone.disk import filesystems

@@ -13,9 +13,9 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from containerhost.allocation.store import AllocationStore
-from containerhost.cli import main
 from containerhost.devices.model import Device, NodeUse
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
+from containerhost.operator.cli import main
 from onedriver.pciaddress import from_device_id
 from tests import levels
 from tests.fakehost.control import FakeHostControl

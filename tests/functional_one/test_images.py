@@ -10,7 +10,7 @@ from pathlib import Path
 
 import fixtures
 
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from containerhost.errors import DeviceInUse
 from containerhost.linux.run import MEMORY
 from lxdone import backend, conf

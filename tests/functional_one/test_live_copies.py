@@ -13,7 +13,7 @@ from pathlib import Path
 
 import fixtures
 
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from onedriver.setup import transferdrivers
 from tests import levels
 from tests.commands import script

@@ -6,7 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from onedriver.node import single_instance
 from tests.functional_one.commands import Commands
 from tests.functional_one.front_end import FrontEnd

@@ -13,7 +13,7 @@ from pathlib import Path
 import fixtures
 
 from containerhost.allocation.store import AllocationStore
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from lxdone.root import root_state
 from onedriver.node import vmlock
 from tests import levels

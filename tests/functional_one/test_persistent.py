@@ -9,7 +9,7 @@ from pathlib import Path
 
 import fixtures
 
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from lxdone.disk import filesystems
 from tests import levels
 from tests.functional_one import diskfiles

@@ -7,8 +7,8 @@ from collections import Counter
 from click.testing import CliRunner
 
 from containerhost.allocation.store import AllocationStore
-from containerhost.cli import main
-from containerhost.devices.scan import scan
+from containerhost.inventory.scan import scan
+from containerhost.operator.cli import main
 from tests.functional_one.test_actions import ActionsCase
 from tests.functional_onedock import samples
 

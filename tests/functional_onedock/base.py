@@ -8,9 +8,9 @@ import testtools
 
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind, Role
-from containerhost.devices.scan import scan
-from containerhost.engines import Status
-from containerhost.sysfs import Host
+from containerhost.engines.contract import Status
+from containerhost.inventory.scan import scan
+from containerhost.linux.sysfs import Host
 from tests.conformance.engine.frame import picture
 from tests.functional.lxd import mounts_below
 from tests.functional_docker.dockerd import Daemon, leftovers

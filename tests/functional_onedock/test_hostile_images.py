@@ -8,7 +8,7 @@ from typing import Any
 
 import fixtures
 
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from containerhost.engines.docker.client import DockerClient
 from tests.functional_docker import dockerd
 from tests.functional_one.vms import Machine

@@ -5,7 +5,7 @@ import json
 import time
 
 from containerhost.allocation.store import AllocationStore
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from onedock import imageref
 from tests.functional_one.vms import Machine
 from tests.functional_onedock.base import (

@@ -4,7 +4,7 @@
 import subprocess
 import time
 
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 from tests.functional_one.vms import ROOT, Machine
 from tests.functional_onedock.base import BOOT, OnedockCase
 from tests.functional_onedock.test_parts import addressed, disk

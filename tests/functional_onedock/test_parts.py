@@ -3,9 +3,9 @@
 
 import subprocess
 
-from containerhost import charnodes
 from containerhost.allocation.store import AllocationStore, Consumer
-from containerhost.sysfs import Host
+from containerhost.linux import charnodes
+from containerhost.linux.sysfs import Host
 from tests.conformance.engine.frame import ENXIO, EPERM
 from tests.functional import leftdevicescontract, lostgpucontract
 from tests.functional_one.vms import ROOT, Machine

@@ -13,7 +13,7 @@ from typing import Any
 
 import fixtures
 
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from containerhost.engines.docker.images import Images
 from containerhost.errors import EngineError
 from onedock import imageref

@@ -11,7 +11,7 @@ import docker
 import fixtures
 
 from containerhost.allocation.store import AllocationStore
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from onedriver import actions
 from tests import levels
 from tests.functional_one.commands import Commands

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from containerhost.allocation.store import AllocationStore
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from tests.functional.lxd import memlock, mounts_below
 from tests.functional_docker.dockerd import Daemon, leftovers
 from tests.functional_one.vms import Machine

@@ -16,11 +16,11 @@ from hypothesis.stateful import invariant, precondition, rule
 
 from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator
-from containerhost.allocation.choice import Request
+from containerhost.allocation.refusals import Request
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.model import Device, Kind, Role
-from containerhost.devices.scan import HostView, Inventory, scan
-from containerhost.sysfs import Host
+from containerhost.inventory.scan import HostView, Inventory, scan
+from containerhost.linux.sysfs import Host
 from tests.model import frame
 from tests.unit.containerhost.hosts import MEMORY, shared
 from tests.unit.nova.fakes import NoPrivileges

@@ -18,19 +18,20 @@ from containerhost import errors
 from containerhost.allocation.states import State
 from containerhost.allocation.store import Allocation, Consumer
 from containerhost.devices.model import CharNode, Device, Kind
-from containerhost.devices.scan import Inventory
-from containerhost.elastic import claim, gpuclaim, plan
-from containerhost.elastic.claim import Claim, Range
+from containerhost.elastic import plan
 from containerhost.elastic.corechoice import Supply
-from containerhost.elastic.gpuclaim import GpuClaim
 from containerhost.elastic.gpuplan import GpuMember, Gpus
 from containerhost.elastic.service import ManagedEngine, Options, Service
 from containerhost.elastic.state import StateFile
-from containerhost.engines import Status
+from containerhost.engines import claim, gpuclaim
 from containerhost.engines.capabilities import Size
-from containerhost.inside import resources
-from containerhost.inside.guestnotice import GuestNotice
-from containerhost.sysfs import Host
+from containerhost.engines.claim import Claim, Range
+from containerhost.engines.contract import Status
+from containerhost.engines.gpuclaim import GpuClaim
+from containerhost.guest import resources
+from containerhost.guest.guestnotice import GuestNotice
+from containerhost.inventory.scan import Inventory
+from containerhost.linux.sysfs import Host
 from tests.model import frame
 from tests.unit.containerhost.elastic.fakes import Container, FakeEngine, GiB, Killed, World
 
@@ -325,7 +326,7 @@ class ElasticMachine(frame.Machine):
                 assert other == name or not each.size or not (size.cores - before) & each.size.cores, "a core is shared"
         if told is not None and (len(size.cores) < told["cpus"]["count"] or size.memory < told["memory"]):
             generation = resources.parse(self.files.read(name, resources.ACKNOWLEDGED))
-            # A guest that keeps its own files from being written is not waited for (containerhost.inside.guestnotice).
+            # A guest that keeps its own files from being written is not waited for (containerhost.guest.guestnotice).
             if (generation and resources.generation(generation) >= told["generation"]
                     and name not in self.files.refusing | self.unheard):
                 assert self.files.document(name)["announced"], "a guest that listens loses something without notice"

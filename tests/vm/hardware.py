@@ -9,7 +9,7 @@ from typing import Any
 import testtools
 
 from containerhost.devices.model import Device, Role
-from containerhost.devices.scan import scan
+from containerhost.inventory.scan import scan
 from containerhost.linux.poll import wait_until
 
 PCI = Path("/sys/bus/pci/devices")

@@ -8,14 +8,14 @@ from testtools.matchers import Contains
 
 from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator
-from containerhost.allocation.choice import Request
+from containerhost.allocation.refusals import Request
 from containerhost.allocation.store import AllocationStore, Consumer
-from containerhost.devices.scan import HostView, scan
-from containerhost.engines import Status
+from containerhost.devices.grants import Grant, GrantOptions
+from containerhost.engines.contract import Status
 from containerhost.engines.lxd.engine import LxdEngine
-from containerhost.grants import Grant, GrantOptions
+from containerhost.engines.spec import ContainerSpec, Cpu, Memory, RootDisk
+from containerhost.inventory.scan import HostView, scan
 from containerhost.privileged import Privileged
-from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
 from tests.functional import lxd
 from tests.vm import hardware
 from tests.vm.hardware import enable, enabled, functions, links

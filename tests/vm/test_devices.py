@@ -4,7 +4,7 @@
 import os
 
 from containerhost.devices.model import Kind, LinkLayer
-from containerhost.devices.scan import scan
+from containerhost.inventory.scan import scan
 from containerhost.privileged import Privileged
 from tests.vm.hardware import FUNCTIONS, PCI, RealDevices, pf
 

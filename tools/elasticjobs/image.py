@@ -7,7 +7,7 @@ It starts the quick way: busybox is its init. What is in ``files/`` lies there u
 import tempfile
 from pathlib import Path
 
-from containerhost.inside import guest
+from containerhost.guest import guest
 from tools import debian, debianimage
 from tools.cloud.layout import CHECKOUT
 from tools.debianimage import DebianImage, File

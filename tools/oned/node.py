@@ -10,8 +10,9 @@ from tools.oned.machine import CHECKOUT, Machine, MachineFailed, await_that
 COMMANDS = {"lxdone": "-m lxdone", "onedock": "-m onedock", "lxdone-monitor": "-m onedriver.node.monitorclient",
             "onedock-monitor": "-m onedriver.node.monitorclient", "lxdone-install": "-m lxdone.install",
             "onedock-install": "-m onedock.install",
-            "containerhost": "-c 'import sys; from containerhost.cli import main; sys.exit(main())'",
-            "containerhost-ociruntime": "-c 'import sys; from containerhost.ociruntime import main; sys.exit(main())'"}
+            "containerhost": "-c 'import sys; from containerhost.operator.cli import main; sys.exit(main())'",
+            "containerhost-ociruntime": "-c 'import sys; from containerhost.engines.docker.ociruntime import main; "
+                                        "sys.exit(main())'"}
 # sudo drops the environment: commands find the emulated host by themselves.
 COMMAND = """#!/bin/sh
 export PATH=/sys/fakehost/bin:$PATH FAKEHOST_CONTROL=/sys/fakehost/control PYTHONPATH={checkout}

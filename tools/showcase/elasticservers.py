@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from openstack.compute.v2.server import Server
 
-from containerhost.idlist import id_list
+from containerhost.linux.idlist import id_list
 from tools.cloud.cloud import Cloud
 from tools.cloud.engine import POOL, Engine
 from tools.cloud.identity import TENANT

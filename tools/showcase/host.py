@@ -4,13 +4,13 @@
 import dataclasses
 from pathlib import Path
 
-from containerhost import topology
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import CharNode, Device, NodeUse
-from containerhost.devices.scan import scan
-from containerhost.drawing.hostmap import HostMap
-from containerhost.drawing.look import look as look_at
-from containerhost.sysfs import Host
+from containerhost.inventory import topology
+from containerhost.inventory.scan import scan
+from containerhost.linux.sysfs import Host
+from containerhost.operator.drawing.hostmap import HostMap
+from containerhost.operator.drawing.look import look as look_at
 
 
 @dataclasses.dataclass(frozen=True)

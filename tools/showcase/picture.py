@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 
 from containerhost.allocation.store import AllocationStore, Consumer
-from containerhost.devices.scan import scan
-from containerhost.sysfs import Host
+from containerhost.inventory.scan import scan
+from containerhost.linux.sysfs import Host
 from tests.fakehost import description, tree
 
 #: Container -> cores that it is pinned to, and its devices.
@@ -44,7 +44,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory) / "host"
         make(root)
-        program = "from containerhost.cli import main; main()"
+        program = "from containerhost.operator.cli import main; main()"
         subprocess.run([sys.executable, "-c", program, "topology", f"--{file.suffix[1:]}", file, "--root", root],
                        check=True)
 

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from containerhost.drawing import svg, text
-from containerhost.drawing.hostmap import HostMap
+from containerhost.operator.drawing import svg, text
+from containerhost.operator.drawing.hostmap import HostMap
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from containerhost.allocation.store import AllocationStore
-from containerhost.devices.scan import scan
+from containerhost.inventory.scan import scan
 from tools.cloud.hardware import NotEnough, Pair, choose
 from tools.cloud.layout import CHECKOUT
 

@@ -9,7 +9,7 @@ from containerhost.devices.health.basics import driver_findings, of_nodes, respo
 from containerhost.devices.health.bus import aer_findings, lane_findings
 from containerhost.devices.health.kernellog import Log
 from containerhost.devices.health.rules import WELL, Health, health_of
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 
 __all__ = ("of_function", "of_nodes")
 

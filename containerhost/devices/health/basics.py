@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from containerhost.devices.health.rules import Finding, Rule, Verdict
 from containerhost.devices.model import CharNode
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 
 # Drivers that reserve a function for virtual machines or user space: no host driver serves it meanwhile. Devices may
 # have a variant of vfio-pci (Linux, drivers/vfio/pci), all of which are named alike: mlx5_vfio_pci.

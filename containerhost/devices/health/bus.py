@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from containerhost.devices.health.rules import Finding, Rule, Verdict
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 
 LANES = Rule(
     name="link-width", verdict=Verdict.NOTE, reads="current_link_width and max_link_width, of the card and its slot",

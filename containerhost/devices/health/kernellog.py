@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import ClassVar
 
 from containerhost.devices.health.rules import WELL, Health
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 
 PATH = "/dev/kmsg"
 _RECORD_LIMIT = 8192  # bytes; the kernel's own for one message

@@ -11,13 +11,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from containerhost.devices.grants import Grant
 from containerhost.engines.capabilities import Size
 from containerhost.engines.docker.record import Netdev, Node, Record, union
+from containerhost.engines.spec import CloudInit, ContainerSpec, Cpu, Health, IoLimit, Memory, Mount, Nic, Part, Program
 from containerhost.errors import SpecError
-from containerhost.grants import Grant
-from containerhost.idlist import id_runs
-from containerhost.inside import guest_directory
-from containerhost.spec import CloudInit, ContainerSpec, Cpu, Health, IoLimit, Memory, Mount, Nic, Part, Program
+from containerhost.linux import guest_directory
+from containerhost.linux.idlist import id_runs
 
 RUNTIME = "containerhost"
 

@@ -21,7 +21,7 @@ from containerhost.errors import ContainerHostError, EngineError, HostActionFail
 from containerhost.linux.freezer import POLL_INTERVAL, Freezer
 from containerhost.linux.poll import wait_until
 from containerhost.linux.run import HELD, holding, release
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 
 FREEZE_TIMEOUT: Final = 10.0  # s
 LOCK_TIMEOUT: Final = 10.0  # s; a process whose user was killed thaws at once

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run containers on Docker (DockerEngine). Thin: configuration is made in ``config``, requests in ``client``.
 
-Of :class:`containerhost.engines.Engine` it has :class:`containerhost.engines.Containers`: no pools, pool disks, block
-devices, live consoles and events.
+Of :class:`containerhost.engines.contract.Engine` it has :class:`containerhost.engines.contract.Containers`: no
+pools, pool disks, block devices, live consoles and events.
 """
 
 import contextlib
@@ -13,25 +13,27 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from containerhost import engines, errors, memorynodes, recordfiles
+from containerhost import errors
+from containerhost.devices.grants import Grant
 from containerhost.devices.model import Device
-from containerhost.engines import ContainerState, Executed, Metrics, ServerInfo, Status
-from containerhost.engines.docker import config, held, startup, usage
+from containerhost.engines import contract
+from containerhost.engines.contract import ContainerState, Executed, Metrics, ServerInfo, Status
+from containerhost.engines.docker import config, held, recordfiles, startup, usage
 from containerhost.engines.docker.client import DockerClient
 from containerhost.engines.docker.freezer import Freezer
 from containerhost.engines.docker.privileged import DockerPrivileged
 from containerhost.engines.docker.record import DIRECTORY, Record, Records
 from containerhost.engines.docker.states import bare_name, container_state, status_of, summary_state
+from containerhost.engines.network import rdma_netns
+from containerhost.engines.spec import ContainerSpec, IoLimit, Part, grants_of
 from containerhost.engines.verify import complaints, require_interface
-from containerhost.grants import Grant
+from containerhost.inventory import memorynodes
 from containerhost.linux.lock import FileLock
 from containerhost.linux.poll import retry
-from containerhost.network import rdma_netns
-from containerhost.process.processes import runs
+from containerhost.linux.process.processes import runs
+from containerhost.linux.storage import blockdisk
+from containerhost.linux.sysfs import Host
 from containerhost.rollback import Rollback
-from containerhost.spec import ContainerSpec, IoLimit, Part, grants_of
-from containerhost.storage import blockdisk
-from containerhost.sysfs import Host
 
 LOG = logging.getLogger(__name__)
 
@@ -134,7 +136,7 @@ class DockerEngine:
         with contextlib.closing(self.command(name, command)) as begun:
             return begun.finish(stdin, timeout)
 
-    def command(self, name: str, command: Sequence[str]) -> engines.Command:
+    def command(self, name: str, command: Sequence[str]) -> contract.Command:
         from containerhost.engines.docker.execute import Command  # noqa: PLC0415  (short requests need no streams)
 
         return Command(self.client, self._privileged, name, command)

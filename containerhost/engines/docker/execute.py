@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from containerhost import errors
-from containerhost.engines import KEPT, Executed
+from containerhost.engines.contract import KEPT, Executed
 from containerhost.engines.docker.attached import Attached
 from containerhost.engines.docker.client import DockerClient
 from containerhost.engines.docker.privileged import DockerPrivileged
-from containerhost.process.commandtree import MARK
+from containerhost.linux.process.commandtree import MARK
 
 FRAME = struct.Struct(">BxxxL")
 STDOUT, STDERR = 1, 2

@@ -4,8 +4,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from containerhost.devices.findings import Finding, note, wrong
 from containerhost.engines.docker.config import RUNTIME
-from containerhost.findings import Finding, note, wrong
 
 CHECK, NAME = "daemons", "docker"
 

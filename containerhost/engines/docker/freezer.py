@@ -12,7 +12,7 @@ from containerhost.engines.docker import frozen
 from containerhost.engines.docker.client import DockerClient
 from containerhost.engines.docker.privileged import DockerPrivileged
 from containerhost.errors import EngineTimeout
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 
 LOG = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from containerhost.engines.docker import usage
 from containerhost.errors import EngineTimeout
 from containerhost.linux.freezer import V1, V2, Freezer
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 
 
 def freezer(host: Host, container: str) -> Freezer | None:

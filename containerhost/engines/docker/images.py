@@ -12,7 +12,7 @@ from containerhost.engines.docker.freezer import Freezer
 from containerhost.engines.docker.privileged import DockerPrivileged
 from containerhost.errors import EngineConflict, EngineError, EngineNotFound
 from containerhost.images.errors import BadImage
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 
 LOAD_TIMEOUT: Final = 3600  # s
 HOLES_LIMIT: Final = 1 << 30  # bytes that an image of a container may be larger than the quota of its root

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from containerhost import errors
-from containerhost.engines import Status
 from containerhost.engines.capabilities import LiveSizes, Size
+from containerhost.engines.contract import Status
 from containerhost.engines.docker import config
 from containerhost.engines.docker.engine import DockerEngine
-from containerhost.idlist import id_list
-from containerhost.sysfs import Host
+from containerhost.linux.idlist import id_list
+from containerhost.linux.sysfs import Host
 
 
 class Seen(NamedTuple):

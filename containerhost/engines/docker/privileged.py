@@ -3,14 +3,15 @@
 
 import re
 
-from containerhost import charnodes, vendors
+from containerhost import vendors
 from containerhost.engines.docker import frozen
-from containerhost.network import addresses, links
-from containerhost.ociruntime import NODE_MODE
+from containerhost.engines.docker.ociruntime import NODE_MODE
+from containerhost.engines.spec import IpConfig
+from containerhost.linux import charnodes
+from containerhost.linux.network import addresses, links
+from containerhost.linux.process import commandtree
+from containerhost.linux.sysfs import Host
 from containerhost.privileged import INTERFACE, Privileged, check, network_of
-from containerhost.process import commandtree
-from containerhost.spec import IpConfig
-from containerhost.sysfs import Host
 
 CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 COMMAND_MARK = re.compile(r"[0-9a-f]{32}")
@@ -46,7 +47,7 @@ class DockerPrivileged(Privileged):
         links.move_in(check(INTERFACE, host_name), network_of(pid), check(INTERFACE, name))
 
     def set_addresses(self, pid: int, name: str, setup: IpConfig, before: IpConfig | None) -> None:
-        """See :func:`containerhost.network.addresses.apply`."""
+        """See :func:`containerhost.linux.network.addresses.apply`."""
         addresses.apply(network_of(pid), check(INTERFACE, name), setup, before)
 
     def thaw(self, container: str) -> None:
@@ -58,5 +59,5 @@ class DockerPrivileged(Privileged):
             group.thaw()
 
     def end_command(self, pid: int, first: int, mark: str) -> None:
-        """See :func:`containerhost.process.commandtree.end`."""
+        """See :func:`containerhost.linux.process.commandtree.end`."""
         commandtree.end(int(pid), int(first), check(COMMAND_MARK, mark))

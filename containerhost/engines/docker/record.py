@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from containerhost import recordfiles
+from containerhost.engines.docker import recordfiles
 from containerhost.errors import EngineError
 from containerhost.linux import records
 from containerhost.linux.files import UNFINISHED, atomic_write
-from containerhost.network.ipconfig import IpConfig
+from containerhost.linux.network.ipconfig import IpConfig
 
 DIRECTORY = Path(recordfiles.DIRECTORY)
 VERSION = 2  # of the files

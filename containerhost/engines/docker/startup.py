@@ -10,7 +10,7 @@ import time
 
 from containerhost.engines.docker import usage
 from containerhost.linux.files import closing
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 
 POLL_INTERVAL = 0.005  # s between two looks
 RUNTIMES = "runc:["  # begins the name of a container's first process until it becomes the program

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from containerhost.elastic import claim
-from containerhost.engines import ContainerState, Status
+from containerhost.engines import claim
+from containerhost.engines.contract import ContainerState, Status
 from containerhost.engines.docker import config
 from containerhost.engines.docker.record import Record
 

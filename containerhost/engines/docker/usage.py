@@ -5,8 +5,8 @@ needed for many. Control groups of version 1 and 2, under either of Docker's cgr
 
 from collections.abc import Mapping
 
-from containerhost.engines import InterfaceMetrics, Metrics, Status
-from containerhost.sysfs import Host
+from containerhost.engines.contract import InterfaceMetrics, Metrics, Status
+from containerhost.linux.sysfs import Host
 
 ROOT = "/sys/fs/cgroup"
 MICROSECOND = 1000  # ns

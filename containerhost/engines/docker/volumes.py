@@ -13,12 +13,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from containerhost.errors import DeviceInUse, HostActionFailed, SpecError
+from containerhost.linux import mountapi
 from containerhost.linux import run as programs
+from containerhost.linux.process.processes import table
+from containerhost.linux.storage import fsfreeze, idmounts, loops, mountedfs
+from containerhost.linux.sysfs import Host
 from containerhost.privileged import run
-from containerhost.process.processes import table
 from containerhost.rollback import Rollback
-from containerhost.storage import fsfreeze, idmounts, loops, mountapi, mountedfs
-from containerhost.sysfs import Host
 
 PLACES = 256
 KEPT_OUT = mountapi.NODEV | mountapi.NOSUID | mountapi.NOEXEC

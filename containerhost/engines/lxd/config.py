@@ -15,14 +15,11 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from containerhost import vendors
+from containerhost.devices.grants import GPU_CAPABILITIES, GpuGrant, Grant
 from containerhost.devices.model import CharNode
-from containerhost.elastic import claim, gpuclaim
-from containerhost.errors import SpecError, UnsupportedOnHost
-from containerhost.grants import GPU_CAPABILITIES, GpuGrant, Grant
-from containerhost.idlist import id_runs
-from containerhost.inside import resources
-from containerhost.mimepart import mime_part
-from containerhost.spec import (
+from containerhost.engines import claim, gpuclaim, marks
+from containerhost.engines.mimepart import mime_part
+from containerhost.engines.spec import (
     BlockDevice,
     BridgedNic,
     CloudInit,
@@ -39,6 +36,8 @@ from containerhost.spec import (
     RootDisk,
     Security,
 )
+from containerhost.errors import SpecError, UnsupportedOnHost
+from containerhost.linux.idlist import id_runs
 from containerhost.vendors.base import Vendor
 
 Device = dict[str, str]
@@ -61,7 +60,7 @@ CDI_HOTPLUG = "gpu_cdi_hotplug"
 CGROUP2 = "containerhost.cgroup2"
 
 # Marks that say which size a container has and may have: they change with its limits.
-SIZE_LABELS = (claim.LABEL, gpuclaim.LABEL, resources.LABEL)
+SIZE_LABELS = (claim.LABEL, gpuclaim.LABEL, marks.RESOURCES)
 
 OWN_CORES = "user.containerhost.cores"  # the cores that a container has for itself
 RESERVED_CORES = f"{OWN_CORES}.reserved"  # those that it had, and may have to have again

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 from containerhost.engines.lxd.client import LxdClient
-from containerhost.idlist import id_list
+from containerhost.engines.spec import Cpu
+from containerhost.linux.idlist import id_list
 from containerhost.linux.poll import wait_until
+from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
-from containerhost.spec import Cpu
-from containerhost.sysfs import Host
 
 LOG = logging.getLogger(__name__)
 LIMIT = "limits.cpu"

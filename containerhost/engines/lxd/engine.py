@@ -9,10 +9,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any
 
-from containerhost import engines, errors, memorynodes
+from containerhost import errors
 from containerhost.allocation.store import DIRECTORY
+from containerhost.devices.grants import Grant
 from containerhost.devices.model import Device
-from containerhost.engines import ContainerState, Executed, Metrics, PoolUsage, ServerInfo, Status
+from containerhost.engines import contract
+from containerhost.engines.contract import ContainerState, Executed, Metrics, PoolUsage, ServerInfo, Status
+from containerhost.engines.fencing import Node, fenced, restore_all
 from containerhost.engines.lxd import config, cores, held, operations, rescue_mount, restrictions
 from containerhost.engines.lxd.client import LxdClient, VersionedInstance
 from containerhost.engines.lxd.device_nodes import DeviceNodes
@@ -20,18 +23,17 @@ from containerhost.engines.lxd.idmap import idmap
 from containerhost.engines.lxd.serialized_create import SerializedCreate
 from containerhost.engines.lxd.stale_devices import StaleDevices
 from containerhost.engines.lxd.states import STATUSES, container_state, metrics
+from containerhost.engines.network import rdma_netns
+from containerhost.engines.spec import PROCESSES, BlockDevice, ContainerSpec, Part, grants_of
 from containerhost.engines.verify import InterfaceMissing, complaints, require_interface
-from containerhost.grants import Grant
-from containerhost.idlist import id_list
+from containerhost.inventory import memorynodes
+from containerhost.linux.idlist import id_list
 from containerhost.linux.poll import retry
-from containerhost.network import rdma_netns
+from containerhost.linux.process.processes import NoAnswer, began, is_still
+from containerhost.linux.storage.blocknodes import NodeMissing
+from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
-from containerhost.process.processes import NoAnswer, began, is_still
 from containerhost.rollback import Rollback
-from containerhost.spec import PROCESSES, BlockDevice, ContainerSpec, Part, grants_of
-from containerhost.storage.blocknodes import NodeMissing
-from containerhost.storage.fencing import Node, fenced, restore_all
-from containerhost.sysfs import Host
 
 LOG = logging.getLogger(__name__)
 
@@ -133,7 +135,7 @@ class LxdEngine:
 
     # Those that need websockets, whose import a short command without them would wait for.
 
-    def console(self, name: str) -> engines.Console:
+    def console(self, name: str) -> contract.Console:
         from containerhost.engines.lxd.console import Console  # noqa: PLC0415
 
         return Console(self.client, name)
@@ -142,12 +144,12 @@ class LxdEngine:
         with contextlib.closing(self.command(name, command)) as begun:
             return begun.finish(stdin, timeout)
 
-    def command(self, name: str, command: Sequence[str]) -> engines.Command:
+    def command(self, name: str, command: Sequence[str]) -> contract.Command:
         from containerhost.engines.lxd.execute import Command  # noqa: PLC0415
 
         return Command(self.client, name, command)
 
-    def events(self) -> engines.Events:
+    def events(self) -> contract.Events:
         from containerhost.engines.lxd.events import Events  # noqa: PLC0415
 
         return Events(self.client)
@@ -570,4 +572,4 @@ def is_gone(error: errors.EngineError) -> bool:
     return isinstance(error, errors.EngineUnavailable) and not isinstance(error, errors.OperationForgotten)
 
 
-_: type[engines.Engine] = LxdEngine
+_: type[contract.Engine] = LxdEngine

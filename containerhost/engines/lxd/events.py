@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from containerhost import errors
-from containerhost.engines import Change, Status
+from containerhost.engines.contract import Change, Status
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.lxd.stream import Stream
 

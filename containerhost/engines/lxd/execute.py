@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from containerhost import errors
-from containerhost.engines import KEPT, Executed
+from containerhost.engines.contract import KEPT, Executed
 from containerhost.engines.lxd.client import LxdClient, document
 from containerhost.engines.lxd.stream import Stream
 

@@ -4,10 +4,10 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from containerhost.devices.findings import Finding, note, wrong
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.lxd.config import CDI_HOTPLUG
 from containerhost.engines.lxd.restrictions import forbidden, in_words
-from containerhost.findings import Finding, note, wrong
 
 CHECK, NAME = "daemons", "lxd"
 _NEEDED: Mapping[str, str] = {"kernel_limits": "containers with RDMA devices get no locked memory"}

@@ -7,7 +7,7 @@ from typing import Any
 
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.errors import EngineError
-from containerhost.storage.idmounts import IdMap, IdRange
+from containerhost.linux.storage.idmounts import IdMap, IdRange
 
 RUNNING = (103, 110, 113)  # LXD's status codes of a container with processes
 CURRENT, NEXT = "volatile.idmap.current", "volatile.idmap.next"  # JSON: a list of ranges

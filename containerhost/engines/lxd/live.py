@@ -16,17 +16,18 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from containerhost import errors
-from containerhost.engines import Status, memoryuse
+from containerhost.devices.grants import Grant
+from containerhost.engines import memoryuse
 from containerhost.engines.capabilities import Size
+from containerhost.engines.contract import Status
 from containerhost.engines.lxd import config, cores
 from containerhost.engines.lxd.client import LxdClient, VersionedInstance
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.states import STATUSES
-from containerhost.grants import Grant
-from containerhost.idlist import id_list
+from containerhost.engines.spec import ContainerSpec
+from containerhost.linux.idlist import id_list
+from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
-from containerhost.spec import ContainerSpec
-from containerhost.sysfs import Host
 
 MEMORY = ("limits.memory", "limits.hugepages.")
 LIMITS = ("limits.cpu", "limits.disk.", "limits.processes", config.OWN_CORES, config.RAW)

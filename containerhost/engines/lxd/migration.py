@@ -16,7 +16,7 @@ from containerhost import errors
 from containerhost.engines.capabilities import Offer
 from containerhost.engines.lxd import config
 from containerhost.engines.lxd.client import LxdClient, document
-from containerhost.spec import ContainerSpec
+from containerhost.engines.spec import ContainerSpec
 
 LOG = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from containerhost.engines.lxd.client import LxdClient, usual_socket
+from containerhost.engines.spec import RescueMount
 from containerhost.errors import SpecError
-from containerhost.spec import RescueMount
 
 # Pools whose roots lie in the host's tree also while nothing runs. LXD mounts those of the others (zfs, lvm, ceph) only
 # as long as their container runs.

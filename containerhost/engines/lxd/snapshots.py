@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.lxd.states import STATUSES
 from containerhost.errors import EngineError, EngineNotFound

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from containerhost import errors
+from containerhost.devices.grants import Grant
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.lxd.device_nodes import DeviceNodes, Devices
-from containerhost.grants import Grant
+from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
-from containerhost.sysfs import Host
 
 Instance = Mapping[str, Any]
 

@@ -5,9 +5,9 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from containerhost.engines import ContainerState, InterfaceMetrics, Metrics, Status
+from containerhost.engines.contract import ContainerState, InterfaceMetrics, Metrics, Status
 from containerhost.engines.lxd.config import OWN_CORES, RESERVED_CORES
-from containerhost.idlist import id_list
+from containerhost.linux.idlist import id_list
 
 # LXD's status codes (rest-api document, "List of current status codes").
 STATUSES: Mapping[int, Status] = {

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from containerhost.devices import pci
+from containerhost.devices.grants import Grant, GrantOptions, NetdevGrant, netdev_names
 from containerhost.devices.health.rules import Finding, health_of
 from containerhost.devices.model import Device, Kind, LinkLayer, NodeUse, PciFunction, Rdma, Role
 from containerhost.devices.netdev import Found as Interfaces
 from containerhost.devices.netdev import Netdevs
 from containerhost.devices.rdma import Found, RdmaDevices
 from containerhost.errors import DeviceHeld, DeviceUnhealthy, SpecError
-from containerhost.grants import Grant, GrantOptions, NetdevGrant, netdev_names
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 from containerhost.vendors import base
 from containerhost.vendors.net import ports
 

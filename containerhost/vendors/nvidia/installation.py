@@ -4,11 +4,11 @@
 import re
 from collections.abc import Iterator
 
+from containerhost.devices.findings import Finding, note, wrong
 from containerhost.errors import HostActionFailed
-from containerhost.findings import Finding, note, wrong
 from containerhost.linux import run as programs
-from containerhost.process import hostusers
-from containerhost.sysfs import Host
+from containerhost.linux.process import hostusers
+from containerhost.linux.sysfs import Host
 from containerhost.vendors.nvidia import reset
 from containerhost.vendors.nvidia.libraries import TOOL
 

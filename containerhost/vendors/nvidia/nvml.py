@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 from containerhost.vendors.base import Use
 from containerhost.vendors.nvidia import nvmlhealth
 

@@ -5,7 +5,7 @@ Sources: NVIDIA GPUDirect RDMA documentation (module nvidia-peermem); NVIDIA ope
 is exported by the open modules alone, on kernels with CONFIG_DMABUF_MOVE_NOTIFY, so since 5.12.
 """
 
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 from containerhost.vendors.base import PeerAccess
 
 VERSION = "/proc/driver/nvidia/version"

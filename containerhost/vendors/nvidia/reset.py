@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 from containerhost.errors import HostActionFailed, ResetRefused
 from containerhost.linux import run as programs
-from containerhost.process import hostusers
-from containerhost.sysfs import Host
+from containerhost.linux.process import hostusers
+from containerhost.linux.sysfs import Host
 from containerhost.vendors.nvidia import nvml
 
 LOG = logging.getLogger(__name__)

@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar
 
 from containerhost.devices import health, migprofile
+from containerhost.devices.findings import Finding
+from containerhost.devices.grants import GrantOptions
 from containerhost.devices.health.kernellog import DriverLog
 from containerhost.devices.model import CharNode, Device, Kind, NodeUse, PciFunction, Slice
-from containerhost.findings import Finding
-from containerhost.grants import GrantOptions
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 from containerhost.vendors import base
 from containerhost.vendors.nvidia import cdi, installation, libraries, nvml, nvmlhealth, peermemory, reset
 from containerhost.vendors.nvidia.xidlog import XidLog

@@ -13,8 +13,8 @@ import sys
 import threading
 from collections.abc import Callable
 
-from containerhost import consolebridge
-from containerhost.engines import Console
+from containerhost.engines import consolebridge
+from containerhost.engines.contract import Console
 from containerhost.errors import ContainerHostError
 from onedriver.node import single_instance
 from onedriver.node.vnc import session

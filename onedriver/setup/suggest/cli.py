@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
-from containerhost import clioptions, topology
-from containerhost.devices.scan import scan
-from containerhost.reports.report import printable
-from containerhost.suggest.offers import offers, unprovisioned
-from containerhost.suggest.sizes import sizes
-from containerhost.sysfs import Host
+from containerhost.inventory import topology
+from containerhost.inventory.scan import scan
+from containerhost.linux.sysfs import Host
+from containerhost.operator import clioptions
+from containerhost.operator.reports.report import printable
+from containerhost.operator.suggest.offers import offers, unprovisioned
+from containerhost.operator.suggest.sizes import sizes
 from onedriver.node.probes import kind
 from onedriver.setup.suggest import templates
 

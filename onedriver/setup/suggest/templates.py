@@ -5,9 +5,9 @@ import json
 from collections.abc import Iterable, Sequence
 
 from containerhost.devices.model import Device
-from containerhost.suggest.offers import Offer
-from containerhost.suggest.sizes import HOST_SHARE, Size
-from containerhost.topology import Topology
+from containerhost.inventory.topology import Topology
+from containerhost.operator.suggest.offers import Offer
+from containerhost.operator.suggest.sizes import HOST_SHARE, Size
 from onedriver import template
 from onedriver.node.devices import product
 from onedriver.node.probes import KIB, MIB, kind

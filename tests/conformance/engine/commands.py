@@ -5,7 +5,7 @@ import threading
 import time
 
 from containerhost import errors
-from containerhost.engines import KEPT, Executed
+from containerhost.engines.contract import KEPT, Executed
 from tests import levels
 from tests.conformance.engine import frame
 from tests.conformance.engine.frame import TIMEOUT, MiB

@@ -6,8 +6,8 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 
-from containerhost.engines import Containers, Status
-from containerhost.spec import Part
+from containerhost.engines.contract import Containers, Status
+from containerhost.engines.spec import Part
 from tests import levels
 from tests.conformance.engine import frame, interfaces, killing
 from tests.conformance.engine.frame import TIMEOUT

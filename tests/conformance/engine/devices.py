@@ -11,15 +11,15 @@ from pathlib import Path
 import fixtures
 from testtools.matchers import Contains
 
-from containerhost import charnodes, errors
-from containerhost.allocation.choice import Request
+from containerhost import errors
+from containerhost.allocation.refusals import Request
+from containerhost.devices.grants import GpuGrant, Grant
 from containerhost.devices.model import CharNode, Device
-from containerhost.devices.scan import scan
-from containerhost.grants import GpuGrant, Grant
+from containerhost.inventory.scan import scan
+from containerhost.linux import charnodes, mountapi
 from containerhost.linux.files import Directory, closing
 from containerhost.linux.poll import wait_until
-from containerhost.process import namespaces
-from containerhost.storage import mountapi
+from containerhost.linux.process import namespaces
 from containerhost.vendors import load
 from containerhost.vendors.base import GpuVendor
 from tests.conformance.engine import frame

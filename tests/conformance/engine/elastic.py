@@ -17,18 +17,17 @@ from typing import Any
 import fixtures
 
 from containerhost import errors
-from containerhost.elastic import claim
-from containerhost.elastic.claim import Claim, Range
 from containerhost.elastic.service import ManagedEngine, Options, Service
 from containerhost.elastic.state import StateFile
-from containerhost.engines import memoryuse
+from containerhost.engines import claim, memoryuse
 from containerhost.engines.capabilities import LiveSizes, Size
-from containerhost.idlist import id_list
-from containerhost.inside import resources
-from containerhost.inside.guestfiles import GuestFiles
-from containerhost.inside.guestnotice import GuestNotice
-from containerhost.spec import Cpu, Memory
-from containerhost.sysfs import Host
+from containerhost.engines.claim import Claim, Range
+from containerhost.engines.spec import Cpu, Memory
+from containerhost.guest import resources
+from containerhost.guest.guestfiles import GuestFiles
+from containerhost.guest.guestnotice import GuestNotice
+from containerhost.linux.idlist import id_list
+from containerhost.linux.sysfs import Host
 from tests.conformance.engine import frame
 from tests.conformance.engine.frame import TIMEOUT, MiB
 from tests.waiting import await_that
@@ -178,7 +177,7 @@ class ElasticConformance(frame.EngineFrame):
         """The program as its unit runs it: with no more rights than these."""
         rights = re.search(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.M)[1].lower().split()
         command = ["setpriv", "--bounding-set", ",".join(["-all", *(f"+{name[4:]}" for name in rights)]),
-                   sys.executable, "-c", "from containerhost.cli import main; main()", "elastic", "run",
+                   sys.executable, "-c", "from containerhost.operator.cli import main; main()", "elastic", "run",
                    *self.options(), "--state", str(self.home / "state"), "--owners", str(self.home / "locks"),
                    "--notice", "600", "--interval", "0.5"]
         first = self.started(command)

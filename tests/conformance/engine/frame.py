@@ -13,14 +13,14 @@ import fixtures
 import testtools
 
 from containerhost.allocation.allocator import DeviceAllocator
-from containerhost.allocation.choice import Request
+from containerhost.allocation.refusals import Request
 from containerhost.allocation.store import AllocationStore, Consumer
+from containerhost.devices.grants import Grant, GrantOptions
 from containerhost.devices.model import Kind, Role
-from containerhost.devices.scan import HostView, scan
-from containerhost.engines import Containers
-from containerhost.grants import Grant, GrantOptions
+from containerhost.engines.contract import Containers
+from containerhost.engines.spec import ContainerSpec, Mount
+from containerhost.inventory.scan import HostView, scan
 from containerhost.privileged import Privileged
-from containerhost.spec import ContainerSpec, Mount
 from tests.functional.lxd import memlock
 from tests.waiting import await_that
 

@@ -2,8 +2,8 @@
 """Test interfaces of the cloud, which come into a container and go back."""
 
 from containerhost import errors
-from containerhost.engines import Status
-from containerhost.spec import Nic
+from containerhost.engines.contract import Status
+from containerhost.engines.spec import Nic
 from tests.conformance.engine import frame
 from tests.conformance.engine.frame import TIMEOUT
 from tests.waiting import await_that

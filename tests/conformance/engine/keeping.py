@@ -8,11 +8,11 @@ import fixtures
 
 from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator
-from containerhost.allocation.choice import Request
-from containerhost.devices.scan import HostView
-from containerhost.process import deviceusers
-from containerhost.spec import Mount
-from containerhost.storage.sharedmemory import JobMemory, SharedMemories
+from containerhost.allocation.refusals import Request
+from containerhost.allocation.sharedmemory import JobMemory, SharedMemories
+from containerhost.engines.spec import Mount
+from containerhost.inventory.scan import HostView
+from containerhost.linux.process import deviceusers
 from tests import levels
 from tests.conformance.engine import frame
 from tests.conformance.engine.frame import PYTHON, MiB

@@ -7,7 +7,7 @@ import threading
 from typing import ClassVar
 
 from containerhost import errors
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from tests.conformance.engine import frame
 from tests.conformance.engine.frame import TIMEOUT
 from tests.waiting import await_that

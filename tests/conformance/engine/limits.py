@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test that a container is held to its limits, and that what its processes may do to each other holds."""
 
-from containerhost.spec import Cpu, Memory, Mount
+from containerhost.engines.spec import Cpu, Memory, Mount
 from tests import levels
 from tests.conformance.engine import frame
 from tests.conformance.engine.frame import EPERM, PYTHON, TIMEOUT, MiB

@@ -5,7 +5,7 @@ from pathlib import Path
 from unittest import mock
 
 from containerhost import errors
-from containerhost.allocation.choice import Request
+from containerhost.allocation.refusals import Request
 from containerhost.devices.model import Device
 from tests.conformance.engine import suite
 from tests.functional.containerhost.base import LxdTestCase

@@ -5,8 +5,8 @@ import os
 import subprocess
 import time
 
-from containerhost.engines import InterfaceMetrics, Metrics, Status
-from containerhost.spec import Memory, Nic
+from containerhost.engines.contract import InterfaceMetrics, Metrics, Status
+from containerhost.engines.spec import Memory, Nic
 from tests import levels
 from tests.conformance.engine import frame
 from tests.conformance.engine.frame import TIMEOUT, MiB

@@ -16,9 +16,10 @@ from unittest import mock
 
 import testtools
 
-from containerhost import scrub, vendors
+from containerhost import vendors
+from containerhost.allocation import scrub
+from containerhost.devices.grants import GPU_CAPABILITIES, Grant, GrantOptions
 from containerhost.devices.model import CharNode, Device, Kind, NodeUse
-from containerhost.devices.scan import HostView, Inventory, scan
 from containerhost.engines import verify
 from containerhost.engines.docker import config as docker
 from containerhost.engines.docker import held as docker_held
@@ -26,7 +27,7 @@ from containerhost.engines.docker.privileged import char_node
 from containerhost.engines.lxd import config as lxd
 from containerhost.engines.lxd import held as lxd_held
 from containerhost.errors import HostActionFailed, ScrubFailed
-from containerhost.grants import GPU_CAPABILITIES, Grant, GrantOptions
+from containerhost.inventory.scan import HostView, Inventory, scan
 from containerhost.privileged import Inside, Privileged
 from containerhost.vendors.base import Vendor
 from tests.unit.containerhost.hosts import Broken

@@ -4,7 +4,7 @@
 from containerhost.devices.health import kernellog
 from tests.conformance.vendor import suite
 from tests.outsidevendor import OutsideVendor
-from tests.unit.containerhost.health.test_kernellog import marked, record
+from tests.unit.containerhost.devices.health.test_kernellog import marked, record
 
 
 class NvidiaTest(suite.GpuConformance):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from containerhost.engines.lxd.engine import LxdEngine
-from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
+from containerhost.engines.spec import ContainerSpec, Cpu, Memory, RootDisk
 from tests.conformance.engine import frame
 from tests.conformance.engine.frame import MiB
 from tests.functional.lxd import POOL, Lxd

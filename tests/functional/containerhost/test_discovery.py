@@ -7,10 +7,10 @@ import subprocess
 
 import testtools
 
-from containerhost import topology
 from containerhost.devices.model import Device, Role
-from containerhost.devices.scan import Inventory, scan
 from containerhost.errors import DeviceNotFound
+from containerhost.inventory import topology
+from containerhost.inventory.scan import Inventory, scan
 from tests.fakehost.control import FakeHostControl
 
 NOBODY = 65534

@@ -16,15 +16,15 @@ from pathlib import Path
 import fixtures
 import testtools
 
-from containerhost.allocation.choice import Request
-from containerhost.idlist import id_list
-from containerhost.inside import guest, resources
-from containerhost.spec import Cpu, Memory
-from containerhost.sysfs import Host
+from containerhost.allocation.refusals import Request
+from containerhost.engines.spec import Cpu, Memory
+from containerhost.guest import guest, resources
+from containerhost.linux.idlist import id_list
+from containerhost.linux.sysfs import Host
 from tests import levels
 from tests.conformance.engine.frame import DeviceFrame
 from tests.functional import elasticapps
-from tests.unit.containerhost.test_guestnotice import told
+from tests.unit.containerhost.guest.test_guestnotice import told
 from tests.waiting import await_that
 
 # Prints the threads and the generation, which it acknowledges.

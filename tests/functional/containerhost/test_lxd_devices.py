@@ -8,9 +8,9 @@ from testtools.matchers import Contains
 
 from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator
-from containerhost.allocation.choice import Request
-from containerhost.devices.scan import HostView, scan
-from containerhost.engines import Status
+from containerhost.allocation.refusals import Request
+from containerhost.engines.contract import Status
+from containerhost.inventory.scan import HostView, scan
 from containerhost.linux.poll import wait_until
 from containerhost.privileged import Privileged
 from containerhost.rollback import Rollback
@@ -165,7 +165,7 @@ class TestPossession(DeviceTestCase):
         self.acquired("c1", self.requests(0)[1:])
         # The emulated /sys follows the kernel a moment later.
         self.assertTrue(wait_until(lambda: any(device.netdev_away for device in scan().devices), 10))
-        self.useFixture(fixtures.MonkeyPatch("containerhost.network.netfunction.RETURN_TIMEOUT", 0.2))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.allocation.netfunction.RETURN_TIMEOUT", 0.2))
         (complaint,) = self.allocator.release(self.consumer("c1"))
         self.assertThat(complaint, Contains("0 of 1 interfaces appeared on the host"))
         self.engine.delete("c1")

@@ -14,23 +14,24 @@ from unittest import mock
 import fixtures
 from click.testing import CliRunner, Result
 
-from containerhost import cli, errors
-from containerhost.allocation.choice import Request
+from containerhost import errors
+from containerhost.allocation.refusals import Request
 from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore
-from containerhost.devices.scan import HostView
-from containerhost.devices.taints import TaintFile
-from containerhost.elastic import gpuclaim
-from containerhost.elastic.gpuclaim import GpuClaim
 from containerhost.elastic.gpus import EngineGpus
 from containerhost.elastic.service import ManagedEngine, Options, Service
 from containerhost.elastic.state import StateFile
+from containerhost.engines import gpuclaim
+from containerhost.engines.gpuclaim import GpuClaim
 from containerhost.engines.lxd.live import Live
-from containerhost.inside import resources
-from containerhost.inside.guestfiles import GuestFiles
-from containerhost.inside.guestnotice import GuestNotice
+from containerhost.guest import resources
+from containerhost.guest.guestfiles import GuestFiles
+from containerhost.guest.guestnotice import GuestNotice
+from containerhost.inventory.scan import HostView
+from containerhost.inventory.taints import TaintFile
+from containerhost.linux.sysfs import Host
+from containerhost.operator import cli
 from containerhost.privileged import Privileged
-from containerhost.sysfs import Host
 from tests import levels
 from tests.conformance.engine import frame
 from tests.conformance.engine.elastic import UNIT
@@ -247,7 +248,7 @@ class KilledTest(ElasticGpusCase):
         with (self.home / "log").open("ab") as log:
             found = subprocess.Popen(
                 ["setpriv", "--bounding-set", ",".join(["-all", *(f"+{name[4:]}" for name in rights)]), sys.executable,
-                 "-c", "from containerhost.cli import main; main()", "elastic", "run",
+                 "-c", "from containerhost.operator.cli import main; main()", "elastic", "run",
                  "--engine", f"lxd={self.daemon.socket}", "--state", str(self.home / "state"), "--owners",
                  str(self.store.directory), "--notice", "600", "--interval", "0.5"], stdout=log, stderr=log)
         self.addCleanup(found.wait, TIMEOUT)

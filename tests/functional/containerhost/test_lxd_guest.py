@@ -5,7 +5,7 @@ import contextlib
 import threading
 
 from containerhost import errors
-from containerhost.engines import Change, Status
+from containerhost.engines.contract import Change, Status
 from tests import levels
 from tests.functional.containerhost.base import LxdTestCase
 

@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from containerhost import errors
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from containerhost.engines.lxd.exports import Exports
-from containerhost.inside.guest_directory import LIMIT
-from containerhost.inside.guestfiles import GuestFiles
+from containerhost.engines.spec import RootDisk
+from containerhost.guest.guestfiles import GuestFiles
+from containerhost.linux import daemonhelpers
+from containerhost.linux.guest_directory import LIMIT
+from containerhost.linux.process import deviceusers
+from containerhost.linux.process.processes import NoAnswer, asked, is_hosts, name, pids
 from containerhost.privileged import Privileged
-from containerhost.process import daemonhelpers, deviceusers
-from containerhost.process.processes import NoAnswer, asked, is_hosts, name, pids
-from containerhost.spec import RootDisk
 from tests import holddirectory, levels
 from tests.functional.containerhost.base import LxdTestCase
 from tests.functional.containerhost.test_lxd_devices import DeviceTestCase

@@ -6,8 +6,8 @@ import platform
 import threading
 
 from containerhost import errors
-from containerhost.engines import Status
 from containerhost.engines.capabilities import Image
+from containerhost.engines.contract import Status
 from containerhost.images import metadata
 from tests.functional.containerhost.base import LxdTestCase
 

@@ -2,9 +2,9 @@
 import os
 
 from containerhost import errors
-from containerhost.process.pins import pins
-from containerhost.spec import CloudInit, Cpu, IoLimit, Memory, RootDisk, Security
-from containerhost.sysfs import Host
+from containerhost.engines.spec import CloudInit, Cpu, IoLimit, Memory, RootDisk, Security
+from containerhost.linux.process.pins import pins
+from containerhost.linux.sysfs import Host
 from tests.functional.containerhost.base import LxdTestCase, MiB
 from tests.functional.lxd import POOL
 

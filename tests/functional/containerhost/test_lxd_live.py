@@ -6,12 +6,13 @@ import threading
 import time
 from pathlib import Path
 
-from containerhost import charnodes, errors
+from containerhost import errors
+from containerhost.devices.grants import Grant
 from containerhost.engines.lxd.live import Live
-from containerhost.grants import Grant
+from containerhost.engines.spec import ContainerSpec, Cpu, Memory, RootDisk
+from containerhost.linux import charnodes
+from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
-from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
-from containerhost.sysfs import Host
 from tests import levels
 from tests.functional.containerhost.test_lxd_devices import DeviceTestCase
 from tests.functional.lxd import POOL

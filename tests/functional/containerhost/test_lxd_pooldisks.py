@@ -3,7 +3,7 @@
 
 from containerhost import errors
 from containerhost.engines.lxd.pooldisks import PoolDisks
-from containerhost.spec import PoolDisk
+from containerhost.engines.spec import PoolDisk
 from tests.functional.containerhost.base import LxdTestCase, MiB
 from tests.functional.lxd import POOL
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from testtools.matchers import Contains
 
 from containerhost import errors
-from containerhost.allocation.choice import Request
-from containerhost.devices.scan import scan
-from containerhost.grants import GrantOptions
-from containerhost.process import processlimits
+from containerhost.allocation.refusals import Request
+from containerhost.devices.grants import GrantOptions
+from containerhost.inventory.scan import scan
+from containerhost.linux.process import processlimits
 from tests.functional.containerhost.test_lxd_devices import DeviceTestCase
 from tests.functional.lxd import memlock
 

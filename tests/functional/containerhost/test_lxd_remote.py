@@ -13,12 +13,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from containerhost import errors
+from containerhost.devices.grants import GrantOptions
 from containerhost.devices.model import Kind
-from containerhost.devices.scan import scan
-from containerhost.engines import Executed
+from containerhost.engines.contract import Executed
 from containerhost.engines.lxd.client import LxdClient, Settings
 from containerhost.engines.lxd.engine import LxdEngine
-from containerhost.grants import GrantOptions
+from containerhost.inventory.scan import scan
 from containerhost.vendors import make_grant
 from tests.functional.containerhost.base import LxdTestCase
 

@@ -14,10 +14,10 @@ import fixtures
 from testtools.matchers import MatchesRegex
 
 from containerhost import errors
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from containerhost.engines.lxd.client import LxdClient, Settings
 from containerhost.engines.lxd.engine import LxdEngine
-from containerhost.spec import DirectoryDisk, RootDisk
+from containerhost.engines.spec import DirectoryDisk, RootDisk
 from tests import levels
 from tests.functional.containerhost.base import LxdTestCase, MiB
 from tests.functional.lxd import Lxd

@@ -2,8 +2,8 @@
 """Test what a container on LXD sees of its CPUs and memory while they change."""
 
 from containerhost.engines.lxd.live import Live
+from containerhost.engines.spec import ContainerSpec, Cpu
 from containerhost.privileged import Privileged
-from containerhost.spec import ContainerSpec, Cpu
 from tests.functional import viewcontract
 from tests.functional.containerhost.base import LxdTestCase
 

@@ -11,8 +11,8 @@ import fixtures
 import testtools
 
 from containerhost.allocation.store import AllocationStore
-from containerhost.devices.scan import scan
-from containerhost.runtimes import cdi
+from containerhost.inventory.scan import scan
+from containerhost.operator.runtimes import cdi
 from tests.waiting import await_that
 
 COMMAND = Path(sys.executable).with_name("containerhost")

@@ -24,9 +24,9 @@ from oslo_utils import uuidutils
 
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Device, Kind, LinkLayer, Role
-from containerhost.devices.scan import scan
-from containerhost.engines import ContainerState
+from containerhost.engines.contract import ContainerState
 from containerhost.engines.lxd.engine import LxdEngine
+from containerhost.inventory.scan import scan
 from nova_lxd_ext import conf, osvif_hook
 from nova_lxd_ext.server import labels
 from tests.functional import lxd

@@ -12,7 +12,7 @@ from nova.network import model
 from nova.tests.fixtures.cyborg import CyborgFixture
 
 from containerhost.devices.model import Device, Kind, NodeUse
-from containerhost.devices.scan import scan
+from containerhost.inventory.scan import scan
 from tests import levels
 
 

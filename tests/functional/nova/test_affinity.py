@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 from tests.functional.nova import base  # isort: skip (decides how nova runs)
 
-from containerhost import topology
-from containerhost.engines import Status
-from containerhost.idlist import id_list
-from containerhost.sysfs import Host
+from containerhost.engines.contract import Status
+from containerhost.inventory import topology
+from containerhost.linux.idlist import id_list
+from containerhost.linux.sysfs import Host
 from tests import levels
 from tests.waiting import await_that
 

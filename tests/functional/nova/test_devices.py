@@ -7,11 +7,11 @@ from tests.functional.nova import base  # isort: skip (decides how nova runs)
 
 from nova.tests.functional.api.client import OpenStackApiException
 
-from containerhost import topology
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.model import Device, Kind
-from containerhost.devices.scan import scan
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
+from containerhost.inventory import topology
+from containerhost.inventory.scan import scan
 from nova_lxd_ext.hardware import devices
 from tests import levels
 from tests.fakehost.control import FakeHostControl

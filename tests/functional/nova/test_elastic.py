@@ -9,17 +9,17 @@ import fixtures
 
 from tests.functional.nova import base  # isort: skip (decides how nova runs)
 
-from containerhost.elastic import claim
-from containerhost.elastic.claim import Range
 from containerhost.elastic.service import ManagedEngine, Options, Service
 from containerhost.elastic.state import StateFile
+from containerhost.engines import claim
+from containerhost.engines.claim import Range
 from containerhost.engines.lxd.live import Live
-from containerhost.idlist import id_list
-from containerhost.inside import resources
-from containerhost.inside.guestfiles import GuestFiles
-from containerhost.inside.guestnotice import GuestNotice
+from containerhost.guest import resources
+from containerhost.guest.guestfiles import GuestFiles
+from containerhost.guest.guestnotice import GuestNotice
+from containerhost.linux.idlist import id_list
+from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
-from containerhost.sysfs import Host
 from tests import levels
 from tests.waiting import await_that
 

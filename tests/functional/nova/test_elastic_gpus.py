@@ -11,18 +11,18 @@ import fixtures
 
 from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore
-from containerhost.devices.taints import TaintFile
-from containerhost.elastic import gpuclaim
 from containerhost.elastic.gpus import EngineGpus
 from containerhost.elastic.service import ManagedEngine, Options, Service
 from containerhost.elastic.state import StateFile
+from containerhost.engines import gpuclaim
 from containerhost.engines.lxd.live import Live
-from containerhost.inside import resources
-from containerhost.inside.guestfiles import GuestFiles
-from containerhost.inside.guestnotice import GuestNotice
+from containerhost.engines.resizelock import resizing
+from containerhost.guest import resources
+from containerhost.guest.guestfiles import GuestFiles
+from containerhost.guest.guestnotice import GuestNotice
+from containerhost.inventory.taints import TaintFile
+from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
-from containerhost.resizelock import resizing
-from containerhost.sysfs import Host
 from tests import levels
 from tests.functional.kmsg import xid
 from tests.functional.nova.base import GPU_ALIAS, HOST

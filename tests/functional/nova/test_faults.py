@@ -9,8 +9,8 @@ import fixtures
 from nova.tests.functional.api import client
 
 from containerhost.devices.model import Device, Kind
-from containerhost.devices.scan import scan
-from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
+from containerhost.engines.spec import ContainerSpec, Cpu, Memory, RootDisk
+from containerhost.inventory.scan import scan
 from nova_lxd_ext.image.images import Cache
 from tests import levels
 from tests.fakehost.control import FakeHostControl

@@ -9,9 +9,9 @@ from typing import Any
 from click.testing import CliRunner
 
 from containerhost.allocation.store import AllocationStore
-from containerhost.cli import main
 from containerhost.devices.model import Device, Kind, NodeUse
-from containerhost.devices.scan import scan
+from containerhost.inventory.scan import scan
+from containerhost.operator.cli import main
 from tests import levels
 from tests.functional.holder import Holder
 from tests.functional.kmsg import xid

@@ -16,7 +16,7 @@ from nova.objects.image_meta import ImageMeta
 from oslo_utils import units, uuidutils
 
 from containerhost.engines.lxd.images import Images
-from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
+from containerhost.engines.spec import ContainerSpec, Cpu, Memory, RootDisk
 from nova_lxd_ext.image import images
 from tests import levels
 from tests.functional.lxd import POOL, Lxd

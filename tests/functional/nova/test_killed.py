@@ -29,8 +29,8 @@ from nova.image import glance
 from containerhost import privileged
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind, LinkLayer, Role
-from containerhost.devices.scan import scan
 from containerhost.engines.lxd.client import LxdClient
+from containerhost.inventory.scan import scan
 from nova_lxd_ext import backend, conf
 from nova_lxd_ext.server import labels
 from nova_lxd_ext.server.requested import NOTHING

@@ -12,8 +12,8 @@ from nova.compute import task_states, vm_states
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind, LinkLayer, Role
-from containerhost.devices.scan import HostView
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
+from containerhost.inventory.scan import HostView
 from containerhost.privileged import Privileged
 from nova_lxd_ext import backend
 from nova_lxd_ext.hardware.flavor_devices import consumer

@@ -10,7 +10,7 @@ from nova.network import model
 
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import LinkLayer, Role
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from containerhost.privileged import Privileged
 from nova_lxd_ext import backend
 from nova_lxd_ext.hardware.flavor_devices import consumer

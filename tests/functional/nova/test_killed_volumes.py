@@ -10,7 +10,7 @@ import nova.conf
 import testtools
 from nova import exception, objects
 
-from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
+from containerhost.engines.spec import ContainerSpec, Cpu, Memory, RootDisk
 from nova_lxd_ext import backend, conf
 from nova_lxd_ext.server import labels
 from nova_lxd_ext.storage import connections

@@ -11,7 +11,7 @@ from tests.functional.nova import base  # isort: skip (decides how nova runs)
 
 from nova.tests.functional.api.client import OpenStackApiException
 
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from tests import levels
 from tests.functional.nova.test_ports import PortServers
 from tests.waiting import await_that

@@ -16,9 +16,9 @@ from typing import Any
 import fixtures
 import yaml
 
-from containerhost.drawing import document
-from containerhost.drawing.hostmap import Status
-from containerhost.exporter.topologypage import PATH
+from containerhost.operator.drawing import document
+from containerhost.operator.drawing.hostmap import Status
+from containerhost.operator.exporter.topologypage import PATH
 from tests.functional.kmsg import xid
 from tests.functional.nova.base import GPU_ALIAS, VF_ALIAS
 from tests.ports import free_port
@@ -26,7 +26,7 @@ from tests.waiting import await_that
 
 ROOT = Path(__file__).parents[3]
 ETC = ROOT / "etc"
-COMMAND = "import sys; from containerhost.cli import main; sys.exit(main())"
+COMMAND = "import sys; from containerhost.operator.cli import main; sys.exit(main())"
 UNPRIVILEGED = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs")
 
 

@@ -14,7 +14,7 @@ import fixtures
 from nova import context as nova_context
 from nova import objects
 
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from containerhost.engines.lxd.client import LxdClient
 from tests import levels
 from tests.functional.nova.base import GPU_ALIAS

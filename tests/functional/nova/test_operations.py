@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from nova import context as nova_context
 
-from containerhost.engines import Status
-from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
+from containerhost.engines.contract import Status
+from containerhost.engines.spec import ContainerSpec, Cpu, Memory, RootDisk
 from tests import levels
 from tests.functional.lxd import POOL
 from tests.functional.nova.interrupting import Interrupted

@@ -15,7 +15,7 @@ from nova import objects
 from nova.compute import manager, rpcapi, vm_states
 
 from containerhost.devices.model import Device, Kind
-from containerhost.devices.scan import scan
+from containerhost.inventory.scan import scan
 from tests import levels
 from tests.functional.nova import base
 from tests.functional.nova.base import VF_ALIAS

@@ -13,8 +13,8 @@ from nova.tests.fixtures import neutron
 from nova.tests.functional.api.client import OpenStackApiException
 from oslo_utils import uuidutils
 
-from containerhost.devices.scan import HostView
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
+from containerhost.inventory.scan import HostView
 from containerhost.linux.poll import wait_until
 from nova_lxd_ext.server.requested import RequestedResources
 from tests import levels

@@ -14,13 +14,13 @@ import testtools
 from oslo_privsep import priv_context
 
 from containerhost.devices.model import Role
-from containerhost.devices.scan import scan
 from containerhost.engines.lxd.engine import LxdEngine
+from containerhost.engines.spec import BlockDevice, ContainerSpec, Cpu, Memory, RootDisk
 from containerhost.errors import HostActionFailed
-from containerhost.inside.guestfiles import GuestFiles
+from containerhost.guest.guestfiles import GuestFiles
+from containerhost.inventory.scan import scan
 from containerhost.linux.poll import wait_until
 from containerhost.privileged import Privileged
-from containerhost.spec import BlockDevice, ContainerSpec, Cpu, Memory, RootDisk
 from nova_lxd_ext import privsep
 from tests.fakehost.control import FakeHostControl
 from tests.functional import lxd, storage

@@ -16,7 +16,7 @@ from nova.compute import rpcapi
 from nova.scheduler.client import report
 
 from containerhost.allocation.store import AllocationStore
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from containerhost.engines.lxd.client import LxdClient
 from nova_lxd_ext.image.images import IMAGE_ID
 from nova_lxd_ext.server import labels

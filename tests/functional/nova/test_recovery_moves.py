@@ -10,7 +10,7 @@ from nova import context as nova_context
 from nova import objects
 from nova.scheduler.client import report
 
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from tests import levels
 from tests.functional.nova import base
 from tests.functional.nova.killing import Killer

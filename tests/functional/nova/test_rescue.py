@@ -8,7 +8,7 @@ from typing import Any
 import fixtures
 
 from containerhost import errors
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from nova_lxd_ext.image.images import IMAGE_ID
 from nova_lxd_ext.server import labels
 from nova_lxd_ext.server.rescue import TARGET

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from nova import context as nova_context
 from nova import objects
 
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from tests import levels
 from tests.functional.nova import base
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from nova.tests.functional.api.client import OpenStackApiException
 
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from tests import levels
 from tests.functional.nova.interrupting import Interrupted
 from tests.functional.nova.test_ports import PortServers

@@ -14,8 +14,8 @@ from nova.compute import power_state
 from nova.tests.functional.api import client
 
 from containerhost import errors
-from containerhost.engines import Status
-from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
+from containerhost.engines.contract import Status
+from containerhost.engines.spec import ContainerSpec, Cpu, Memory, RootDisk
 from tests import levels
 from tests.functional.lxd import POOL
 from tests.functional.nova import base

@@ -5,7 +5,7 @@ from tests.functional.nova import base  # isort: skip (decides how nova runs)
 
 from typing import Any, ClassVar
 
-from containerhost.storage.memorymounts import MOUNTS
+from containerhost.linux.storage.memorymounts import MOUNTS
 from tests import levels
 
 

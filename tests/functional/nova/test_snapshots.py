@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from nova import context as nova_context
 from nova import objects
 
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from containerhost.engines.lxd.exports import PREFIX, Exports
 from nova_lxd_ext.image.images import IMAGE_ID
 from tests import levels

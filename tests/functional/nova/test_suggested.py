@@ -14,9 +14,9 @@ from tests.functional.nova import base  # isort: skip (decides how nova runs)
 
 from openstackclient.compute.v2.flavor import CreateFlavor
 
-from containerhost.cli import main
 from containerhost.devices.model import Kind
-from containerhost.devices.scan import scan
+from containerhost.inventory.scan import scan
+from containerhost.operator.cli import main
 
 
 def printed(*arguments: str) -> str:

@@ -11,9 +11,9 @@ from unittest import mock
 from click.testing import CliRunner, Result
 from nova.compute.manager import ComputeManager
 
-from containerhost.cli import main
-from containerhost.devices.taints import TaintFile
-from containerhost.sysfs import Host
+from containerhost.inventory.taints import TaintFile
+from containerhost.linux.sysfs import Host
+from containerhost.operator.cli import main
 from tests import levels
 from tests.waiting import await_that
 

@@ -8,7 +8,7 @@ import signal
 import threading
 from typing import Any, ClassVar
 
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from tests import levels
 from tests.waiting import await_that
 

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import fixtures
 
 from containerhost.allocation.store import AllocationStore
-from containerhost.engines import ContainerState
 from containerhost.engines.capabilities import Disk
+from containerhost.engines.contract import ContainerState
 from containerhost.engines.lxd.engine import LxdEngine
 from nova_lxd_ext.driver import LXDDriver
 from nova_lxd_ext.server import labels

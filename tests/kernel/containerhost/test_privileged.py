@@ -7,12 +7,12 @@ from pathlib import Path
 import fixtures
 import testtools
 
-from containerhost import charnodes
 from containerhost.engines.docker.privileged import DockerPrivileged
 from containerhost.errors import HostActionFailed, ResetRefused
+from containerhost.linux import charnodes
 from containerhost.linux.poll import wait_until
+from containerhost.linux.process import childprocess
 from containerhost.privileged import Privileged, by_bytes, run, write
-from containerhost.process import childprocess
 
 NUMBER = (511, 7)  # of a node that no other process has
 

@@ -5,7 +5,7 @@
 import fixtures
 
 from containerhost.errors import HostActionFailed
-from containerhost.storage import fsfreeze
+from containerhost.linux.storage import fsfreeze
 from lxdone.disk import images
 from onedriver.errors import DriverError
 from tests.unit.lxdone.test_images import CopyCase

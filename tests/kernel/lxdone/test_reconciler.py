@@ -11,7 +11,7 @@ from unittest import mock
 import fixtures
 import testtools
 
-from containerhost.engines import ContainerState, Status
+from containerhost.engines.contract import ContainerState, Status
 from containerhost.errors import EngineNotFound
 from lxdone.root.reconciler import MonitoredEngine, Reconciler
 from onedriver.node import names, vmlock

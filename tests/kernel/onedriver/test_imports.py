@@ -23,18 +23,19 @@ status = importlib.import_module(name + ".__main__").main()
 print(json.dumps([status, sorted(sys.modules)]))
 """
 # Of vendors and images, of YAML and ciphers, and of what is for a person or a front-end.
-NEVER = ("asyncio", "containerhost.cli", "containerhost.images.metadata", "containerhost.images.rebuild",
+NEVER = ("asyncio", "containerhost.operator.cli", "containerhost.images.metadata", "containerhost.images.rebuild",
          "containerhost.vendors.amd", "containerhost.vendors.intel", "containerhost.vendors.net",
          "containerhost.vendors.nvidia", "lxdone.disk.isofiles",
          "onedriver.node.vnc.session", "PIL", "paramiko", "pkg_resources",
          "pyte", "stevedore", "yaml")
 PYLXD = ("cryptography", "dateutil")  # what pylxd loads
 FAILED, NOT_ITS_AFFAIR = 1, 3  # exit statuses
-ENGINE = ("containerhost.engines", "docker", "requests", "urllib3")
+ENGINE = ("containerhost.engines.capabilities", "containerhost.engines.contract", "containerhost.engines.docker",
+          "containerhost.engines.local", "containerhost.engines.lxd", "docker", "requests", "urllib3")
 PROBES = ("lxml", "onedriver.setup", "lxdone.vmm", "onedock.vmm", "onedriver.node.vmm", "lxdone.root.root_images",
           "onedock.root_images")
-ROUNDS = (*PROBES, "containerhost.topology")  # of monitoring: every few seconds
-ACTIONS = ("onedriver.node.measure", "onedriver.setup", "containerhost.topology")
+ROUNDS = (*PROBES, "containerhost.inventory.topology")  # of monitoring: every few seconds
+ACTIONS = ("onedriver.node.measure", "onedriver.setup", "containerhost.inventory.topology")
 
 
 class ImportsTest(testtools.TestCase):

@@ -132,7 +132,7 @@ class DevstackTest(testtools.TestCase):
         root = self.directory / "host"
         tree.write(description.load("small"), root)
         program = self.directory / "containerhost"
-        call = "from containerhost.cli import main; main()"
+        call = "from containerhost.operator.cli import main; main()"
         program.write_text(f'#!/bin/sh\nexec {sys.executable} -W ignore -c "{call}" "$@" --root {root}\n')
         program.chmod(0o755)
         return str(self.directory)

@@ -12,8 +12,8 @@ import testtools
 import yaml
 
 from containerhost.allocation.store import AllocationStore
-from containerhost.exporter.families import families, names
-from containerhost.exporter.sample import read
+from containerhost.operator.exporter.families import families, names
+from containerhost.operator.exporter.sample import read
 from tests.unit.containerhost.hosts import shared
 
 ETC = Path(__file__).parents[3] / "etc"

@@ -17,15 +17,15 @@ from nova import exception, objects
 from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import AllocationStore
-from containerhost.corebinding import CoreBinding
 from containerhost.devices.model import Device
-from containerhost.devices.scan import HostView, Inventory
-from containerhost.engines import ContainerState
 from containerhost.engines.capabilities import Offer
-from containerhost.inside.guestnotice import GuestNotice
-from containerhost.network.veth import Veths
-from containerhost.spec import ContainerSpec
-from containerhost.sysfs import Host as Tree
+from containerhost.engines.contract import ContainerState
+from containerhost.engines.corebinding import CoreBinding
+from containerhost.engines.network.veth import Veths
+from containerhost.engines.spec import ContainerSpec
+from containerhost.guest.guestnotice import GuestNotice
+from containerhost.inventory.scan import HostView, Inventory
+from containerhost.linux.sysfs import Host as Tree
 from nova_lxd_ext import backend
 from nova_lxd_ext.hardware.allocations import HostSlices
 from nova_lxd_ext.hardware.flavor_devices import FlavorDevices

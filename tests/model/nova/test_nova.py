@@ -21,10 +21,10 @@ from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 from containerhost import errors
 from containerhost.allocation.states import State
 from containerhost.devices.model import Device, Kind
-from containerhost.devices.scan import scan
-from containerhost.engines import Status
-from containerhost.spec import grants_of
-from containerhost.sysfs import Host as Tree
+from containerhost.engines.contract import Status
+from containerhost.engines.spec import grants_of
+from containerhost.inventory.scan import scan
+from containerhost.linux.sysfs import Host as Tree
 from nova_lxd_ext import conf
 from tests.fakehost import description, tree
 from tests.model import frame

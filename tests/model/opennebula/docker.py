@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from containerhost.engines.network.veth import Pair
 from containerhost.errors import HostActionFailed
-from containerhost.network.veth import Pair
 from onedock import imageref
 from onedock.conf import Options
 from onedock.guest import Guests as RealGuests

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from containerhost import errors
-from containerhost.engines import ContainerState, Status
-from containerhost.spec import ContainerSpec, Part
+from containerhost.engines.contract import ContainerState, Status
+from containerhost.engines.spec import ContainerSpec, Part
 from tests.unit.nova import fakes
 from tests.unit.nova.fakes import Killed
 

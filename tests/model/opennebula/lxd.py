@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from lxdone.conf import Options
 from lxdone.disk import diskformat, filesystems, images
 from lxdone.root import reconciler, root_packing, root_state, root_writeback

@@ -20,9 +20,9 @@ from hypothesis.stateful import invariant, precondition, rule
 
 from containerhost.allocation.states import State
 from containerhost.devices.model import Kind
-from containerhost.devices.scan import scan
-from containerhost.engines import Status
-from containerhost.spec import grants_of
+from containerhost.engines.contract import Status
+from containerhost.engines.spec import grants_of
+from containerhost.inventory.scan import scan
 from onedriver.actions import Call
 from onedriver.node.names import name
 from onedriver.node.vm_ids import consumer

@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 from unittest import mock
 
 from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.sharedmemory import SharedMemories
 from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Device
-from containerhost.devices.scan import HostView, Inventory
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from containerhost.errors import ContainerHostError
-from containerhost.storage.sharedmemory import SharedMemories
-from containerhost.sysfs import Host
+from containerhost.inventory.scan import HostView, Inventory
+from containerhost.linux.sysfs import Host
 from onedriver.actions import Call
 from onedriver.errors import DriverError
 from onedriver.node import context, vmlock

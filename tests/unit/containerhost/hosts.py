@@ -11,8 +11,8 @@ from pathlib import Path
 
 import fixtures
 
-from containerhost.devices.scan import HostView, Inventory
-from containerhost.sysfs import Host
+from containerhost.inventory.scan import HostView, Inventory
+from containerhost.linux.sysfs import Host
 from tests.fakehost import description, tree
 
 # Thousands of small files take seconds on a disk and milliseconds in memory.

@@ -17,7 +17,7 @@ import testtools
 
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices import pci
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 from containerhost.vendors.nvidia import nvml
 from containerhost.vendors.nvidia.vendor import Nvidia
 from tests.unit.nova import fakes

@@ -6,9 +6,9 @@ from pathlib import Path
 import fixtures
 
 from containerhost.allocation.store import AllocationStore
-from containerhost.drawing.look import look
-from containerhost.exporter.families import families
-from containerhost.exporter.sample import read
+from containerhost.operator.drawing.look import look
+from containerhost.operator.exporter.families import families
+from containerhost.operator.exporter.sample import read
 from tests.unit.containerhost.hosts import MEMORY, shared
 from tests.unit.costs.counting import CostCase
 from tests.unit.nova import fakes

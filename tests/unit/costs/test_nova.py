@@ -11,9 +11,9 @@ from nova.compute.provider_tree import ProviderTree
 from nova.network import model
 from oslo_utils.fixture import uuidsentinel as uuids
 
-from containerhost.devices.scan import scan
-from containerhost.engines import PoolUsage
-from containerhost.sysfs import Host
+from containerhost.engines.contract import PoolUsage
+from containerhost.inventory.scan import scan
+from containerhost.linux.sysfs import Host
 from nova_lxd_ext import conf
 from nova_lxd_ext.hardware.allocations import Placement
 from nova_lxd_ext.hardware.deviceproviders import DeviceProviders

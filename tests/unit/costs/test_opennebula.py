@@ -14,9 +14,9 @@ import onedock.conf
 import onedock.vmm
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import AllocationStore
-from containerhost.devices.scan import HostView
-from containerhost.engines import Metrics
-from containerhost.sysfs import Host
+from containerhost.engines.contract import Metrics
+from containerhost.inventory.scan import HostView
+from containerhost.linux.sysfs import Host
 from onedriver.actions import Call
 from onedriver.node.measure import Measure
 from onedriver.node.pcifilter import PciFilter

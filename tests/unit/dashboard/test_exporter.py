@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import fixtures
 
-from containerhost.drawing import document
-from containerhost.drawing.look import look
+from containerhost.operator.drawing import document
+from containerhost.operator.drawing.look import look
 from nova_lxd_dashboard.accelerators import Service
 from tests.unit.containerhost.hosts import shared
 from tests.unit.dashboard import base

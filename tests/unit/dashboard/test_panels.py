@@ -9,9 +9,9 @@ import fixtures
 
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.model import Kind
-from containerhost.devices.scan import scan
-from containerhost.drawing import document
-from containerhost.drawing.look import look
+from containerhost.inventory.scan import scan
+from containerhost.operator.drawing import document
+from containerhost.operator.drawing.look import look
 from tests.unit.containerhost.hosts import MEMORY, shared
 from tests.unit.dashboard import base
 from tests.unit.dashboard.services import Services

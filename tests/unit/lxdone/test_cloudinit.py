@@ -5,7 +5,7 @@ import json
 import testtools
 import yaml
 
-from containerhost.spec import CloudInit
+from containerhost.engines.spec import CloudInit
 from lxdone import cloudinit
 from onedriver.errors import BadInput
 from tests.unit.lxdone.machines import machine

@@ -14,9 +14,9 @@ import fixtures
 import testtools
 
 from containerhost.engines.capabilities import Image
+from containerhost.engines.spec import ContainerSpec, Cpu, Memory, RootDisk
 from containerhost.errors import EngineError, EngineNotFound
-from containerhost.inside import resources
-from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
+from containerhost.guest import resources
 from lxdone.disk.qcow2 import Origin
 from lxdone.reasons import naming_size
 from lxdone.root import root_images

@@ -2,7 +2,7 @@
 
 import testtools
 
-from containerhost.spec import BridgedNic, Cpu, DirectoryDisk, IoLimit, Memory, Security
+from containerhost.engines.spec import BridgedNic, Cpu, DirectoryDisk, IoLimit, Memory, Security
 from lxdone import translate
 from lxdone.conf import Options
 from onedriver.errors import BadInput, NotSupported

@@ -10,9 +10,9 @@ import testtools
 
 import lxdone.conf
 import lxdone.vmm
-from containerhost.engines import ContainerState, Status
+from containerhost.engines.contract import ContainerState, Status
 from containerhost.errors import DeviceNotFound, DeviceUnhealthy, EngineError, EngineNotFound
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 from lxdone import lcm_states
 from onedriver.actions import Call
 from onedriver.errors import BadInput, DriverError

@@ -16,18 +16,18 @@ from oslo_config import cfg
 from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import AllocationStore
-from containerhost.corebinding import CoreBinding
+from containerhost.devices.grants import Grant
 from containerhost.devices.model import Device
-from containerhost.devices.scan import HostView
-from containerhost.engines import ContainerState, Executed, Metrics, PoolUsage, ServerInfo, Status
 from containerhost.engines.capabilities import Disk, DiskOffer
+from containerhost.engines.contract import ContainerState, Executed, Metrics, PoolUsage, ServerInfo, Status
+from containerhost.engines.corebinding import CoreBinding
 from containerhost.engines.lxd.client import VersionedInstance
-from containerhost.grants import Grant
-from containerhost.inside.guestnotice import GuestNotice
-from containerhost.network.veth import Veths
+from containerhost.engines.network.veth import Veths
+from containerhost.engines.spec import ContainerSpec, Nic, Part
+from containerhost.guest.guestnotice import GuestNotice
+from containerhost.inventory.scan import HostView
+from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
-from containerhost.spec import ContainerSpec, Nic, Part
-from containerhost.sysfs import Host
 from nova_lxd_ext.hardware.allocations import HostSlices, Placement
 from nova_lxd_ext.hardware.flavor_devices import FlavorDevices
 from nova_lxd_ext.network.vifdirect import DirectPorts

@@ -5,8 +5,8 @@ import queue
 from collections.abc import Callable, Mapping
 
 from containerhost import errors
-from containerhost.engines import Change, Console, Status
-from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
+from containerhost.engines.contract import Change, Console, Status
+from containerhost.engines.spec import ContainerSpec, Cpu, Memory, RootDisk
 from tests.unit.nova.fakes import IMAGE, FakeEngine
 
 

@@ -3,8 +3,8 @@
 
 import fixtures
 
-from containerhost.engines import PoolUsage, ServerInfo
-from containerhost.sysfs import Host
+from containerhost.engines.contract import PoolUsage, ServerInfo
+from containerhost.linux.sysfs import Host
 from tests.fakehost import description, tree
 
 

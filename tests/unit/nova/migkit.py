@@ -5,7 +5,7 @@ import dataclasses
 from typing import Any
 
 from containerhost.devices.model import CharNode, Device, Kind, Slice
-from containerhost.devices.scan import Inventory
+from containerhost.inventory.scan import Inventory
 
 NODE = "node1"
 GPU_A, GPU_B = "0000:3c:00.0", "0000:af:00.0"

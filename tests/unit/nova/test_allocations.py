@@ -14,8 +14,8 @@ from oslo_utils.fixture import uuidsentinel as uuids
 
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import AllocationStore, Consumer
-from containerhost.devices.scan import Inventory
 from containerhost.errors import DeviceHeld, DeviceNotFound
+from containerhost.inventory.scan import Inventory
 from nova_lxd_ext import conf
 from nova_lxd_ext.hardware import reserved
 from nova_lxd_ext.hardware.allocations import HostSlices, Placement

@@ -7,8 +7,8 @@ from unittest import mock
 import testtools
 
 from containerhost import errors
-from containerhost.devices.scan import HostView
-from containerhost.spec import BlockDevice, Nic, Part
+from containerhost.engines.spec import BlockDevice, Nic, Part
+from containerhost.inventory.scan import HostView
 from nova_lxd_ext.server.attachments import AttachmentProvider, DeviceAttachments
 from nova_lxd_ext.server.requested import NOTHING, RequestedResources
 from tests.unit.containerhost.engines.test_lxd_config import gpu_grant

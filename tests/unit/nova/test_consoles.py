@@ -13,7 +13,7 @@ from nova.console import serial  # noqa: F401  (registers its options)
 from oslo_config import fixture as config_fixture
 
 from containerhost import errors
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from nova_lxd_ext import conf
 from nova_lxd_ext.access import consoles, consolesession
 from nova_lxd_ext.access.tickets import Tickets

@@ -4,7 +4,7 @@ import dataclasses
 import testtools
 
 from containerhost.allocation.store import Allocation, Consumer
-from containerhost.devices.scan import Inventory, scan
+from containerhost.inventory.scan import Inventory, scan
 from nova_lxd_ext.hardware.devicefaults import LOG, DeviceFaults
 from tests.unit.containerhost.hosts import shared
 

@@ -5,9 +5,9 @@ from typing import Any
 import testtools
 
 from containerhost import errors
+from containerhost.devices.grants import GrantOptions
 from containerhost.devices.model import Device, Kind, LinkLayer, Role
-from containerhost.devices.scan import Inventory
-from containerhost.grants import GrantOptions
+from containerhost.inventory.scan import Inventory
 from nova_lxd_ext.hardware import devices
 from nova_lxd_ext.hardware.devices import Policy
 from tests.unit.nova import records

@@ -3,7 +3,7 @@ import datetime
 
 import testtools
 
-from containerhost.engines import ContainerState, InterfaceMetrics, Metrics, Status
+from containerhost.engines.contract import ContainerState, InterfaceMetrics, Metrics, Status
 from nova_lxd_ext.server import diagnostics
 from tests.unit.nova import records
 

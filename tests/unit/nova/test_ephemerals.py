@@ -4,11 +4,11 @@ from typing import Any
 import testtools
 from oslo_utils import units
 
-from containerhost.devices.scan import HostView
-from containerhost.engines import ContainerState, Status
 from containerhost.engines.capabilities import Disk
+from containerhost.engines.contract import ContainerState, Status
+from containerhost.engines.spec import PoolDisk
 from containerhost.errors import SpecError
-from containerhost.spec import PoolDisk
+from containerhost.inventory.scan import HostView
 from nova_lxd_ext.server import labels
 from nova_lxd_ext.server.requested import RequestedResources
 from nova_lxd_ext.storage.ephemerals import Ephemerals, sizes

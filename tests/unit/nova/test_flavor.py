@@ -2,10 +2,10 @@
 import testtools
 
 from containerhost import errors
-from containerhost.elastic.claim import Claim, Range
-from containerhost.elastic.gpuclaim import GpuClaim
-from containerhost.placement.affinity import Affinity
-from containerhost.spec import Cpu, IoLimit, Memory, RootDisk, Security
+from containerhost.engines.claim import Claim, Range
+from containerhost.engines.gpuclaim import GpuClaim
+from containerhost.engines.spec import Cpu, IoLimit, Memory, RootDisk, Security
+from hpcplan.affinity import Affinity
 from nova_lxd_ext.server import flavor
 from nova_lxd_ext.server.flavor import HostCpus
 from tests.unit.nova import records

@@ -6,7 +6,7 @@ from pathlib import Path
 import fixtures
 import testtools
 
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 from nova_lxd_ext.host import architectures, hostinfo
 
 # How python-openstackclient takes the line apart (openstackclient/compute/v2/hypervisor.py).

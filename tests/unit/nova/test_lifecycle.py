@@ -14,8 +14,8 @@ from nova.network import model
 from oslo_config import fixture as config_fixture
 
 from containerhost import errors
-from containerhost.engines import ContainerState, Status
-from containerhost.inside import resources
+from containerhost.engines.contract import ContainerState, Status
+from containerhost.guest import resources
 from nova_lxd_ext import conf
 from nova_lxd_ext.access import console
 from nova_lxd_ext.server import labels

@@ -13,10 +13,10 @@ from nova.network import model
 from oslo_utils import units
 
 from containerhost import errors
-from containerhost.engines import Status
-from containerhost.inside import resources
-from containerhost.placement.affinity import Affinity
-from containerhost.spec import Cpu
+from containerhost.engines.contract import Status
+from containerhost.engines.spec import Cpu
+from containerhost.guest import resources
+from hpcplan.affinity import Affinity
 from nova_lxd_ext.server import liveresize
 from nova_lxd_ext.server.requested import NOTHING, RequestedResources
 from tests.unit.nova import fakes, ports, records

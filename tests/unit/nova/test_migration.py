@@ -13,10 +13,10 @@ from nova import exception, objects
 from oslo_utils import units
 
 from containerhost import errors
-from containerhost.engines import Status
 from containerhost.engines.capabilities import Offer
-from containerhost.inside import resources
-from containerhost.spec import ContainerSpec, PoolDisk
+from containerhost.engines.contract import Status
+from containerhost.engines.spec import ContainerSpec, PoolDisk
+from containerhost.guest import resources
 from nova_lxd_ext import conf
 from nova_lxd_ext.server import labels
 from nova_lxd_ext.server.incoming import IncomingMigrations

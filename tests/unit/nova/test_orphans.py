@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import testtools
 
-from containerhost.engines import ContainerState, Status
+from containerhost.engines.contract import ContainerState, Status
 from nova_lxd_ext.host import orphans
 from tests.unit.nova import records
 

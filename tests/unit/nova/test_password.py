@@ -2,7 +2,7 @@
 import testtools
 from nova import exception, objects
 
-from containerhost.engines import Executed, Status
+from containerhost.engines.contract import Executed, Status
 from nova_lxd_ext.access import password
 from nova_lxd_ext.server import labels
 from tests.unit.nova import records

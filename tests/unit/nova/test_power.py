@@ -8,8 +8,8 @@ from nova import exception, objects
 from oslo_config import fixture as config_fixture
 
 from containerhost import errors
-from containerhost.engines import Status
-from containerhost.process.processes import Process
+from containerhost.engines.contract import Status
+from containerhost.linux.process.processes import Process
 from nova_lxd_ext import conf
 from nova_lxd_ext.server.requested import NOTHING
 from tests.unit.nova import fakes, records

@@ -10,7 +10,7 @@ from nova.conf import CONF
 from oslo_utils import uuidutils
 
 from containerhost.allocation.store import AllocationStore
-from containerhost.engines import PoolUsage
+from containerhost.engines.contract import PoolUsage
 from nova_lxd_ext.host import provider, resources
 from nova_lxd_ext.host.cpusets import CpuSets
 from tests.unit.nova import hosts

@@ -10,8 +10,8 @@ from nova.compute import task_states, vm_states
 from oslo_config import fixture as config_fixture
 
 from containerhost import errors
-from containerhost.engines import Executed, Status
-from containerhost.spec import RescueMount
+from containerhost.engines.contract import Executed, Status
+from containerhost.engines.spec import RescueMount
 from nova_lxd_ext import conf
 from nova_lxd_ext.server import labels
 from nova_lxd_ext.server.requested import NOTHING

@@ -10,7 +10,7 @@ from nova.conf import CONF
 from nova.virt import hardware
 
 from containerhost.allocation.store import AllocationStore, Consumer
-from containerhost.devices.scan import Inventory, scan
+from containerhost.inventory.scan import Inventory, scan
 from nova_lxd_ext.host import cpusets, resources
 from tests.unit.nova import hosts
 

@@ -9,7 +9,7 @@ from oslo_config import cfg
 from oslo_config import fixture as config_fixture
 
 from containerhost import errors
-from containerhost.engines import PoolUsage
+from containerhost.engines.contract import PoolUsage
 from containerhost.linux import poll
 from nova_lxd_ext import conf
 from nova_lxd_ext.host import startup

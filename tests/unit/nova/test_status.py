@@ -12,7 +12,7 @@ from oslo_upgradecheck.upgradecheck import Code
 
 from containerhost import errors
 from containerhost.allocation.store import AllocationStore, Consumer
-from containerhost.devices.scan import scan
+from containerhost.inventory.scan import scan
 from nova_lxd_ext import conf, status
 from nova_lxd_ext.host import startup
 from tests.unit.containerhost.hosts import shared

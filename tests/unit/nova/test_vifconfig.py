@@ -6,8 +6,8 @@ import testtools
 from nova.network import model
 
 from containerhost import errors
-from containerhost.network.veth import Pair, Shape
-from containerhost.spec import Nic
+from containerhost.engines.network.veth import Pair, Shape
+from containerhost.engines.spec import Nic
 from nova_lxd_ext.network import vifconfig
 from nova_lxd_ext.network.vifconfig import Kind
 from tests.unit.nova import ports, records

@@ -8,9 +8,9 @@ from nova import objects
 
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import AllocationStore
-from containerhost.devices.scan import HostView
+from containerhost.devices.grants import GrantOptions
 from containerhost.errors import DeviceNotFound
-from containerhost.grants import GrantOptions
+from containerhost.inventory.scan import HostView
 from nova_lxd_ext import conf
 from nova_lxd_ext.hardware import devices
 from nova_lxd_ext.network import vifdirect

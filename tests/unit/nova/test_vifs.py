@@ -13,11 +13,11 @@ from nova import exception, objects
 from nova.network import model
 
 from containerhost import errors
-from containerhost.devices.scan import HostView
-from containerhost.engines import ContainerState, Status
-from containerhost.network import veth
-from containerhost.spec import ContainerSpec, Cpu, Memory, Nic, RootDisk
-from containerhost.sysfs import Host
+from containerhost.engines.contract import ContainerState, Status
+from containerhost.engines.network import veth
+from containerhost.engines.spec import ContainerSpec, Cpu, Memory, Nic, RootDisk
+from containerhost.inventory.scan import HostView
+from containerhost.linux.sysfs import Host
 from nova_lxd_ext.network import vifconfig
 from nova_lxd_ext.network.vifevents import VifEvents
 from nova_lxd_ext.network.vifs import Ports
@@ -35,7 +35,7 @@ class PortsTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
-        self.useFixture(fixtures.MonkeyPatch("containerhost.network.veth.RETURN_TIMEOUT", 0.05))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.engines.network.veth.RETURN_TIMEOUT", 0.05))
         self.log: list[tuple[Any, ...]] = []
         self.engine, self.plugs, self.direct = fakes.FakeEngine(), ports.Plugs(self.log), mock.Mock()
         self.direct.attach_all.return_value = {}

@@ -11,9 +11,9 @@ from nova import exception, objects
 from oslo_config import fixture as config_fixture
 
 from containerhost import errors
-from containerhost.devices.scan import HostView
-from containerhost.engines import ContainerState, Status
-from containerhost.spec import BlockDevice, ContainerSpec, Cpu, Memory, RootDisk
+from containerhost.engines.contract import ContainerState, Status
+from containerhost.engines.spec import BlockDevice, ContainerSpec, Cpu, Memory, RootDisk
+from containerhost.inventory.scan import HostView
 from nova_lxd_ext import conf
 from nova_lxd_ext.server import labels
 from nova_lxd_ext.server.requested import RequestedResources

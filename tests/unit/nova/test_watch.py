@@ -7,7 +7,7 @@ import testtools
 from nova.virt import event
 
 from containerhost import errors
-from containerhost.engines import Change, Status
+from containerhost.engines.contract import Change, Status
 from nova_lxd_ext.server import states, watch
 from tests.unit.nova.guestfakes import FakeEvents, GuestEngine
 from tests.waiting import await_that

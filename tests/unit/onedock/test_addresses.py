@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import testtools
 
-from containerhost.spec import IpConfig
+from containerhost.engines.spec import IpConfig
 from onedock import addresses
 from onedriver.errors import BadInput
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import testtools
 
-from containerhost.spec import Health, Program
+from containerhost.engines.spec import Health, Program
 from onedock import attributes
 from onedock.attributes import RAW, Attributes
 from onedriver.errors import BadInput, NotSupported

@@ -4,8 +4,8 @@ from unittest import mock
 
 import testtools
 
-from containerhost.network.veth import Pair, Shape
-from containerhost.spec import IpConfig, Nic
+from containerhost.engines.network.veth import Pair, Shape
+from containerhost.engines.spec import IpConfig, Nic
 from onedock import nics
 from onedriver import vm
 from onedriver.errors import BadInput, NotSupported

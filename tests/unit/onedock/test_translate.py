@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import testtools
 
-from containerhost.spec import Cpu, Memory, Program, Security
+from containerhost.engines.spec import Cpu, Memory, Program, Security
 from onedock import attributes, lcm_states, translate
 from onedock.conf import Options
 from onedriver.errors import BadInput, DriverError, NotSupported

@@ -13,13 +13,13 @@ import onedock.conf
 import onedock.vmm
 from containerhost import vendors
 from containerhost.devices.model import LinkLayer
-from containerhost.devices.scan import scan
-from containerhost.engines import ContainerState, Status
+from containerhost.engines.contract import ContainerState, Status
 from containerhost.engines.docker import config
 from containerhost.engines.docker.record import Netdev
+from containerhost.engines.spec import IpConfig
 from containerhost.errors import DeviceUnhealthy, EngineError
-from containerhost.spec import IpConfig
-from containerhost.sysfs import Host
+from containerhost.inventory.scan import scan
+from containerhost.linux.sysfs import Host
 from onedock.vmm import with_addresses
 from onedriver.actions import Call
 from onedriver.node import devices

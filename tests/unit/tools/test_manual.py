@@ -10,7 +10,8 @@ from pathlib import Path
 import testtools
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = ("containerhost", "hpcjob", "lxdone", "nova_lxd_dashboard", "nova_lxd_ext", "onedock", "onedriver")
+PACKAGES = ("containerhost", "hpcjob", "hpcplan", "lxdone", "nova_lxd_dashboard", "nova_lxd_ext", "onedock",
+            "onedriver")
 MODULE = r"[a-z_]+(?:/[a-z_]+)*/?"
 NAME = re.compile(rf"`({MODULE})`")
 # A row of a table whose first column names modules, and names of modules in parentheses after what they do.
@@ -57,6 +58,14 @@ class Manual(testtools.TestCase):
             missing = [name for name in sorted(named)
                        if not {name, str(Path(name).parent)} & (self.modules | self.directories)]
             self.assertEqual([], missing, page.name)
+
+    def test_containerhost_has_few_parts_and_the_architecture_names_all_their_modules(self) -> None:
+        parts = {module.split("/")[1] for module in self.modules if module.startswith("containerhost/")}
+        self.assertLess(len(parts), 14)
+        named = set(NAME.findall((ROOT / "doc/source/architecture.md").read_text(encoding="utf-8")))
+        ends = {name.rstrip("/") for name in named}
+        ours = [module for module in sorted(self.modules) if module.startswith(("containerhost/", "hpcplan/"))]
+        self.assertEqual([], [module for module in ours if not any(f"/{module}".endswith(f"/{end}") for end in ends)])
 
     def test_samples_have_one_place_and_exist(self) -> None:
         found = 0

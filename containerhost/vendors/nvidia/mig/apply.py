@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from containerhost.allocation.store import AllocationStore, Consumer
-from containerhost.devices.scan import Inventory
 from containerhost.errors import DeviceHeld, DeviceNotFound, HostActionFailed, SpecError
+from containerhost.inventory.scan import Inventory
 from containerhost.linux.lock import FileLock
 from containerhost.rollback import Rollback
 from containerhost.vendors.nvidia.mig import wanted

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from containerhost import devicefile
 from containerhost.allocation.store import DIRECTORY, AllocationStore
-from containerhost.devices.scan import scan
-from containerhost.reports.report import printable
+from containerhost.inventory import devicefile
+from containerhost.inventory.scan import scan
+from containerhost.operator.reports.report import printable
 from containerhost.vendors.nvidia.mig import report, wanted
 
 _store = click.option("--owners", "directory", metavar="DIR", default=DIRECTORY,

@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from containerhost.reports.report import printable, table
+from containerhost.operator.reports.report import printable, table
 from containerhost.vendors.nvidia.mig.geometry import Geometry, Placement, slice_id, slice_name
 from containerhost.vendors.nvidia.mig.plan import Plan
 

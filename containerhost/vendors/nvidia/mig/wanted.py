@@ -21,7 +21,7 @@ MOST = 64  # slices in a list; a GPU has 7
 def lists(content: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """Return the profiles of each GPU.
 
-    :param content: of the file (:mod:`containerhost.devicefile`)
+    :param content: of the file (:mod:`containerhost.inventory.devicefile`)
     :raises SpecError: something else than lists of profiles
     """
     return {address: _profiles(address, value) for address, value in content.items()}

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from containerhost.allocation.allocator import DeviceAllocator
-from containerhost.allocation.choice import Request
+from containerhost.allocation.refusals import Request
 from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind
-from containerhost.devices.scan import HostView, scan
 from containerhost.errors import DeviceHeld
+from containerhost.inventory.scan import HostView, scan
 from tests.unit.containerhost.allocation.test_allocator import Willing, consumer, host
 from tests.unit.containerhost.hosts import MEMORY
 

@@ -17,13 +17,13 @@ import testtools
 
 from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator
-from containerhost.allocation.choice import Request
+from containerhost.allocation.refusals import Request
 from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.model import Kind
-from containerhost.devices.scan import HostView, scan
+from containerhost.inventory.scan import HostView, scan
+from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
-from containerhost.sysfs import Host
 from tests.fakehost import description, tree
 
 REPOSITORY = Path(__file__).parents[4]

@@ -7,7 +7,7 @@ import fixtures
 import testtools
 
 from containerhost.engines.docker import startup
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 
 ID = "ef" * 32
 TIMEOUT = 60.0  # s, which no test waits for

@@ -27,7 +27,7 @@ class XfsGrowthTest(testtools.TestCase):
         self.useFixture(fixtures.MockPatchObject(volumes, "file_system", return_value="xfs"))
         self.useFixture(fixtures.MockPatchObject(Volumes, "_is_ready", return_value=True))
         self.tool = self.useFixture(fixtures.MockPatch("shutil.which", return_value="/sbin/xfs_growfs")).mock
-        self.useFixture(fixtures.MockPatch("containerhost.storage.loops.over",
+        self.useFixture(fixtures.MockPatch("containerhost.linux.storage.loops.over",
                                            return_value=contextlib.nullcontext("/dev/loop0")))
 
     def mounted(self, blocks: int, size: int, read_only: bool = False) -> list[str]:

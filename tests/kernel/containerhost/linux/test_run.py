@@ -13,16 +13,16 @@ from typing import Any
 import fixtures
 import testtools
 
+from containerhost.allocation.netfunction import NetFunction
 from containerhost.devices.model import Device, Kind, Role
 from containerhost.engines.docker import volumes
 from containerhost.errors import HostActionFailed
+from containerhost.linux.network import links
+from containerhost.linux.process.processes import runs
 from containerhost.linux.run import confined, detached, holding, release, run, running
-from containerhost.network import links
-from containerhost.network.netfunction import NetFunction
+from containerhost.linux.storage import idmounts
+from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
-from containerhost.process.processes import runs
-from containerhost.storage import idmounts
-from containerhost.sysfs import Host
 from onedock import datafiles
 from onedock.transfer import node_agent, streams
 from onedock.transfer.nodes import Node

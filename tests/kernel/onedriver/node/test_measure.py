@@ -8,8 +8,8 @@ from unittest import mock
 import fixtures
 import testtools
 
-from containerhost.engines import ContainerState, Status
-from containerhost.sysfs import Host
+from containerhost.engines.contract import ContainerState, Status
+from containerhost.linux.sysfs import Host
 from onedriver.node import measure
 from onedriver.node.measure import Measure
 from onedriver.node.pcifilter import PciFilter

@@ -15,18 +15,18 @@ import testtools
 
 from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator
-from containerhost.allocation.choice import Request
 from containerhost.allocation.cleaning import require_well
+from containerhost.allocation.refusals import Request
 from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore, Consumer
+from containerhost.devices.grants import GrantOptions
 from containerhost.devices.health import kernellog
 from containerhost.devices.model import Kind, Role
-from containerhost.devices.scan import HostView, Inventory, scan
-from containerhost.grants import GrantOptions
+from containerhost.inventory.scan import HostView, Inventory, scan
+from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
-from containerhost.sysfs import Host
 from tests.fakehost import description, tree
-from tests.unit.containerhost.health.test_kernellog import record, xid
+from tests.unit.containerhost.devices.health.test_kernellog import record, xid
 from tests.unit.containerhost.hosts import Broken, FixedView
 
 
@@ -477,7 +477,7 @@ class TestSickDevices(testtools.TestCase):
         """A program that reads the state of GPUs now and then is a client for a moment."""
         for timeout, pid, tries, free in ((9.0, None, 3, True), (9.0, os.getpid(), 1, False), (0.0, None, 1, False)):
             self.useFixture(fixtures.MonkeyPatch("containerhost.allocation.cleaning.RESET_TIMEOUT", timeout))
-            self.useFixture(fixtures.MonkeyPatch("containerhost.scrub.RESET_INTERVAL", 0.0))
+            self.useFixture(fixtures.MonkeyPatch("containerhost.allocation.scrub.RESET_INTERVAL", 0.0))
             refused = errors.ResetRefused("GPU is in use by another client")
             self.root.reset_gpu = mock.Mock(side_effect=(refused, refused, True))
             self.allocator.acquire([Request(self.gpu)], consumer("c1"))
@@ -540,7 +540,7 @@ class TestSickDevices(testtools.TestCase):
         first = mock.Mock(pid=4711, lives=True)
         for name, found in (("began", lambda pid: 1 if first.lives else None),
                             ("is_still", lambda pid, start: first.lives)):
-            self.useFixture(fixtures.MonkeyPatch(f"containerhost.process.processes.{name}", found))
+            self.useFixture(fixtures.MonkeyPatch(f"containerhost.linux.process.processes.{name}", found))
         return first
 
     def test_containers_that_may_have_got_it_from_its_own_must_end_too(self):

@@ -13,8 +13,8 @@ from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.states import Action, State, recovery
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind, Role
-from containerhost.devices.scan import HostView, scan
-from containerhost.sysfs import Host
+from containerhost.inventory.scan import HostView, scan
+from containerhost.linux.sysfs import Host
 from tests.unit.containerhost.allocation.test_allocator import Willing, consumer, host
 from tests.unit.containerhost.allocation.test_store import MEMORY
 

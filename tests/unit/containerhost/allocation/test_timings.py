@@ -7,11 +7,11 @@ import fixtures
 import testtools
 
 from containerhost.allocation.allocator import DeviceAllocator
-from containerhost.allocation.choice import Request
+from containerhost.allocation.refusals import Request
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.allocation.timings import BOUNDS, Operation, Result, Timing, Timings
-from containerhost.devices.scan import HostView
 from containerhost.errors import DeviceHeld, DeviceNotFound, HostActionFailed
+from containerhost.inventory.scan import HostView
 from tests.unit.containerhost.allocation.test_allocator import AllocatorTestCase, Willing, consumer
 from tests.unit.containerhost.hosts import MEMORY
 

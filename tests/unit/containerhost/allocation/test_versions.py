@@ -10,12 +10,12 @@ import fixtures
 import testtools
 
 from containerhost.allocation.allocator import DeviceAllocator
-from containerhost.allocation.choice import Request
 from containerhost.allocation.record import VERSION
+from containerhost.allocation.refusals import Request
 from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore
-from containerhost.devices.scan import HostView
 from containerhost.errors import DeviceHeld
+from containerhost.inventory.scan import HostView
 from tests.unit.containerhost.allocation.test_allocator import consumer, host
 from tests.unit.containerhost.allocation.test_recovery import Logged
 

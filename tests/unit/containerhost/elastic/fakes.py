@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from containerhost import errors
-from containerhost.elastic import claim
-from containerhost.elastic.claim import Claim, Range
 from containerhost.elastic.service import ManagedEngine, Options, Service
 from containerhost.elastic.state import StateFile
-from containerhost.engines import ContainerState, Metrics, Status
+from containerhost.engines import claim
 from containerhost.engines.capabilities import Size
+from containerhost.engines.claim import Claim, Range
+from containerhost.engines.contract import ContainerState, Metrics, Status
 from containerhost.engines.docker import usage
-from containerhost.inside import resources
-from containerhost.inside.guestnotice import GuestNotice
-from containerhost.sysfs import Host
+from containerhost.guest import resources
+from containerhost.guest.guestnotice import GuestNotice
+from containerhost.linux.sysfs import Host
 
 GiB, MiB = 1 << 30, 1 << 20
 

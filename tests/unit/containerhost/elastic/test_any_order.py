@@ -8,10 +8,10 @@ from pathlib import Path
 import fixtures
 import testtools
 
-from containerhost.elastic import claim
-from containerhost.engines import Status
+from containerhost.engines import claim
 from containerhost.engines.capabilities import Size
-from containerhost.inside import resources
+from containerhost.engines.contract import Status
+from containerhost.guest import resources
 from tests import levels
 from tests.unit.containerhost.elastic.fakes import Container, GiB, Killed, World
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from containerhost.elastic import plan, policies
-from containerhost.elastic.claim import Claim, Range
 from containerhost.elastic.plan import Capacity, Member
+from containerhost.engines.claim import Claim, Range
 from tests import levels
 
 GiB = 1 << 30

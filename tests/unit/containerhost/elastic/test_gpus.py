@@ -7,17 +7,19 @@ from typing import Any
 
 import testtools
 
-from containerhost.allocation import choice
-from containerhost.allocation.choice import Request
+from containerhost.allocation import refusals
 from containerhost.allocation.drain import holders
+from containerhost.allocation.refusals import Request
 from containerhost.allocation.states import State
 from containerhost.allocation.store import Allocation, Consumer
 from containerhost.devices.model import CharNode, Device, Kind
-from containerhost.devices.scan import Inventory
-from containerhost.elastic import cli, gpuclaim, gpuplan, metrics
-from containerhost.elastic.gpuclaim import GpuClaim
+from containerhost.elastic import gpuplan, metrics
 from containerhost.elastic.gpuplan import Decision, GpuMember
+from containerhost.engines import gpuclaim
+from containerhost.engines.gpuclaim import GpuClaim
 from containerhost.errors import DeviceUnhealthy, SpecError
+from containerhost.inventory.scan import Inventory
+from containerhost.operator import elasticcli
 
 A, B, C, NET = "0000:3b:00.0", "0000:5e:00.0", "0000:af:00.0", "0000:d8:00.0"
 OWNER = Consumer("nova", "lxd", "c1", "uuid")
@@ -102,7 +104,7 @@ class StartTest(testtools.TestCase):
 
     def left(self, least: int, *devices: Device, **states: State) -> set[str]:
         found = records(**states)
-        return set(choice.left_out(Inventory(devices), [Request(device.id) for device in devices], found, least))
+        return set(refusals.left_out(Inventory(devices), [Request(device.id) for device in devices], found, least))
 
     def test_what_is_out_of_order_is_left_out(self) -> None:
         sick, tainted = gpu(B, "Xid 79"), gpu(C, TAINT)
@@ -121,9 +123,9 @@ class StartTest(testtools.TestCase):
     def test_more_than_there_are_is_refused(self) -> None:
         inventory, wanted = Inventory((gpu(A),)), [Request(A)]
         away = records(a=State.ATTACHED, b=State.DETACHED)
-        choice.require_gpus(inventory, wanted, away, 1)
-        self.assertRaises(DeviceUnhealthy, choice.require_gpus, inventory, wanted, away, 2)
-        self.assertRaises(SpecError, choice.require_gpus, inventory, wanted, away, 3)
+        refusals.require_gpus(inventory, wanted, away, 1)
+        self.assertRaises(DeviceUnhealthy, refusals.require_gpus, inventory, wanted, away, 2)
+        self.assertRaises(SpecError, refusals.require_gpus, inventory, wanted, away, 3)
 
     def test_drained_device_has_no_holder(self) -> None:
         inventory = Inventory((gpu(A),))
@@ -135,7 +137,7 @@ class ToldTest(testtools.TestCase):
     def test_status_and_metrics(self) -> None:
         found = gpuplan.allocated("lxd", "c1", records(a=State.ATTACHED, b=State.DETACHED), Inventory((gpu(A), gpu(B))))
         row = {"container": "lxd/c1", "announced": True, "gpus": gpuplan.row(member(1, A), found, {B: TAINT})}
-        title, line = cli.listed([row]).splitlines()
+        title, line = elasticcli.listed([row]).splitlines()
         self.assertEqual(["CONTAINER", "GPUS", "OF", "WHICH", "WITHOUT"], title.split())
         self.assertEqual(f"lxd/c1 1 1-2 {A} {B} ({TAINT}) announced", " ".join(line.split()))
         (family,) = [each for each in metrics.families({"containers": [row]}, {})

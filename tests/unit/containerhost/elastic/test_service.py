@@ -9,11 +9,11 @@ import fixtures
 import testtools
 
 from containerhost import errors
-from containerhost.elastic import claim
-from containerhost.engines import Status
+from containerhost.engines import claim
 from containerhost.engines.capabilities import Size
-from containerhost.inside import resources
-from containerhost.resizelock import resizing
+from containerhost.engines.contract import Status
+from containerhost.engines.resizelock import resizing
+from containerhost.guest import resources
 from tests.unit.containerhost.elastic.fakes import GiB, Killed, MiB, World
 
 

@@ -6,7 +6,7 @@ import testtools
 
 from containerhost.elastic import usage
 from containerhost.elastic.usage import Load
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 
 SECOND = 10**9
 GROUP = "lxc.payload.c1"

@@ -3,12 +3,11 @@ import json
 
 import testtools
 
+from containerhost.devices.grants import Grant
 from containerhost.devices.model import CharNode
 from containerhost.engines.docker import config
 from containerhost.engines.docker.record import Netdev, Node, Record
-from containerhost.errors import SpecError
-from containerhost.grants import Grant
-from containerhost.spec import (
+from containerhost.engines.spec import (
     BlockDevice,
     BridgedNic,
     CloudInit,
@@ -24,6 +23,7 @@ from containerhost.spec import (
     RootDisk,
     Security,
 )
+from containerhost.errors import SpecError
 from tests.unit.containerhost.engines.test_lxd_config import GPU, GiB, container, gpu_grant, vf_grant
 
 DISK = "/dev/vda"

@@ -9,7 +9,7 @@ import testtools
 from containerhost.engines.docker import frozen
 from containerhost.errors import EngineTimeout
 from containerhost.linux import freezer
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 
 ID = "0123456789abcdef" * 4
 

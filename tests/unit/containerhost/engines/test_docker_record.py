@@ -5,11 +5,11 @@ from unittest import mock
 import fixtures
 import testtools
 
-from containerhost import recordfiles
+from containerhost.engines.docker import recordfiles
 from containerhost.engines.docker.engine import DockerEngine
 from containerhost.engines.docker.record import Netdev, Node, Record, Records
+from containerhost.engines.spec import IpConfig
 from containerhost.errors import EngineConflict, EngineError, EngineNotFound
-from containerhost.spec import IpConfig
 from tests.unit.containerhost.linux.test_records import lease, of_first_release, of_later_release
 
 ID = "ab" * 32

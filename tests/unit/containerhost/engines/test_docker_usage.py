@@ -4,9 +4,9 @@ from pathlib import Path
 import fixtures
 import testtools
 
-from containerhost.engines import Status
+from containerhost.engines.contract import Status
 from containerhost.engines.docker import usage
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 
 ID = "ab" * 32
 NET = ("Inter-|   Receive                            |  Transmit\n face |bytes packets errs drop fifo frame compressed "

@@ -4,13 +4,11 @@ import email
 
 import testtools
 
-from containerhost import spec
+from containerhost.devices.grants import GpuGrant, Grant, NetdevGrant
 from containerhost.devices.model import CharNode, Device, Kind, LinkLayer, NodeUse, Slice
+from containerhost.engines import spec
 from containerhost.engines.lxd import config
-from containerhost.errors import SpecError
-from containerhost.grants import GpuGrant, Grant, NetdevGrant
-from containerhost.placement.affinity import Affinity
-from containerhost.spec import (
+from containerhost.engines.spec import (
     BlockDevice,
     BridgedNic,
     CloudInit,
@@ -27,7 +25,9 @@ from containerhost.spec import (
     RootDisk,
     Security,
 )
+from containerhost.errors import SpecError
 from containerhost.vendors.nvidia.vendor import CAPABILITIES, RUNTIME, Nvidia
+from hpcplan.affinity import Affinity
 
 GiB = 1 << 30
 OLD = frozenset({"kernel_limits", "nvidia_runtime", "limits_hugepages", "cloud_init"})

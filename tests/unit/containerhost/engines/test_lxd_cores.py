@@ -8,7 +8,7 @@ import fixtures
 import testtools
 
 from containerhost.engines.lxd import cores
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 
 
 class LateClient:

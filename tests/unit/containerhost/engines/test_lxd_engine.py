@@ -5,11 +5,11 @@ from unittest import mock
 
 import testtools
 
+from containerhost.devices.grants import Grant
 from containerhost.engines.lxd import config, operations
 from containerhost.engines.lxd.client import LxdClient, VersionedInstance
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.verify import InterfaceMissing
-from containerhost.grants import Grant
 
 
 class Client(LxdClient):

@@ -5,7 +5,7 @@ import testtools
 
 from containerhost.engines.lxd import idmap
 from containerhost.errors import EngineError
-from containerhost.storage.idmounts import IdMap, IdRange
+from containerhost.linux.storage.idmounts import IdMap, IdRange
 
 
 def instance(status: int, **config: str) -> dict[str, object]:

@@ -5,7 +5,7 @@ import testtools
 
 from containerhost.engines.lxd import config, live
 from containerhost.engines.lxd.live import Target
-from containerhost.spec import Cpu, Memory, RootDisk, Security
+from containerhost.engines.spec import Cpu, Memory, RootDisk, Security
 from tests.unit.containerhost.engines.test_lxd_config import NEW, OLD, GiB, container, gpu_grant, vf_grant
 
 LIBRARIES = {"nvidia.runtime": "true", "nvidia.driver.capabilities": "compute,utility"}

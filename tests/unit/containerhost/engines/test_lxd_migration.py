@@ -10,7 +10,7 @@ from containerhost import errors
 from containerhost.engines.capabilities import Offer
 from containerhost.engines.lxd import migration
 from containerhost.engines.lxd.migration import Transfers
-from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
+from containerhost.engines.spec import ContainerSpec, Cpu, Memory, RootDisk
 
 NAME = "instance-0000002a"
 OFFER = Offer(NAME, "https://one:8443/1.0/operations/x", "PEM", "x86_64",

@@ -6,8 +6,8 @@ import testtools
 
 from containerhost.engines.lxd import rescue_mount
 from containerhost.engines.lxd.client import Settings
+from containerhost.engines.spec import RescueMount
 from containerhost.errors import SpecError
-from containerhost.spec import RescueMount
 
 MAPPED = '[{"Isuid":true}]'
 ISOLATED = {"security.privileged": "false", "security.idmap.isolated": "true", "volatile.idmap.base": "165536"}

@@ -10,7 +10,7 @@ import fixtures
 import testtools
 
 from containerhost import errors
-from containerhost.engines import Change, Status
+from containerhost.engines.contract import Change, Status
 from containerhost.engines.lxd import events, execute
 
 

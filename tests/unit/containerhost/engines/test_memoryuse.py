@@ -5,7 +5,7 @@ import fixtures
 import testtools
 
 from containerhost.engines import memoryuse
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 
 V1 = """cache 5000
 rss 3000

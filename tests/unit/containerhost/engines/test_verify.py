@@ -4,10 +4,10 @@ from unittest import mock
 import testtools
 
 from containerhost import vendors
+from containerhost.devices.grants import GpuGrant, Grant, NetdevGrant
 from containerhost.devices.model import CharNode, Device, Kind, LinkLayer, NodeUse
 from containerhost.engines.docker.privileged import char_node
 from containerhost.engines.verify import complaints
-from containerhost.grants import GpuGrant, Grant, NetdevGrant
 from containerhost.privileged import Inside
 from containerhost.vendors.intel.vendor import Intel
 

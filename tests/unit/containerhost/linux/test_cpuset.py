@@ -6,7 +6,7 @@ import testtools
 
 from containerhost.errors import HostActionFailed
 from containerhost.linux import cpuset
-from containerhost.sysfs import Host
+from containerhost.linux.sysfs import Host
 
 PID = 4_000_000  # above the kernel's largest
 

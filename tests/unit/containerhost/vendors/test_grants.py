@@ -4,10 +4,10 @@ import dataclasses
 import testtools
 
 from containerhost import vendors
+from containerhost.devices.grants import GpuGrant, GrantOptions, NetdevGrant
 from containerhost.devices.model import Kind, LinkLayer
-from containerhost.devices.scan import scan
 from containerhost.errors import DeviceError, DeviceHeld, DeviceUnhealthy, SpecError
-from containerhost.grants import GpuGrant, GrantOptions, NetdevGrant
+from containerhost.inventory.scan import scan
 from containerhost.vendors import make_grant
 from tests.unit.containerhost.hosts import Broken, shared
 

@@ -10,8 +10,8 @@ import testtools
 
 from containerhost.devices.health import rules
 from containerhost.devices.model import Device, Kind, Slice
-from containerhost.devices.scan import scan
-from containerhost.sysfs import Host
+from containerhost.inventory.scan import scan
+from containerhost.linux.sysfs import Host
 from containerhost.vendors.nvidia import nvml, nvmlhealth
 from containerhost.vendors.nvidia.vendor import Nvidia
 from tests.fakehost.nvml import Nvml

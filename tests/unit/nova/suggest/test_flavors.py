@@ -12,10 +12,10 @@ from nova.api.validation.extra_specs import validators
 from openstackclient.compute.v2.flavor import CreateFlavor
 from oslo_config import cfg
 
-from containerhost import topology
-from containerhost.cli import main
-from containerhost.devices.scan import Inventory, scan
-from containerhost.suggest.sizes import sizes
+from containerhost.inventory import topology
+from containerhost.inventory.scan import Inventory, scan
+from containerhost.operator.cli import main
+from containerhost.operator.suggest.sizes import sizes
 from nova_lxd_ext.suggest import flavors
 from tests.unit.containerhost.hosts import shared
 

@@ -12,8 +12,8 @@ from nova.pci import utils as pci_utils
 from oslo_config import fixture as config_fixture
 
 from containerhost.devices.model import Device
-from containerhost.devices.scan import Inventory, scan
-from containerhost.suggest.offers import offers
+from containerhost.inventory.scan import Inventory, scan
+from containerhost.operator.suggest.offers import offers
 from nova_lxd_ext.hardware import pci
 from nova_lxd_ext.suggest import pcisection
 from tests.unit.containerhost.hosts import shared

@@ -14,21 +14,21 @@ import lxdone.vmm
 import onedock.conf
 import onedock.vmm
 from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.sharedmemory import MIB, JobMemory, SharedMemories
 from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.model import Kind
-from containerhost.devices.scan import HostView, scan
-from containerhost.engines import ContainerState, Status
+from containerhost.engines.contract import ContainerState, Status
 from containerhost.errors import EngineError
-from containerhost.process import rungroup
-from containerhost.process.processes import Process
-from containerhost.storage.sharedmemory import MIB, JobMemory, SharedMemories
+from containerhost.inventory.scan import HostView, scan
+from containerhost.linux.process import rungroup
+from containerhost.linux.process.processes import Process
 from onedriver.node.device_recovery import DeviceRecovery
 from onedriver.node.names import name
 from onedriver.node.vm_ids import consumer
 from tests.unit.containerhost.allocation.test_allocator import Willing, host
+from tests.unit.containerhost.allocation.test_sharedmemory import Recording
 from tests.unit.containerhost.hosts import MEMORY
-from tests.unit.containerhost.test_sharedmemory import Recording
 
 VM_ID = 7
 

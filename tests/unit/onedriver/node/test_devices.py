@@ -3,11 +3,11 @@ import dataclasses
 
 import testtools
 
-from containerhost.allocation.choice import Request
+from containerhost.allocation.refusals import Request
+from containerhost.devices.grants import GrantOptions
 from containerhost.devices.model import Device, Kind, LinkLayer, Role, Slice
-from containerhost.devices.scan import Inventory
 from containerhost.errors import DeviceNotFound
-from containerhost.grants import GrantOptions
+from containerhost.inventory.scan import Inventory
 from lxdone.conf import Options
 from onedriver.errors import BadInput, NotSupported
 from onedriver.node import devices

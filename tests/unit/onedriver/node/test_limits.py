@@ -3,10 +3,10 @@ import dataclasses
 
 import testtools
 
-from containerhost.elastic.claim import Claim, Range
-from containerhost.elastic.gpuclaim import GpuClaim
-from containerhost.placement.affinity import Affinity
-from containerhost.spec import Cpu
+from containerhost.engines.claim import Claim, Range
+from containerhost.engines.gpuclaim import GpuClaim
+from containerhost.engines.spec import Cpu
+from hpcplan.affinity import Affinity
 from onedriver.errors import BadInput
 from onedriver.node import limits
 from onedriver.node.limits import NodeCores

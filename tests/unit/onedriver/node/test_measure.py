@@ -7,7 +7,7 @@ from unittest import mock
 import fixtures
 import testtools
 
-from containerhost.topology import CpuTimes
+from containerhost.inventory.topology import CpuTimes
 from onedriver.errors import BadInput
 from onedriver.node import measure
 from onedriver.node.probes import Sample
@@ -47,7 +47,7 @@ class MeasureTest(testtools.TestCase):
     def test_containers_that_make_the_host_wait_do_not_keep_a_round(self) -> None:
         told: list[str] = []
         self.useFixture(fixtures.MockPatchObject(measure, "TELL_TIME", 0.1))
-        self.useFixture(fixtures.MockPatch("containerhost.inside.guestnotice.GuestNotice.tell_faults",
+        self.useFixture(fixtures.MockPatch("containerhost.guest.guestnotice.GuestNotice.tell_faults",
                                            lambda notice, name, faults: (told.append(name), time.sleep(0.06))))
         names = {f"one-{number}": () for number in range(50)}
         with mock.patch.object(measure.random, "shuffle", list.reverse):  # by chance, so that each has its turn

@@ -3,8 +3,8 @@
 
 import testtools
 
+from containerhost.engines.spec import ContainerSpec, Cpu, Memory, RootDisk
 from containerhost.errors import EngineUnavailable
-from containerhost.spec import ContainerSpec, Cpu, Memory, RootDisk
 from onedriver.node.notices import ResourceNotices
 from tests.unit.nova.fakes import FakeEngine
 

@@ -4,10 +4,10 @@ import dataclasses
 
 import testtools
 
-from containerhost import topology
-from containerhost.devices.scan import Inventory, scan
-from containerhost.engines import ContainerState, InterfaceMetrics, Metrics, ServerInfo, Status
-from containerhost.topology import MemoryUse, NumaNode
+from containerhost.engines.contract import ContainerState, InterfaceMetrics, Metrics, ServerInfo, Status
+from containerhost.inventory import topology
+from containerhost.inventory.scan import Inventory, scan
+from containerhost.inventory.topology import MemoryUse, NumaNode
 from containerhost.vendors.base import Use
 from onedriver.node import probes
 from onedriver.node.pcifilter import PciFilter

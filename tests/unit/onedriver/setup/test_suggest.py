@@ -8,11 +8,11 @@ import tomllib
 import testtools
 from click.testing import CliRunner
 
-from containerhost import topology
-from containerhost.cli import main
-from containerhost.devices.scan import Inventory, scan
-from containerhost.suggest.offers import offers
-from containerhost.suggest.sizes import sizes
+from containerhost.inventory import topology
+from containerhost.inventory.scan import Inventory, scan
+from containerhost.operator.cli import main
+from containerhost.operator.suggest.offers import offers
+from containerhost.operator.suggest.sizes import sizes
 from onedriver.node import options, probes
 from onedriver.setup.suggest import templates
 from tests.functional_onedock import samples

@@ -9,9 +9,9 @@ import testtools
 from click.testing import CliRunner, Result
 
 from containerhost.allocation.store import AllocationStore, Consumer
-from containerhost.cli import main
 from containerhost.devices.model import Device, Kind, Slice
-from containerhost.devices.scan import Inventory
+from containerhost.inventory.scan import Inventory
+from containerhost.operator.cli import main
 from containerhost.vendors.nvidia import nvml
 from tests.fakehost.nvml import Nvml
 

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fence a block device of a running container, if nothing in the container uses it.
+
+What is fenced is recorded first, so that a killed process leaves nothing fenced: :func:`restore_all` reads the records.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from containerhost.engines.spec import BlockDevice
+from containerhost.errors import DeviceInUse, EngineError, HostActionFailed
+from containerhost.linux import files, records
+from containerhost.linux.process.processes import Process
+from containerhost.privileged import Privileged
+
+LOG = logging.getLogger(__name__)
+
+RECORD = ".fenced"
+VERSION = 3  # of the records
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """:ivar container: its name
+    :ivar directory: as the daemon calls that of the container's nodes
+    :ivar device: as the daemon calls it
+    """
+
+    container: str
+    directory: str
+    device: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Fenced:
+    """:ivar by: who fences it
+    :ivar container: the container's first process
+    :ivar node: None in a record of a release that knew the node by its path in the container
+    :ivar number: major and minor of the device
+    :ivar mode: of the node before
+    """
+
+    by: Process
+    container: Process
+    path: str
+    number: tuple[int, int]
+    mode: int
+    node: Node | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "Fenced":
+        """Parse a record.
+
+        :raises ValueError, TypeError, KeyError: it is no such record
+        """
+        data = json.loads(text)
+        records.version(data)
+        major, minor = data["number"]
+        return cls(Process(**data["by"]), Process(**data["container"]), str(data["path"]), (int(major), int(minor)),
+                   int(data["mode"]), Node(**data["node"]) if "node" in data else None)
+
+
+@contextlib.contextmanager
+def fenced(root: Privileged, directory: Path, server: int, node: Node, pid: int, disk: BlockDevice, mode: int
+           ) -> Iterator[None]:
+    """Fence the device: while the block runs no process in the container can open it; afterwards, if the daemon still
+    has it for the container, its root can.
+
+    :param directory: keeps the records
+    :param server: the daemon's process
+    :param pid: the container's first process
+    :param mode: of the node in the container
+    :raises DeviceInUse: a process has it open, mapped or mounted; nothing was changed
+    :raises HostActionFailed: the daemon has no such node
+    """
+    number = number_of(disk.source)
+    if number is None:
+        # The device is gone from the host: nothing can use it any more.
+        yield
+        return
+    with recorded(directory, Fenced(Process.of(os.getpid()), Process.of(pid), disk.path, number, mode, node)):
+        try:
+            root.fence_block(server, node.directory, node.device, number)
+            users = root.block_users(server, node.directory, node.device, pid, number)
+            if users:
+                raise DeviceInUse(f"{disk.path} is in use by {', '.join(users)}: unmount it and end what uses it, then "
+                                  "try again")
+            yield
+        finally:
+            root.restore_block(server, node.directory, node.device, pid, number, mode)
+
+
+@contextlib.contextmanager
+def recorded(directory: Path, fenced: Fenced) -> Iterator[None]:
+    """Keep a record while the block runs, and after a failure until the node could be restored."""
+    name = hashlib.sha256(f"{fenced.container.pid} {fenced.path}".encode()).hexdigest()[:32]
+    directory.mkdir(parents=True, exist_ok=True)
+    record = directory / f"{name}{RECORD}"
+    files.atomic_write(record, records.replacing(record, dataclasses.asdict(fenced), VERSION).encode())
+    try:
+        yield
+    except HostActionFailed:
+        raise  # the node may still be fenced
+    except BaseException:
+        record.unlink(missing_ok=True)
+        raise
+    record.unlink(missing_ok=True)
+
+
+def restore_all(root: Privileged, directory: Path, await_changes: Callable[[str], int]) -> tuple[str, ...]:
+    """Restore every node that a killed process left fenced. Idempotent; what a live process fences is left alone.
+
+    :param await_changes: waits for the daemon's changes of a container, which may remove the device; returns the
+        daemon's process
+    :returns: complaints, one for each record that could not be used
+    """
+    complaints = []
+    for record in sorted(directory.glob(f"*{RECORD}")):
+        try:
+            fenced = Fenced.parse(record.read_text(encoding="utf-8"))
+            if fenced.by.lives and fenced.by != Process.of(os.getpid()):
+                continue
+            if fenced.container.lives:
+                LOG.warning("%s was left fenced in the container of process %d: it is usable again", fenced.path,
+                            fenced.container.pid)
+                if (node := fenced.node) is None:
+                    raise HostActionFailed("a release before this one made it unusable")
+                root.restore_block(await_changes(node.container), node.directory, node.device, fenced.container.pid,
+                                   fenced.number, fenced.mode)
+            record.unlink(missing_ok=True)
+        except (HostActionFailed, EngineError, OSError, ValueError, TypeError, KeyError) as error:
+            complaints.append(f"a block device may be unusable in its container until that restarts: {record}: {error}")
+    return tuple(complaints)
+
+
+def number_of(node: str) -> tuple[int, int] | None:
+    """Return the major and minor of a device node; None when it is gone."""
+    try:
+        device = os.stat(node).st_rdev
+    except FileNotFoundError:
+        return None
+    return os.major(device), os.minor(device)

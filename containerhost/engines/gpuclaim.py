@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Define without how many of its GPUs a container can run, as the cloud's driver marks it. Pure.
+
+The mark is a label of the driver's: a JSON object with ``version``, ``least`` (GPUs that it keeps) and ``libraries``
+(capabilities of the GPUs' driver, as in GrantOptions). The most is what the cloud has claimed, of which the allocation
+records tell.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+
+from containerhost.devices.grants import GPU_CAPABILITIES
+from containerhost.engines import marks
+from containerhost.engines.spec import ContainerSpec
+from containerhost.linux import records
+
+LABEL = "containerhost.elastic.gpus"
+VERSION = 1
+MOST = 999  # more than any host has
+
+
+@dataclasses.dataclass(frozen=True)
+class GpuClaim:
+    """:ivar least: whole GPUs that the container keeps
+    :ivar libraries: which of the driver's come with a GPU
+    """
+
+    least: int
+    libraries: frozenset[str] = frozenset()
+
+
+def mark(claim: GpuClaim) -> str:
+    return json.dumps({records.VERSION: VERSION, "least": claim.least, "libraries": sorted(claim.libraries)},
+                      sort_keys=True)
+
+
+def parse(labels: Mapping[str, str]) -> GpuClaim | None:
+    """Return the claim of a container; None for one that did not opt in.
+
+    :raises ValueError: its mark is none that this release can use
+    """
+    found = marks.read(labels, LABEL, lambda found: GpuClaim(found["least"], frozenset(found["libraries"])))
+    if found is None:
+        return None
+    if type(found.least) is not int or not 0 <= found.least <= MOST or not found.libraries <= set(GPU_CAPABILITIES):
+        raise marks.contradiction(labels, LABEL)
+    return found
+
+
+def marked(spec: ContainerSpec, claim: GpuClaim | None) -> ContainerSpec:
+    return spec if claim is None else dataclasses.replace(spec, labels=dict(spec.labels) | {LABEL: mark(claim)})

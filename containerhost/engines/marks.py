@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read the marks by which the clouds' drivers say what of a container comes and goes: JSON objects in labels. Pure."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from containerhost.linux import records
+
+RESOURCES = "containerhost.resources"  # the label of the document of a container's resources
+
+Content = TypeVar("Content")
+
+
+def read(labels: Mapping[str, str], label: str, values: Callable[[Any], Content]) -> Content | None:
+    """Return what a mark says; None where there is none.
+
+    :param values: takes it from the JSON object
+    :raises ValueError: it is none that this release can use
+    """
+    text = labels.get(label)
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+        records.version(found)
+        return values(found)
+    except (KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"mark {label} is none of this project's: {text[:200]!r}") from error
+
+
+def contradiction(labels: Mapping[str, str], label: str) -> ValueError:
+    return ValueError(f"mark {label} contradicts itself: {labels[label][:200]!r}")

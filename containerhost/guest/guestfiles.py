@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Share files with running containers of any engine. LXD's files API is not used: its helper opens whatever the tenant
+put there, waits at a FIFO without end, and keeps the container from being deleted.
+
+A container can make the host wait at its files, for up to ten seconds each time. So access is rate-limited by a leaky
+bucket for each container, which stays over restarts: time beyond the usual fills it, and what overflows is refused.
+"""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from containerhost.errors import EngineConflict, HostActionFailed
+from containerhost.linux.process.leakybucket import LeakyBuckets
+from containerhost.privileged import Privileged
+
+Result = TypeVar("Result")
+
+USUAL = 0.5  # s; some milliseconds where the host is not busy
+BURST = 5.0  # s of waiting, above which access is refused
+LEAK_RATE = 1 / 60  # s of waiting in a second
+
+
+class GuestFiles:
+    """:param pid: tells a container's first process on this host; None while it does not run
+    """
+
+    def __init__(self, pid: Callable[[str], int | None], privileged: Privileged,
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        self._pid = pid
+        self._privileged = privileged
+        self._clock = clock
+        self._buckets = LeakyBuckets(BURST, LEAK_RATE, clock)
+
+    def write(self, name: str, file: str, content: bytes) -> None:
+        self._rate_limited(name, lambda: self._privileged.write_guest_file(self._running(name), file, content))
+
+    def read(self, name: str, file: str) -> bytes | None:
+        return self._rate_limited(name, lambda: self._privileged.read_guest_file(self._running(name), file))
+
+    def _rate_limited(self, name: str, act: Callable[[], Result]) -> Result:
+        if overflow := self._buckets.overflow(name):
+            raise HostActionFailed(f"container {name} made the host wait at its files, so it is left alone for "
+                                   f"{overflow:.0f} s")
+        start = self._clock()
+        try:
+            return act()
+        finally:
+            if (waited := self._clock() - start) > USUAL:
+                self._buckets.add(name, waited - USUAL)
+
+    def _running(self, name: str) -> int:
+        pid = self._pid(name)
+        if pid is None:
+            raise EngineConflict(f"container {name} does not run, so it has no files to share")
+        return pid

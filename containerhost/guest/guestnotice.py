@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Notify a running container of its resources, and ask it before it loses some: announce, then wait until the guest
+acknowledges or the time is over, then take.
+
+Only a guest that listens is waited for: one that acknowledged the generation it has. What a guest writes decides
+nothing but how long it is waited for, and a container whose files cannot be written is resized nevertheless.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from containerhost import errors
+from containerhost.guest import resources
+
+LOG = logging.getLogger(__name__)
+
+POLL_INTERVAL = 0.1  # s between two looks
+NOT_TOLD = "Container %s cannot be told of its resources: %s"
+FAULTS = "faults.json"  # {"schema": 1, "faults": ["0000:3b:00.0: tainted by the operator: ...", ...]}
+
+
+class GuestFiles(Protocol):
+    """Small files in /run/containerhost of running containers.
+
+    :raises EngineError, HostActionFailed: from both, because of what the tenant put there
+    """
+
+    def write(self, name: str, file: str, content: bytes) -> None:
+        """Create or replace a file, and the directory if it is missing; everybody in the container may read it."""
+
+    def read(self, name: str, file: str) -> bytes | None:
+        """Read a file of the container.
+
+        :returns: None if there is no such file
+        """
+
+
+class GuestNotice:
+    """:param timeout: seconds that a guest which listens has to let go
+    :param clock: seconds since 1970
+    :param monotonic: seconds of a clock that is never set
+    """
+
+    def __init__(self, files: GuestFiles, timeout: float, clock: Callable[[], float] = time.time,
+                 monotonic: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._files = files
+        self._timeout = timeout
+        self._clock = clock
+        self._monotonic = monotonic
+        self._sleep = sleep
+
+    def announce(self, name: str, before: str | None, coming: str) -> bool:
+        """Let the container know that it will lose something, and wait for it.
+
+        :param before, coming: its documents (:mod:`containerhost.guest.resources`)
+        :returns: whether anything was announced: if it does not come about, :meth:`tell` withdraws it
+        """
+        if before is None or not resources.shrinks(before, coming):
+            return False
+        awaited, announced = resources.generation(resources.parse(coming)), False
+        deadline = self._monotonic() + self._timeout
+        while True:
+            try:
+                if not announced:
+                    if not self.begin(name, before, coming, self._clock() + self._timeout):
+                        return False
+                    announced, deadline = True, self._monotonic() + self._timeout
+                if self.acknowledged(name) >= awaited:
+                    return True
+            except errors.EngineUnavailable:
+                raise
+            except errors.EngineError as error:
+                LOG.info("Container %s is told again what it is to lose: %s", name, error)
+            if self._monotonic() >= deadline:
+                break
+            self._sleep(POLL_INTERVAL)
+        LOG.warning("Container %s did not acknowledge generation %d within %g s", name, awaited, self._timeout)
+        return announced
+
+    def begin(self, name: str, before: str, coming: str, until: float) -> bool:
+        """Let the container know that it will lose something, and do not wait.
+
+        :param until: seconds since 1970
+        :returns: whether its guest listens, and was told
+        :raises EngineError: the engine failed, so this is not known. What the tenant does is not the engine's failure,
+            and a container that does not run has no guest
+        """
+        try:
+            if self._acknowledged(name) < resources.generation(resources.parse(before)):
+                return False
+            self._write(name, resources.announcing(before, coming, int(until)))
+        except (errors.HostActionFailed, errors.EngineConflict, errors.EngineNotFound) as error:
+            LOG.warning(NOT_TOLD, name, error)
+            return False
+        return True
+
+    def notify(self, name: str, document: str) -> bool:
+        """Write the document into the container.
+
+        :returns: whether the file could be written
+        """
+        try:
+            self._write(name, document)
+        except errors.EngineUnavailable:
+            raise
+        except (errors.EngineError, errors.HostActionFailed) as error:
+            LOG.warning(NOT_TOLD, name, error)
+            return False
+        return True
+
+    def _write(self, name: str, document: str) -> None:
+        self._files.write(name, resources.FILE, document.encode() + b"\n")
+
+    def has_document(self, name: str) -> bool:
+        """Return whether there is a document in the container: while it starts, something may be mounted over it."""
+        try:
+            return self._files.read(name, resources.FILE) is not None
+        except errors.EngineUnavailable:
+            raise
+        except (errors.EngineError, errors.HostActionFailed):
+            return True  # the tenant put something else there
+
+    def tell_faults(self, name: str, faults: Sequence[str]) -> bool:
+        """Write into the container what is wrong with its devices. Where nothing is, nothing is written but over what
+        was told before. Idempotent.
+
+        :param faults: of :func:`containerhost.allocation.faults.of`
+        :returns: whether the container knows it now
+        """
+        wanted = json.dumps({"schema": resources.SCHEMA, "faults": list(faults)}).encode()
+        try:
+            if self._files.read(name, FAULTS) not in (wanted, *([] if faults else [None])):
+                self._files.write(name, FAULTS, wanted)
+        except (errors.EngineError, errors.HostActionFailed) as error:
+            LOG.info("Container %s cannot be told of its devices' faults: %s", name, error)
+            return False
+        return True
+
+    def acknowledged(self, name: str) -> int:
+        """Return the generation that the guest has acknowledged; -1 when no guest listens."""
+        try:
+            return self._acknowledged(name)
+        except errors.EngineUnavailable:
+            raise
+        except (errors.EngineError, errors.HostActionFailed) as error:
+            LOG.debug("The answer of container %s cannot be read: %s", name, error)
+            return -1
+
+    def _acknowledged(self, name: str) -> int:
+        found = resources.parse(self._files.read(name, resources.ACKNOWLEDGED))
+        return resources.generation(found) if found else -1

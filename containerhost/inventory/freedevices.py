@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find the devices of a host that a container could be given, for choosing among them. Pure, apart from their paths in
+sysfs."""
+
+from collections.abc import Mapping
+
+from containerhost.devices import pci
+from containerhost.devices.model import PARTS, Device, Kind, Role
+from containerhost.inventory.devicechoice import Candidate
+from containerhost.inventory.scan import Inventory
+from containerhost.linux.sysfs import Host
+
+Ids = tuple[str, str]  # vendor and product
+
+
+def candidates(inventory: Inventory, host: Host, records: Mapping[str, object], gpu: Ids | None = None,
+               function: Ids | None = None) -> tuple[Candidate, ...]:
+    """Return the whole devices that are free and healthy. Of a network card that has virtual functions, those.
+
+    :param records: allocations by device id
+    :param gpu, function: only those of a vendor and product
+    """
+    cut = {device.parent for device in inventory.devices if device.kind in PARTS}
+    found = []
+    for device in inventory.devices:
+        wanted = {Kind.GPU: gpu, Kind.NET: function}.get(device.kind)
+        if is_free(device, records) and device.id not in cut and (
+                wanted is None or wanted == (device.vendor_id, device.product_id)):
+            path = tuple(pci.directory(host, device.address).split("/")[3:])
+            found.append(Candidate(device.id, path, device.numa_node, device.kind is Kind.GPU))
+    return tuple(found)
+
+
+def is_free(device: Device, records: Mapping[str, object]) -> bool:
+    return (device.kind in (Kind.GPU, Kind.NET) and device.role is not Role.PF and device.healthy
+            and not device.host_use and not device.netdev_away and device.id not in records)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find the NUMA nodes whose memory belongs to an accelerator.
+
+A GPU that shares a cache-coherent address space with the processors (GH200, GB200, V100 on POWER9) has its memory
+brought online by its driver as NUMA nodes without processors, for use through the GPU. Nodes without processors that
+are the host's own memory (CXL, persistent memory) look the same in /sys/devices/system/node. What tells them apart:
+
+- ``has_generic_initiator`` lists the nodes of accelerators (ACPI 6.3, SRAT Generic Initiator Affinity; Linux 5.10,
+  drivers/base/node.c);
+- the driver names a GPU's node, which the vendor's plug-in reads (``Vendor.memory_nodes``);
+- where neither is there (firmware without such entries, driver not loaded yet): on a host with a GPU of coherent
+  memory, the nodes that are the target of no DAX device, as which CXL and persistent memory come online
+  (/sys/bus/dax/devices/daxN.M/target_node, Documentation/ABI/testing/sysfs-bus-dax).
+"""
+
+import contextlib
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from containerhost import vendors
+from containerhost.devices.grants import Grant
+from containerhost.linux.idlist import id_list
+from containerhost.linux.sysfs import Host
+from containerhost.rollback import Rollback
+
+NODES = "/sys/devices/system/node"
+_NODE = re.compile(r"node([0-9]{1,5})")
+_PCI = "/sys/bus/pci/devices"
+_DAX = "/sys/bus/dax/devices"
+
+Nodes = frozenset[int]
+Change = Callable[[Nodes, Nodes, Nodes], Nodes]  # of those it has, those of GPUs' and the host's
+
+
+class Binder(Protocol):
+    def bind_memory(self, pid: int, nodes: Collection[int]) -> None: ...
+
+
+def ids(host: Host) -> tuple[int, ...]:
+    """Return the numbers of all NUMA nodes; none on a kernel without NUMA."""
+    return tuple(sorted(int(match[1]) for name in host.names(NODES) if (match := _NODE.fullmatch(name))))
+
+
+def of_devices(host: Host) -> frozenset[int]:
+    """Return the nodes without processors that belong to an accelerator."""
+    bare = frozenset(node for node in ids(host) if not host.text(f"{NODES}/node{node}/cpulist"))
+    if not bare:
+        return bare
+    initiators = id_list(host.text(f"{NODES}/has_generic_initiator"))
+    found = bare & (initiators | frozenset(_of_drivers(host).values()))
+    return found or (bare - _of_dax(host) if _has_coherent_gpu(host) else found)
+
+
+def for_container(host: Host, gpus: Iterable[str]) -> frozenset[int]:
+    """Return the nodes that a container's memory may come from: the host's, and those of its own GPUs.
+
+    :param gpus: PCI addresses of the container's GPUs
+    :returns: empty for every node, where none belongs to an accelerator
+    """
+    foreign = of_devices(host)
+    if not foreign:
+        return foreign
+    filled = id_list(host.text(f"{NODES}/has_memory"))  # the kernel binds memory to no other node
+    named = _of_drivers(host)
+    return filled - (foreign - {named[address] for address in gpus if address in named})
+
+
+def admit(host: Host, root: Binder, pid: Callable[[], int | None], grants: Iterable[Grant]) -> None:
+    """Let a running container have memory of GPUs that it gets, unless it is bound to some of the host's nodes.
+
+    :param pid: returns the container's first process; None when it does not run
+    :raises HostActionFailed: the kernel refuses
+    """
+    _rebind(host, root, pid, grants, lambda present, nodes, hosts: present | nodes if hosts <= present else present)
+
+
+@contextlib.contextmanager
+def withdrawn(host: Host, root: Binder, pid: Callable[[], int | None], grants: Sequence[Grant],
+              remaining: Sequence[Grant]) -> Iterator[None]:
+    """Move what a running container has in memory of GPUs that it loses in the block to other nodes first; back, if the
+    block fails.
+
+    :param remaining: what it keeps
+    :raises HostActionFailed: the kernel refuses
+    """
+    kept = {grant.device.address for grant in remaining if grant.gpu}
+    going = [grant for grant in grants if grant.gpu and grant.device.address not in kept]
+    with Rollback("memory of GPUs") as undo:
+        if _rebind(host, root, pid, going, lambda present, nodes, hosts: present - nodes):
+            undo.on_error("its nodes", admit, host, root, pid, going)
+        yield
+
+
+def _rebind(host: Host, root: Binder, pid: Callable[[], int | None], grants: Iterable[Grant], change: Change) -> bool:
+    """Change the nodes that a running container may have memory of.
+
+    :returns: whether they were others before
+    """
+    gpus = [grant.device.address for grant in grants if grant.gpu]
+    named = _of_drivers(host) if gpus and of_devices(host) else {}
+    nodes = frozenset(named[address] for address in gpus if address in named)
+    number = pid() if nodes else None
+    if number is None:
+        return False
+    filled = id_list(host.text(f"{NODES}/has_memory"))
+    present = id_list(host.fields(f"/proc/{number}/status").get("Mems_allowed_list"))
+    wanted = change(present, nodes & filled, filled - of_devices(host))
+    if wanted and wanted != present:
+        root.bind_memory(number, sorted(wanted))
+    return wanted != present
+
+
+def _of_drivers(host: Host) -> dict[str, int]:
+    """Return the nodes of GPUs' memory by PCI address, as far as their drivers name them."""
+    return {address: node for vendor in vendors.load() for address, node in vendor.memory_nodes(host).items()}
+
+
+def _of_dax(host: Host) -> frozenset[int]:
+    targets: Iterable[int | None] = (host.number(f"{_DAX}/{name}/target_node") for name in host.names(_DAX))
+    return frozenset(node for node in targets if node is not None)
+
+
+def _has_coherent_gpu(host: Host) -> bool:
+    coherent = {f"PCI_ID={vendor_product.upper()}" for vendor in vendors.load()
+                for vendor_product in vendor.coherent_gpus}
+    return any(not coherent.isdisjoint((host.text(f"{_PCI}/{address}/uevent") or "").split("\n"))
+               for address in host.names(_PCI))

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""End helper processes of LXD or Incus that wait for a container's tenant, or copy a container for nobody.
+
+The daemon reaches the files of a running container by ``lxd forkfile``, and gives it a device by ``lxd forkmount``;
+both act in the container's mount namespace. At a FIFO that the tenant put there they wait without end, and until they
+end the daemon does not delete the container.
+
+On pools without snapshots of their own the daemon copies a container into a snapshot by ``rsync``, which reads the
+holes of sparse files. Nothing cancels that, not even the container's deletion.
+"""
+
+import contextlib
+import os
+import re
+import signal
+from collections.abc import Iterator
+
+from containerhost.linux.daemonnodes import HOMES
+from containerhost.linux.files import closing
+from containerhost.linux.process.processes import NoAnswer, is_hosts, namespace, pids
+
+FILES, MOUNT, COPY = "forkfile", "forkmount", "rsync"
+ROOTS = re.compile(r"/(?:[^/]+/)*storage-pools/[^/]+/containers/([^/]+)/")  # of containers, by the daemon's name
+NO_PROCESS = "0"  # last argument of a forkfile for a container that does not run
+
+
+def end(pid: int) -> int:
+    """Kill the helpers of a container that is about to end, and those whose container has ended already.
+
+    :param pid: the container's first process; 0 if it does not run
+    :returns: how many were killed
+    """
+    return sum(kill(helper, pid) for helper in helpers())
+
+
+def end_copies(container: str) -> int:
+    """Kill the daemon's copies of a container into snapshots.
+
+    :param container: as the daemon calls its directory
+    :returns: how many processes were killed
+    """
+    killed = 0
+    for pid in pids():
+        with contextlib.suppress(ProcessLookupError), closing(os.pidfd_open(pid)) as fd:
+            if copied(pid) == container:
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+                killed += 1
+    return killed
+
+
+def copied(pid: int) -> str | None:
+    """Return the container that a process of the daemon copies to another place of this host; None if it is none."""
+    if not is_hosts(pid):
+        return None
+    program, *arguments = command(pid)
+    found = ROOTS.fullmatch(arguments[-2]) if os.path.basename(program) == COPY and len(arguments) > 1 else None
+    return found[1] if found else None
+
+
+def command(pid: int) -> list[str]:
+    """Return the program and the arguments of a process; an empty program if it has none or is gone."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+        return os.fsdecode(file.read()).split("\0")[:-1] or [""]
+    return [""]
+
+
+def kill(helper: int, pid: int) -> bool:
+    """Kill a helper that waits for its tenant.
+
+    :returns: False if it need not be killed, or has ended by itself
+    """
+    with contextlib.suppress(ProcessLookupError), closing(os.pidfd_open(helper)) as fd:
+        if is_stuck(helper, pid):
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
+            return True
+    return False
+
+
+def helpers() -> Iterator[int]:
+    return (pid for pid in pids() if action(pid))
+
+
+def action(pid: int) -> list[str]:
+    """Return the arguments of a helper, from its kind on; none of any other process. Only processes in this PID
+    namespace count: none in a container is in it."""
+    if not is_hosts(pid):
+        return []
+    program, *arguments = command(pid)
+    return arguments if os.path.basename(program) in HOMES and arguments and arguments[0] in (FILES, MOUNT) else []
+
+
+def is_stuck(helper: int, pid: int) -> bool:
+    arguments, space = action(helper), mounts(helper)
+    if not arguments or space in (None, mounts(os.getpid())):
+        return False
+    if space == mounts(pid):
+        return True
+    return (arguments[0], arguments[-1]) != (FILES, NO_PROCESS) and not used(space)
+
+
+def used(space: str | None) -> bool:
+    """Return whether any process but the daemon's helpers is in a mount namespace."""
+    return any(mounts(pid) == space and not action(pid) for pid in pids())
+
+
+def mounts(pid: int) -> str | None:
+    """Return the mount namespace of a process; None if there is no such process, or it cannot be looked at."""
+    try:
+        return namespace(pid, "mnt")
+    except NoAnswer:
+        return None

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read and write files in /run/containerhost of a running container, from the host, as root.
+
+All of it is the tenant's: every component is opened by itself and without following a link, and what is opened is a
+regular file of limited size. A file system may wait for a process of the tenant's (FUSE, or an overlay of one) or for
+a network, so only those that the kernel serves by itself are looked into, and overlays that the host itself has
+mounted, as Docker's of a container's root: their layers are the host's. Files are made with the ids of the container's
+root: nobody else may make any there.
+"""
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
+
+from containerhost.errors import HostActionFailed
+from containerhost.linux.charnodes import require_container, root_of
+from containerhost.linux.files import Directory, closing
+from containerhost.linux.process import childprocess, namespaces
+from containerhost.linux.sysfs import TABLE_LIMIT as HOST_TABLE_LIMIT
+
+DIRECTORY = ("run", "containerhost")
+FILE = re.compile(r"[a-z]{1,32}\.json")
+LIMIT = 64 << 10  # bytes of a file
+TABLE_LIMIT = 1 << 20  # bytes of a container's table of mounts; what one mounts takes some ten KiB
+LOCAL = frozenset({"tmpfs", "ramfs", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs"})
+OVERLAY = "overlay"
+
+Result = TypeVar("Result")
+
+
+class _Mount(NamedTuple):
+    """:ivar device: number of the file system, of which each mounted one has another
+    :ivar kind: of file system
+    """
+
+    number: str
+    device: str
+    kind: str
+
+
+def read(pid: int, name: str) -> bytes | None:
+    """Read a file of the container.
+
+    :param pid: the container's first process
+    :returns: None if there is no such file
+    :raises HostActionFailed: something else has its name, it is too large, or its file system is not looked into
+    """
+    try:
+        return _within(pid, name, lambda directory: directory.read(name, LIMIT), create=False)
+    except HostActionFailed as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
+
+
+def write(pid: int, name: str, content: bytes) -> None:
+    """Create or replace a file, and its directory if it is missing; everybody in the container may read it.
+
+    :raises HostActionFailed: as :func:`read`
+    """
+    _within(pid, name, lambda directory: directory.write(name, content, 0o644), create=True)
+
+
+def _within(pid: int, name: str, act: Callable[[Directory], Result], *, create: bool) -> Result:
+    if not FILE.fullmatch(name):
+        raise HostActionFailed(f"{name!r} is not the name of a file that the host shares with a container")
+
+    def run() -> Result:
+        user, group = root_of(pid)
+        with _opened_root(pid) as root:
+            namespaces.make_files_as(user, group)
+            with _directory(pid, root, create) as directory:
+                return act(directory)
+
+    return childprocess.run(pid, run, f"cannot use /{'/'.join(DIRECTORY)}/{name} of process {pid}")
+
+
+@contextlib.contextmanager
+def _opened_root(pid: int) -> Iterator[int]:
+    with closing(os.open(f"/proc/{pid}/root", os.O_PATH | os.O_CLOEXEC)) as root:
+        require_container(pid)
+        yield root
+
+
+@contextlib.contextmanager
+def _directory(pid: int, root: int, create: bool) -> Iterator[Directory]:
+    """Open the directory in the container.
+
+    :raises OSError: FileNotFoundError, or NotADirectoryError for a link
+    """
+    with contextlib.ExitStack() as stack:
+        fd, made = root, False
+        for step in DIRECTORY:
+            _require_local(pid, fd)
+            if create and step == DIRECTORY[-1]:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(step, 0o755, dir_fd=fd)
+                    made = True
+            # O_PATH asks nothing of the file system that is mounted there.
+            fd = os.open(step, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+            stack.callback(os.close, fd)
+        _require_local(pid, fd)
+        directory = stack.enter_context(Directory(f"/proc/self/fd/{fd}"))
+        if made:
+            os.fchmod(directory.fd, 0o755)  # past the umask
+        yield directory
+
+
+def _require_local(pid: int, fd: int) -> None:
+    """Refuse a file system that may block its callers.
+
+    :raises HostActionFailed: the file is on a file system that may make its callers wait
+    """
+    with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as table:
+        number = next(line.split()[1] for line in table if line.startswith("mnt_id:"))
+    mount = next((mount for mount in _mounts(str(pid), TABLE_LIMIT) if mount.number == number), None)
+    if mount is None or not (mount.kind in LOCAL or _is_hosts_overlay(mount)):
+        raise HostActionFailed(f"/{'/'.join(DIRECTORY)} of process {pid} is on a file system of type "
+                               f"{mount.kind if mount else 'unknown'}, which the host does not look into")
+
+
+def _is_hosts_overlay(mount: _Mount) -> bool:
+    return mount.kind == OVERLAY and any(
+        own.kind == OVERLAY and own.device == mount.device for own in _mounts("self", HOST_TABLE_LIMIT))
+
+
+def _mounts(process: str, limit: int) -> Iterator[_Mount]:
+    """Yield what is mounted where a process is (proc(5): ``id parent major:minor root place options … - type …``), as
+    far as ``limit`` bytes: a tenant may mount as much as it likes, and in its names only space, tab, line feed and
+    backslash are escaped."""
+    with open(f"/proc/{process}/mountinfo", "rb") as table:
+        lines = table.read(limit).split(b"\n")[:-1]  # the last one is empty, or cut
+    for fields in (line.split(b" ") for line in lines):
+        kind = fields[fields.index(b"-", 6) + 1]
+        yield _Mount(fields[0].decode(), fields[2].decode(), kind.decode("utf-8", "replace"))

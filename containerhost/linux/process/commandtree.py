@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""End all processes that a command in a container began: an engine may know only the first.
+
+One of them is in the first one's session, has a mark in its environment, or was begun by one that is found so, also by
+one that has ended since. A program that hides from all three, which a tenant may run anyway, is only the container's.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from containerhost.errors import HostActionFailed
+from containerhost.linux.files import closing
+from containerhost.linux.poll import wait_while
+from containerhost.linux.process.processes import NoAnswer, alone, asked, namespace, stat
+
+MARK = "CONTAINERHOST_COMMAND"  # the environment variable whose value is the mark
+TIMEOUT = 5.0  # s until they are gone
+STARTING = 0.02  # s that the kernel takes to start a program
+GONE = frozenset("ZX")  # states of processes that have ended (proc(5))
+
+
+class Place(NamedTuple):
+    parent: int
+    session: int
+
+
+def end(container: int, first: int, mark: str) -> None:
+    """Kill them all, also those that they begin meanwhile.
+
+    :param container: a process of the container, as the host numbers it
+    :param first: the command's; 0 when it is not known
+    :raises HostActionFailed: one does not end
+    """
+    space = namespace(container)
+    if space is None:
+        return  # the container has ended
+
+    def killed() -> frozenset[int]:
+        found = members(places(space, container), first, mark)
+        for pid in found:
+            kill(pid, space)
+        return found
+
+    if found := wait_while(killed, TIMEOUT):
+        raise HostActionFailed(f"process {min(found)} of a command does not end within {TIMEOUT:g} s")
+
+
+def members(known: Mapping[int, Place], first: int, mark: str) -> frozenset[int]:
+    variable = f"{MARK}={mark}".encode()
+    found = {pid for pid, place in known.items()
+             if pid == first or place.session == first != 0 or variable in environment(pid)}
+    while below := {pid for pid, place in known.items() if place.parent in found} - found:
+        found |= below
+    return frozenset(found)
+
+
+def places(space: str, container: int) -> dict[int, Place]:
+    """Return the parents and sessions of the running processes in a container's PID namespace.
+
+    :param container: one of them
+    """
+    found = {pid: place(pid) for pid in alone(space, container)}
+    return {pid: there for pid, there in found.items() if there}
+
+
+def place(pid: int) -> Place | None:
+    """Return the parent and session of a process; None for one that has ended, or cannot be looked at."""
+    try:
+        state, parent, _, session, *_ = stat(pid)
+    except (NoAnswer, ValueError):
+        return None
+    return None if state in GONE else Place(int(parent), int(session))
+
+
+def environment(pid: int) -> frozenset[bytes]:
+    """Return a process's environment as it began. While the kernel starts a program (execve(2)), it shows none for a
+    moment: an empty one is read again."""
+    file = Path(f"/proc/{pid}/environ")
+    try:
+        found = asked(pid, file.read_bytes)
+        if not found:
+            time.sleep(STARTING)
+            found = asked(pid, file.read_bytes)
+    except (OSError, NoAnswer):
+        return frozenset()
+    return frozenset(found.split(b"\0"))
+
+
+def kill(pid: int, space: str) -> None:
+    """Kill a process. Its number may belong to another process by now, but then to none outside the container."""
+    with contextlib.suppress(ProcessLookupError), closing(os.pidfd_open(pid)) as fd:
+        if namespace(pid) == space:
+            signal.pidfd_send_signal(fd, signal.SIGKILL)

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find device nodes that a process has open, has mapped, or mounts that it sees, whichever of its threads has them.
+
+Each thread can have a table of open files and a mount namespace of its own (unshare(2)), and the first thread may have
+ended, which leaves nothing at the process's own number. A thread's number in /proc is as good as a process's.
+"""
+
+import ctypes
+import errno
+import itertools
+import math
+import os
+import re
+import stat
+import struct
+import time
+from collections.abc import Iterator
+
+from containerhost.errors import HostActionFailed
+from containerhost.linux.process.processes import GONE, table, threads
+
+Number = tuple[int, int]
+
+KCMP_FILES = 2  # linux/kcmp.h
+# By the names of uname(2); where it has no number here, or the kernel none, every thread is looked at.
+KCMP = {"x86_64": 312, "aarch64": 272, "ppc64le": 354, "s390x": 343}.get(os.uname().machine)
+
+# statx(2), linux/stat.h: mode and the numbers of a node, at bytes 28, 128 and 132.
+STATX = struct.Struct("=28xH98xII120x")
+STATX_SIZE, STATX_TYPE = STATX.size, 0x1
+AT_FDCWD, AT_STATX_DONT_SYNC = -100, 0x4000
+
+# recvmsg(2), recvmmsg(2) and socketcall(2), by the names of uname(2), and what programs of 32 bits call them by; 417 is
+# their recvmmsg_time64 everywhere.
+RECEIVING = {"x86_64": {47, 299, 337, 372, 102, 417, 0x40000000 + 519, 0x40000000 + 537},
+             "aarch64": {212, 243, 297, 365, 417}, "ppc64le": {342, 343, 102, 417},
+             "s390x": {372, 357, 102, 417}}.get(os.uname().machine)
+
+UNLISTED = re.compile(r"(scm_fds|UserFiles):\s*[1-9]")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def tables(pid: int) -> Iterator[int]:
+    """Yield threads of a process that have all its open files between them: one of all that share a table."""
+    found: list[int] = []
+    for thread in threads(pid):
+        # Each with the first and the last alone: a process may have thousands of tables.
+        if not any(shared(thread, other) for other in {*found[:1], *found[-1:]}):
+            found.append(thread)
+            yield thread
+
+
+def shared(one: int, other: int) -> bool:
+    """Return whether two threads surely have one table of open files."""
+    return KCMP is not None and _libc.syscall(KCMP, one, other, KCMP_FILES, 0, 0) == 0
+
+
+def nodes(pid: int, kind: int, end: float = math.inf, *, opened: bool = False) -> set[Number]:
+    """Return the numbers of the nodes that a process has open, or has mapped and closed.
+
+    :param kind: ``stat.S_IFCHR`` or ``stat.S_IFBLK``
+    :param end: when to give up, on the monotonic clock
+    :param opened: only those that are open. Who reads the maps of a process that runs may have to end its memory in its
+        place, and wait for its FUSE files without end
+    :raises TimeoutError: the process has too many files
+    """
+    found: set[Number] = set()
+    for path in fds(pid) if opened else itertools.chain(fds(pid), mappings(pid)):
+        if time.monotonic() > end:
+            raise TimeoutError(f"process {pid} has too many files open")
+        found |= node(path, kind)
+    return found
+
+
+def node(path: str, kind: int) -> set[Number]:
+    """Return the number of a node; nothing if it is none of this kind, or is gone.
+
+    No file system is asked, as os.stat() would: a process of the container that serves one (FUSE) may be frozen."""
+    status = ctypes.create_string_buffer(STATX_SIZE)
+    if _libc.statx(AT_FDCWD, os.fsencode(path), AT_STATX_DONT_SYNC, STATX_TYPE, status) < 0:
+        return set()  # the process has ended, or closed it
+    mode, major, minor = STATX.unpack(status.raw)
+    return {(major, minor)} if stat.S_IFMT(mode) == kind else set()
+
+
+def fds(pid: int) -> Iterator[str]:
+    for thread in tables(pid):
+        try:
+            with os.scandir(f"/proc/{thread}/fd") as entries:
+                yield from (entry.path for entry in entries)
+        except GONE:
+            continue
+
+
+def unlisted(pid: int) -> str | None:
+    """Return by what a process may have a device that no table lists, in words; None if by nothing.
+
+    Files wait in a socket to be received, or are kept in an io_uring; which ones the kernel does not tell. See unix(7),
+    SCM_RIGHTS, and io_uring_register(2).
+    """
+    for path in fds(pid):
+        thread, _, fd = path.removeprefix("/proc/").partition("/fd/")
+        try:
+            target = os.readlink(path)
+        except OSError:  # it has ended, or closed it
+            continue
+        if (target.startswith(("socket:", "anon_inode:[io_uring]"))
+                and any(map(UNLISTED.match, lines(int(thread), f"fdinfo/{fd}")))):
+            return "by a file descriptor that waits in a socket or is kept in an io_uring"
+    return None
+
+
+def receives(pid: int) -> str | None:
+    """Return that a thread waits in the kernel for a message with files, in words; None if none does. It has the socket
+    that it was called with, in no table where another thread has closed that, and with it what is there to receive.
+
+    Source: proc(5), /proc/pid/syscall. On a machine whose numbers are not known, every call counts.
+
+    :raises HostActionFailed: Yama lets nobody read that
+    """
+    for thread in threads(pid):
+        try:
+            number = next(iter(lines(thread, "syscall")), "-1").split()[0]
+        except PermissionError as error:
+            raise HostActionFailed(f"cannot tell whether process {pid} receives files: /proc/{pid}/syscall cannot be "
+                                   "read. Set kernel.yama.ptrace_scope below 3 (sysctl; from 3 on, by a restart), or "
+                                   "use cgroup v2") from error
+        if number not in ("-1", "running") and (RECEIVING is None or int(number) in RECEIVING):
+            return "by a socket that it may have closed, and waits to receive from (recvmsg)"
+    return None
+
+
+def mappings(pid: int) -> Iterator[str]:
+    """Return the places of the files that it has mapped. A tenant can give a node any path, and its inode's number to a
+    file of another subvolume (btrfs), so each place counts.
+
+    Lines of /proc/<pid>/maps: ``00020000-00021000 rw-s 00000000 00:06 1034 /dev/dri/card0``. The names in map_files
+    have no leading zeros.
+    """
+    thread, found = memory(pid)
+    places = (fields[0].split("-") for fields in map(str.split, found) if fields[4] != "0")
+    return (f"/proc/{thread}/map_files/{int(start, 16):x}-{int(end, 16):x}" for start, end in places)
+
+
+def mapped(pid: int) -> set[tuple[str, str]]:
+    """Return device and inode of each file in a process's memory, as /proc/<pid>/maps writes them."""
+    return {(fields[3], fields[4]) for fields in map(str.split, memory(pid)[1]) if fields[4] != "0"}
+
+
+def memory(pid: int) -> tuple[int, list[str]]:
+    """Return a thread that runs, and the lines of its maps. All threads have one memory; one that has ended shows none.
+    """
+    return next(((thread, found) for thread in threads(pid) if (found := lines(thread, "maps"))), (pid, []))
+
+
+def mounted(pid: int) -> set[str]:
+    """Return the numbers (``8:1``) of the devices whose file systems a process sees."""
+    seen: set[str] = set()
+    found: set[str] = set()
+    for thread in threads(pid):
+        try:
+            space = os.readlink(f"/proc/{thread}/ns/mnt")
+        except OSError:
+            continue
+        if space not in seen:
+            seen.add(space)
+            found.update(line.split()[2] for line in lines(thread, "mountinfo"))
+    return found
+
+
+def lines(pid: int, file: str) -> list[str]:
+    """Return the lines of a file of a process in /proc; none once it has ended.
+
+    :raises OSError: it cannot be read though the process runs
+    """
+    try:
+        return table(pid, file)
+    except OSError as error:
+        if isinstance(error, GONE) or error.errno == errno.EINVAL:  # of a thread that nobody has waited for
+            return []
+        raise

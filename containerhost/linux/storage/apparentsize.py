@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure the files of a container as programs read them: with the holes of sparse files."""
+
+import logging
+import os
+
+from containerhost.errors import HostActionFailed
+from containerhost.linux.daemonnodes import home
+from containerhost.linux.run import run
+
+LOG = logging.getLogger(__name__)
+
+
+def measure(server: int, pool: str, container: str, timeout: float) -> int | None:
+    """Return the bytes of all files on a container's root disk, holes included.
+
+    :param server: the process of the daemon, among whose mounts there is nothing of the tenant's
+    :param pool, container: as the daemon calls their directories
+    :param timeout: seconds
+    :returns: None where the root disk cannot be seen: the daemon has not mounted that of a stopped container on some
+        pools, and its process may be out of sight
+    :raises HostActionFailed: not done in time
+    """
+    try:
+        root = f"{home(server)}/storage-pools/{pool}/containers/{container}/rootfs"
+    except HostActionFailed as error:
+        LOG.info("The files of container %s cannot be measured: %s", container, error)
+        return None
+    if not os.path.isdir(root):
+        return None
+    # du(1) follows no link and counts a file with several names once. It fails in part for files that end meanwhile.
+    done = run(("du", "--apparent-size", "--block-size=1", "--one-file-system", "--summarize", "--", root), timeout)
+    total = done.stdout.partition("\t")[0]
+    if not total.isdigit():
+        raise HostActionFailed(f"the files of container {container} cannot be measured: {done.stderr.strip()}")
+    return int(total)

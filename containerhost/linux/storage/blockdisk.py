@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find the whole disk of the host that holds a directory: the kernel limits the speed of disks, not of their
+partitions.
+
+Sources: Documentation/admin-guide/cgroup-v1/blkio-controller.rst; Documentation/ABI/testing/sysfs-block.
+"""
+
+import os
+import stat
+from pathlib import Path
+
+from containerhost.linux.sysfs import Host
+
+BLOCK = "/sys/dev/block"
+
+
+def holding(host: Host, directory: str) -> str | None:
+    """Find the whole disk that holds a directory.
+
+    :returns: the disk's node, ``/dev/sda``; None where the directory's file system is on no disk, or on several
+    """
+    number = os.stat(directory).st_dev
+    return whole(host, number) or whole(host, device_of_source(host, number))
+
+
+def whole(host: Host, number: int) -> str | None:
+    target = host.target(f"{BLOCK}/{os.major(number)}:{os.minor(number)}")
+    if target is None:
+        return None
+    place = Path(target)
+    is_partition = host.exists(f"{BLOCK}/{os.major(number)}:{os.minor(number)}/partition")
+    return f"/dev/{(place.parent if is_partition else place).name}"
+
+
+def device_of_source(host: Host, number: int) -> int:
+    """Return the device that a file system with a number of its own, as btrfs has, says it is mounted from.
+
+    /proc/self/mountinfo (proc(5)): ``id parent major:minor root place options … - type source options``.
+    """
+    for line in host.lines("/proc/self/mountinfo"):
+        mount, _, system = line.partition(" - ")
+        if mount.split()[2] == f"{os.major(number)}:{os.minor(number)}":
+            source = system.split()[1]
+            try:
+                status = os.stat(source)
+            except OSError:
+                continue
+            if stat.S_ISBLK(status.st_mode):
+                return status.st_rdev
+    return 0

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure what the processes of a container have read from disks and written to them, from its control group.
+
+Formats: the kernel's cgroup-v1/blkio-controller and cgroup-v2 documents. With version 1 the kernel counts what is
+written later, out of the page cache, for nobody.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+
+from containerhost.linux import controlgroups
+from containerhost.linux.sysfs import Host
+
+GROUPS = "/sys/fs/cgroup"
+PAYLOAD = "lxc.payload"  # LXC's group of a container; below it are the container's own
+NUMBERED = re.compile(r"[0-9]+:[0-9]+ (?P<kind>Read|Write) (?P<number>[0-9]+)")
+NAMED = re.compile(r"\b(?P<kind>rbytes|wbytes|rios|wios)=(?P<number>[0-9]+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class DiskIo:
+    """Since the container's start.
+
+    :ivar read, written: bytes
+    :ivar reads, writes: how many requests
+    """
+
+    read: int
+    written: int
+    reads: int
+    writes: int
+
+
+def disk_io(host: Host, pid: int) -> DiskIo | None:
+    """Return what a container has read from disks and written to them.
+
+    :param pid: a process of the container
+    :returns: None where the host does not count
+    """
+    groups = dict(memberships(host, pid))
+    if "blkio" in groups:
+        directory = f"{GROUPS}/blkio{groups['blkio']}/blkio.throttle"
+        sizes, counts = (sums(host, f"{directory}.{file}_recursive", NUMBERED)
+                         for file in ("io_service_bytes", "io_serviced"))
+        if sizes is None or counts is None:
+            return None
+        return DiskIo(sizes.get("Read", 0), sizes.get("Write", 0), counts.get("Read", 0), counts.get("Write", 0))
+    found = sums(host, f"{GROUPS}{groups.get('', '')}/io.stat", NAMED)
+    if found is None:
+        return None
+    return DiskIo(*(found.get(kind, 0) for kind in ("rbytes", "wbytes", "rios", "wios")))
+
+
+def memberships(host: Host, pid: int) -> Iterator[tuple[str, str]]:
+    """Yield the controller and path of the container's groups; version 2's controller has an empty name."""
+    for controller, path in controlgroups.of(pid, host).items():
+        parts = path.strip("/").split("/")
+        last = next((place for place, part in enumerate(parts) if part.startswith(PAYLOAD)), len(parts))
+        yield controller, "/" + "/".join(parts[:last + 1])
+
+
+def sums(host: Host, path: str, pattern: re.Pattern[str]) -> dict[str, int] | None:
+    """Return the sums over all disks; None without the file."""
+    if not host.exists(path):
+        return None
+    found: dict[str, int] = {}
+    for match in pattern.finditer(host.text(path) or ""):
+        found[match["kind"]] = found.get(match["kind"], 0) + int(match["number"])
+    return found

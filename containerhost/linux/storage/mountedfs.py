@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Thaw, shut down or enlarge a mounted file system, by its mount point.
+
+Numbers of the requests are of <linux/fs.h>, <linux/loop.h>, ext4's and xfs's own headers; ext4 took over xfs's for its
+end by force.
+"""
+
+import errno
+import fcntl
+import os
+import struct
+import zlib
+from pathlib import Path
+
+from containerhost.linux.files import closing
+from containerhost.linux.process import childprocess
+from containerhost.linux.storage import idmounts, loops
+
+FREEZE, THAW = 0xC0045877, 0xC0045878  # FIFREEZE, FITHAW
+SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN, XFS_IOC_GOINGDOWN
+NO_FLUSH = 2  # nothing of what is in memory reaches the disk any more
+EXT_RESIZE = 0x40086610  # EXT4_IOC_RESIZE_FS
+TIMEOUT = 60.0  # s
+GROWTH_TIMEOUT = 600.0  # s; ext4 writes the tables of all that is new
+
+
+def thaw(directory: Path) -> None:
+    """Thaw a file system. Idempotent."""
+    _ask(directory, THAW, 0, f"{directory} cannot be written to again", errno.EINVAL)
+
+
+def abandon(directory: Path) -> None:
+    """End the file system by force: its disk is not written to any more, not even when it is unmounted."""
+    _ask(directory, SHUTDOWN, struct.pack("=I", NO_FLUSH), f"{directory} cannot be ended", errno.EIO)
+    thaw(directory)
+
+
+def enlarge(directory: Path, blocks: int) -> None:
+    """Let an ext4 file system fill a disk that became larger.
+
+    :param blocks: of the file system, in its own size
+    :raises HostActionFailed: among others because this process lacks CAP_SYS_RESOURCE
+    """
+    measure(directory)
+    _ask(directory, EXT_RESIZE, struct.pack("=Q", blocks),
+         f"the file system at {directory} cannot grow while it is in use", timeout=GROWTH_TIMEOUT)
+
+
+def measure(directory: Path) -> None:
+    """Let the loop device behind it, if it is on one, be as large as its file is now."""
+    node = idmounts.device_of(directory)
+    if loops.attribute(node, "backing_file") is not None:
+        loops.measure(node)
+
+
+def _ask(directory: Path, request: int, argument: bytes | int, problem: str, *done: int,
+         timeout: float | None = None) -> None:
+    """Send an ioctl to a file system, by a child process: storage that hangs makes it wait in the kernel.
+
+    :param done: errors that mean that it is so already
+    :param timeout: seconds; None is TIMEOUT
+    :raises HostActionFailed: the kernel refuses, or the time is over
+    """
+    def act() -> None:
+        with closing(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
+            try:
+                fcntl.ioctl(fd, request, argument)
+            except OSError as error:
+                if error.errno not in done:
+                    raise
+
+    childprocess.run_for_device(f"fs-{zlib.crc32(os.fsencode(directory)):x}", act, problem, timeout or TIMEOUT)

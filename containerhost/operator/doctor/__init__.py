@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check a host: one module for each group of checks, each a function from what was seen to findings."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from containerhost.devices.findings import Finding
+from containerhost.inventory import topology
+from containerhost.inventory.scan import scan
+from containerhost.linux.sysfs import Host
+from containerhost.operator.doctor import (
+    cgroups,
+    daemons,
+    devices,
+    drivers,
+    gpudirect,
+    idmaps,
+    iommu,
+    kernel,
+    limits,
+    memlock,
+    numa,
+    vfs,
+)
+from containerhost.operator.doctor.seen import Seen
+
+Check = Callable[[Seen], Iterator[Finding]]
+
+CHECKS: Mapping[str, Check] = {
+    "kernel": kernel.check, "cgroups": cgroups.check, "devices": devices.check, "drivers": drivers.check,
+    "vfs": vfs.check, "numa": numa.check, "iommu": iommu.check, "gpudirect": gpudirect.check,
+    "daemons": daemons.check, "limits": limits.check,
+    "memlock": memlock.check, "idmaps": idmaps.check}
+
+
+def look(host: Host, owners: Path) -> Seen:
+    """Read a host once for all checks.
+
+    :param owners: directory of the allocation records
+    """
+    return Seen(host, scan(host), topology.read(host), owners)
+
+
+def findings(seen: Seen) -> tuple[Finding, ...]:
+    """Return what all checks find, in their order."""
+    return tuple(finding for check in CHECKS.values() for finding in check(seen))

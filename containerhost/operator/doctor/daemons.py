@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check what the engines' daemons on this host offer, by asking them."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from containerhost.devices.findings import Finding, note
+from containerhost.engines.docker import features as docker
+from containerhost.engines.lxd import features as lxd
+from containerhost.errors import EngineError
+from containerhost.linux.process.daemons import DAEMONS, running
+from containerhost.operator.doctor.seen import Seen
+
+NAME = "daemons"
+_ASK: Mapping[str, Callable[[], Iterator[Finding]]] = {"lxd": lxd.check, "incusd": lxd.check, "dockerd": docker.check}
+
+
+def check(seen: Seen) -> Iterator[Finding]:
+    """Yield findings; none of a captured tree, where nobody answers."""
+    if not seen.host.live:
+        return
+    found = dict.fromkeys(name for _, name in running(seen.host))
+    if not found:
+        yield note(NAME, "engines", "neither LXD nor Incus nor Docker runs here", "install one of them")
+    for name in found:
+        try:
+            yield from _ASK[name]()
+        except ModuleNotFoundError as error:  # an extra: its driver is not installed
+            yield note(NAME, name, f"it cannot be asked: there is no Python package {error.name}",
+                       "install it with the driver for this engine, `nova-lxd-ext[onedock]` say, if that is used here")
+        except EngineError as error:
+            yield note(NAME, name, f"it cannot be asked: {error}",
+                       f"look at {DAEMONS[name]}, and ask as a user who may use its socket")

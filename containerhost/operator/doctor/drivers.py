@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ask the vendors' plug-ins what is wrong with drivers, their libraries and tools."""
+
+from collections.abc import Iterator
+
+from containerhost import vendors
+from containerhost.devices.findings import Finding
+from containerhost.operator.doctor.seen import Seen
+
+NAME = "drivers"
+
+
+def check(seen: Seen) -> Iterator[Finding]:
+    """Yield the findings of every vendor that has a device here."""
+    present = {device.plugin for device in seen.inventory.devices}
+    for vendor in vendors.load():
+        if vendor.name in present:
+            yield from vendor(seen.host).check()

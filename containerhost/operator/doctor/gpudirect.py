@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check whether network cards can reach the memory of GPUs (GPUDirect RDMA), pair by pair.
+
+Two ways lead there: DMA-BUF, which the GPU's driver exports and the RDMA subsystem imports, and a module of the GPU's
+vendor that registers with an RDMA subsystem which knows of such (``ib_register_peer_memory_client``).
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+
+from containerhost import vendors
+from containerhost.devices.findings import Finding, note
+from containerhost.devices.model import Device, Kind
+from containerhost.inventory import pci_topology
+from containerhost.inventory.pci_topology import Way
+from containerhost.operator.doctor.seen import Seen
+from containerhost.vendors.base import PeerAccess
+
+NAME = "gpudirect"
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """A GPU and a network card.
+
+    :ivar way: what lies between them
+    :ivar method: ``dma-buf``, ``peer-memory``; None: the card cannot reach the GPU's memory
+    """
+
+    gpu: str
+    function: str
+    way: Way
+    method: str | None
+
+
+def pairs(seen: Seen) -> tuple[Pair, ...]:
+    """Return every pair of a whole GPU and an RDMA card."""
+    gpus = {device.id: device for device in seen.inventory.devices if device.kind is Kind.GPU}
+    functions = {device.id for device in pci_topology.cards(seen.inventory) if device.rdma}
+    access = {name: method(peer_access(seen, device)) for name, device in gpus.items()}
+    return tuple(Pair(each.gpu, each.function, each.way, access[each.gpu])
+                 for each in pci_topology.connections(seen.inventory, seen.host) if each.function in functions)
+
+
+def check(seen: Seen) -> Iterator[Finding]:
+    gpus = {device.id: device for device in seen.inventory.devices}
+    unreachable: dict[str, list[str]] = {}
+    for gpu, mine in itertools.groupby(pairs(seen), lambda pair: pair.gpu):
+        access, ways = peer_access(seen, gpus[gpu]), [pair.way for pair in mine]
+        if access is not None and method(access) is None:
+            unreachable.setdefault(access.remedy, []).append(gpu)
+        elif access is not None and all(way is Way.SYS for way in ways):
+            yield note(NAME, gpu, "every RDMA card is on another NUMA node, so GPUDirect RDMA with it is slow",
+                       "move the GPU or a card to a slot of the other's processor")
+    for remedy, names in unreachable.items():
+        yield note(NAME, ", ".join(names), "no network card can reach this memory by GPUDirect RDMA: neither DMA-BUF "
+                   "nor a module for peer memory is there", remedy)
+
+
+def method(access: PeerAccess | None) -> str | None:
+    if access is None:
+        return None
+    return "dma-buf" if access.dma_buf else "peer-memory" if access.peer_memory else None
+
+
+def peer_access(seen: Seen, device: Device) -> PeerAccess | None:
+    """Return how others reach the GPU's memory; None where its vendor does not know."""
+    return vendors.of(device)(seen.host).peer_access()

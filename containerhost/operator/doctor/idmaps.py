@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check that root has user and group ids for containers (subuid(5)): LXD gives each isolated one 65536 of its own."""
+
+from collections.abc import Iterator
+
+from containerhost.devices.findings import Finding, note, wrong
+from containerhost.linux.process.daemons import running
+from containerhost.linux.sysfs import Host
+from containerhost.operator.doctor.seen import Seen
+
+NAME = "idmaps"
+FILES = ("/etc/subuid", "/etc/subgid")
+EACH = 65536
+FEW = 16  # containers
+_OWNERS = ("root", "0")
+_USERS = ("lxd", "incusd")
+
+
+def check(seen: Seen) -> Iterator[Finding]:
+    """Yield findings where LXD or Incus runs. Without the files they have ranges of their own."""
+    if not any(name in _USERS for _, name in running(seen.host)):
+        return
+    for file in FILES:
+        if not seen.host.exists(file):
+            continue
+        room = count(seen.host, file) // EACH
+        remedy = f"give root more: echo root:1000000:1000000000 >> {file}, and restart the daemon"
+        if room == 0:
+            yield wrong(NAME, file, f"root has less than {EACH} ids, so no unprivileged container starts", remedy)
+        elif room < FEW:
+            yield note(NAME, file, f"root has ids for {room} containers with ids of their own", remedy)
+
+
+def count(host: Host, file: str) -> int:
+    """Return the ids of root's largest range: LXD uses one range for each container."""
+    rows = (line.split(":") for line in host.lines(file))
+    sizes = [int(row[2]) for row in rows
+             if len(row) == 3 and row[0] in _OWNERS and row[2].isascii() and row[2].isdigit()]
+    return max(sizes, default=0)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Translate the map of a host to JSON and back. Pure.
+
+The classes of :mod:`containerhost.operator.drawing.hostmap` are the format: an object has their fields by name. What is
+read was written by another host, so a map is rebuilt from values that were checked one by one; fields of other releases
+are ignored.
+"""
+
+import dataclasses
+import enum
+import functools
+import types
+from typing import Any, get_args, get_origin, get_type_hints
+
+from containerhost.linux import records
+from containerhost.operator.drawing.hostmap import HostMap
+from containerhost.operator.reports.report import printable
+
+VERSION = 1  # raised when an older release would misread what is written
+LONGEST = 1000  # letters of one text
+LARGEST = 1 << 62
+
+
+def dump(found: HostMap) -> dict[str, Any]:
+    """Return what :func:`json.dumps` takes."""
+    return {records.VERSION: VERSION, **dataclasses.asdict(found)}
+
+
+def load(raw: Any) -> HostMap:
+    """Return the map that :func:`json.loads` returned the JSON of.
+
+    :raises ValueError: it is none, or that of a newer release
+    """
+    version = records.version(raw)
+    if version > VERSION:
+        raise ValueError(f"its version is {version}, this release reads none above {VERSION}")
+    return HostMap(**_fields(HostMap, raw))
+
+
+def _fields(kind: Any, raw: Any) -> dict[str, Any]:
+    if not isinstance(raw, dict):
+        raise ValueError(f"a {kind.__name__} is no JSON object")
+    return {name: _value(hint, raw.get(name), f"{kind.__name__}.{name}") for name, hint in _hints(kind).items()}
+
+
+_hints = functools.cache(get_type_hints)
+
+
+def _value(hint: Any, raw: Any, where: str) -> Any:
+    """Return a value of the type that a field has.
+
+    :param where: names the field in errors
+    """
+    found, parts = get_origin(hint), get_args(hint)
+    if found is types.UnionType:  # X | None
+        return None if raw is None else _value(parts[0], raw, where)
+    if found is tuple and isinstance(raw, list):
+        of_each = (parts[0],) * len(raw) if parts[1:] == (Ellipsis,) else parts
+        if len(of_each) == len(raw):
+            return tuple(_value(part, each, where) for part, each in zip(of_each, raw, strict=True))
+    if dataclasses.is_dataclass(hint):
+        return hint(**_fields(hint, raw))  # type: ignore[operator]  # a data class is a type here, which mypy cannot tell
+    if hint is str and isinstance(raw, str) and len(raw) <= LONGEST:
+        return printable(raw)
+    if hint is int and type(raw) is int and 0 <= raw <= LARGEST:
+        return raw
+    if isinstance(hint, enum.EnumType) and isinstance(raw, str):
+        return hint(raw)
+    raise ValueError(f"{where} is {_shortened(raw)}")
+
+
+def _shortened(raw: Any) -> str:
+    return printable(repr(raw)[:40])

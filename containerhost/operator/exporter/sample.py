@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read what one scrape reports: one scan of the host, one reading of the records, no engine."""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+
+from containerhost import vendors
+from containerhost.allocation.store import Allocation, AllocationStore
+from containerhost.allocation.timings import Timing, Timings
+from containerhost.devices import rdmacounters
+from containerhost.devices.rdmacounters import PortCounters
+from containerhost.errors import AllocationsUnreadable
+from containerhost.inventory.scan import Inventory, scan
+from containerhost.linux.sysfs import Host
+from containerhost.vendors.base import Use
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """:ivar records: allocations by device id; None if they cannot be read
+    :ivar uses: of GPUs and slices, by device id
+    """
+
+    inventory: Inventory
+    records: Mapping[str, Allocation] | None
+    uses: Mapping[str, Use]
+    ports: tuple[PortCounters, ...]
+    timings: tuple[Timing, ...]
+
+
+def read(host: Host, store: AllocationStore, usage: Callable[[], Mapping[str, Use]] = vendors.usage) -> Sample:
+    """Return a sample of now.
+
+    :param usage: asks the vendors' libraries, which know the host they run on alone
+    """
+    inventory = scan(host)
+    records: Mapping[str, Allocation] | None
+    try:
+        records = store.records()
+    except AllocationsUnreadable as error:
+        LOG.error("Allocations are not exported: %s", error)
+        records = None
+    return Sample(inventory, records, usage(),
+                  tuple(port for device in inventory.devices for port in rdmacounters.read(host, device)),
+                  Timings(store.directory).read())

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answer with the map of the host: its topology, who has which device, and what is wrong with them."""
+
+import json
+import logging
+import threading
+from collections.abc import Iterable
+from wsgiref.types import StartResponse, WSGIEnvironment
+
+from containerhost.allocation.store import AllocationStore
+from containerhost.errors import AllocationsUnreadable
+from containerhost.linux.sysfs import Host
+from containerhost.operator.drawing import document
+from containerhost.operator.drawing.look import look
+
+LOG = logging.getLogger(__name__)
+
+PATH = "/topology"
+
+
+class TopologyPage:
+    """A WSGI application. Reads the host at each request; of several at once, one after the other."""
+
+    def __init__(self, host: Host, store: AllocationStore) -> None:
+        self._host = host
+        self._store = store
+        self._lock = threading.Lock()
+
+    def __call__(self, _environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        try:
+            with self._lock:
+                found = look(self._host, self._store.records())
+        except AllocationsUnreadable as error:
+            LOG.error("The map of the host is not told: %s", error)
+            return _answer(start_response, "503 Service Unavailable", "text/plain; charset=utf-8", f"{error}\n")
+        return _answer(start_response, "200 OK", "application/json", json.dumps(document.dump(found)))
+
+
+def _answer(start_response: StartResponse, status: str, content_type: str, text: str) -> Iterable[bytes]:
+    content = text.encode()
+    start_response(status, [("Content-Type", content_type), ("Content-Length", str(len(content))),
+                            ("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff")])
+    return [content]

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Translate grants to arguments of Apptainer and Singularity (Apptainer User Guide, "GPU Support", "Bind Paths and
+Mounts"; apptainer-exec(1)). Pure.
+
+Their containers see the host's /dev, unless ``mount dev = minimal`` in their configuration, or ``--contain``, hides it:
+so nodes are bound one by one in any case.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from containerhost.devices.grants import Grant
+from containerhost.engines.affinity import Binding
+from containerhost.errors import SpecError
+from containerhost.operator.runtimes import process
+
+_WORDS = ("exec", "run", "shell", "test")
+_LIBRARIES = {"nvidia": "--nv", "amd": "--rocm"}
+# Begin the names of what a container gets as variables of its own: Apptainer's word, and Singularity's.
+_ENVIRONMENT = ("APPTAINERENV", "SINGULARITYENV")
+
+
+def translate(command: Sequence[str], grants: Sequence[Grant], group: str, binding: Binding
+              ) -> tuple[list[str], Mapping[str, str]]:
+    """Return the command with devices and their drivers' libraries behind its word, and its variables.
+
+    :raises SpecError: the command runs nothing
+    """
+    at = next((index for index, word in enumerate(command) if index and word in _WORDS), 0)
+    if not at:
+        raise SpecError(f"{' '.join(command[:3])}: only {', '.join(_WORDS)} can be given devices")
+    variables = process.environment(grants)
+    options = list(dict.fromkeys(_LIBRARIES[grant.device.plugin] for grant in grants
+                                 if grant.device.plugin in _LIBRARIES))
+    options += [f"--bind={path}" for path in process.nodes(grants)]
+    return [*command[:at + 1], *options, *command[at + 1:]], {
+        f"{prefix}_{name}": value for prefix in _ENVIRONMENT for name, value in variables.items()}

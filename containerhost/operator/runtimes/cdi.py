@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Describe this host's devices for the Container Device Interface (CNCF CDI specification, SPEC.md), by which Podman
+and other engines take ``--device NAME``.
+
+A specification names nodes by their paths alone: the engine reads their numbers when a container starts, so that a
+stale file makes the start of a container fail whose node is gone, and brings no number that is another device's now.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from containerhost.devices.grants import Grant, GrantOptions
+from containerhost.devices.model import PARTS, Device
+from containerhost.errors import DeviceError
+from containerhost.linux import files
+from containerhost.vendors import make_grant
+
+FILE = Path("/etc/cdi/containerhost.json")
+KIND = "containerhost/device"
+# The first one in which a device's name may begin with a digit, as PCI addresses do (SPEC.md, "Released versions").
+VERSION = "0.5.0"
+
+
+def name(device_id: str) -> str:
+    """Return a device's name in CDI, which has no slash: ``0000:3b:00.0_gi1_ci0``."""
+    return device_id.replace("/", "_")
+
+
+def specification(devices: Iterable[Device]) -> dict[str, Any] | None:
+    """Return the specification of all devices that containers can be given and that have nodes; None if there is none,
+    because a specification without devices is not valid. Of a GPU that is divided, these are its parts. Pure."""
+    known = tuple(devices)
+    divided = {device.parent for device in known if device.kind in PARTS}
+    grants = [grant for device in known if device.id not in divided and (grant := _grant(device)) and grant.nodes]
+    if not grants:
+        return None
+    return {"cdiVersion": VERSION, "kind": KIND, "devices": [
+        {"name": name(grant.device.id), "containerEdits": {"deviceNodes": [
+            {"path": path, "permissions": "rw"} for path in dict.fromkeys(node.path for node in grant.nodes)]}}
+        for grant in grants]}
+
+
+def _grant(device: Device) -> Grant | None:
+    """Return what a container gets of a device; None if it cannot have it."""
+    try:
+        return make_grant(device, GrantOptions()) if device.sound else None
+    except DeviceError:
+        return None
+
+
+def write(path: Path, found: dict[str, Any] | None) -> str:
+    """Bring the file up to date. A crash leaves the old content or the new.
+
+    :returns: what was done: ``written``, ``unchanged`` or ``removed``
+    :raises OSError: it cannot be written
+    """
+    if found is None:
+        there = path.exists()
+        path.unlink(missing_ok=True)
+        return "removed" if there else "unchanged"
+    content = f"{json.dumps(found, indent=1)}\n".encode()
+    try:
+        if path.read_bytes() == content:
+            return "unchanged"
+    except FileNotFoundError:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    files.atomic_write(path, content, 0o644)
+    return "written"

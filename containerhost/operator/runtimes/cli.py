@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands of ``containerhost`` that give devices to programs which no cloud started."""
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.store import DIRECTORY, AllocationStore
+from containerhost.devices.model import Device
+from containerhost.engines import corebinding, local
+from containerhost.engines.contract import Containers
+from containerhost.engines.docker.recordfiles import DIRECTORY as RECORDS
+from containerhost.errors import EngineUnavailable, SpecError
+from containerhost.inventory.scan import HostView, scan
+from containerhost.linux.sysfs import Host
+from containerhost.operator import clioptions
+from containerhost.operator.reports.report import table
+from containerhost.operator.runtimes import cdi as specifications
+from containerhost.operator.runtimes.run import Runner, Wanted
+from containerhost.privileged import Privileged
+from hpcplan.affinity import Affinity
+
+Answer = TypeVar("Answer")
+
+
+@click.command()
+@clioptions.as_json
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), is_flag=False,
+              flag_value=specifications.FILE, metavar="[FILE]",
+              help=f"Write the specification, if it changed; {specifications.FILE} if no FILE is given. Needs root.")
+@clioptions.root
+def cdi(as_json: bool, output: Path | None, root: Path) -> None:
+    """Show by which names container engines take this host's devices (Container Device Interface), or write the
+    specification that they read. A name allocates nothing: `run` does."""
+    found = specifications.specification(scan(Host(root)).devices)
+    if output:
+        try:
+            click.echo(f"{output}: {specifications.write(output, found)}", err=as_json)
+        except OSError as error:
+            raise click.ClickException(f"{output} cannot be written: {error.strerror}") from error
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+    elif not output:
+        rows = [(f"{specifications.KIND}={each['name']}",
+                 " ".join(node["path"].removeprefix("/dev/") for node in each["containerEdits"]["deviceNodes"]))
+                for each in (found or {}).get("devices", ())]
+        click.echo(table(("name", "nodes"), rows) if rows else "no device of this host has nodes for containers")
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("--gpu", "gpus", type=click.IntRange(0), default=0, metavar="NUMBER", help="Whole GPUs.")
+@click.option("--vf", "functions", type=click.IntRange(0), default=0, metavar="NUMBER", help="Network functions.")
+@click.option("--slice", "slices", multiple=True, metavar="PROFILE",
+              help="A slice of a GPU, such as 1g.10gb; repeatable.")
+@click.option("--device", "devices", multiple=True, metavar="DEVICE",
+              help="A device by its id in `containerhost list`; repeatable.")
+@click.option("--cores", type=click.IntRange(0), default=0, metavar="NUMBER", help="Cores that no other has.")
+@click.option("--affinity", type=click.Choice([each.value for each in Affinity]), default=Affinity.CPUMEM.value,
+              show_default=True, help="How these cores are chosen.")
+@clioptions.owners
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(gpus: int, functions: int, slices: tuple[str, ...], devices: tuple[str, ...], cores: int, affinity: str,
+        owners_directory: Path | None, command: tuple[str, ...]) -> None:
+    """Run COMMAND with free devices of this host that are near each other, which it has until it ends; the status is
+    COMMAND's. `podman run`, `apptainer exec` and `udocker run` get them as arguments, any other command as variables
+    (CONTAINERHOST_DEVICES). What COMMAND leaves running is ended. Needs root."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    store = AllocationStore(clioptions.directory(Path("/"), owners_directory))
+    allocator = DeviceAllocator(store, HostView, Privileged(), _configured)
+    wanted = Wanted(gpus, functions, slices, devices, cores, Affinity(affinity))
+    raise SystemExit(Runner(store, allocator, Host(), _cores).run(command, wanted))
+
+
+def _configured(devices: Iterable[Device]) -> Mapping[str, str]:
+    """Return the devices that containers of this host's engines name, with a container of each."""
+    known = tuple(devices)
+    return dict(pair for held in _asked(lambda engine: engine.held(known)) for pair in held.items())
+
+
+def _cores() -> frozenset[int]:
+    """Return the cores that containers of this host's engines have for themselves."""
+    return corebinding.held_by(state for states in _asked(lambda engine: engine.containers()) for state in states)
+
+
+def _asked(question: Callable[[Containers], Answer]) -> Iterator[Answer]:
+    """Yield the answers of all engines of this host; those that do not run have none."""
+    for name in local.names():
+        try:
+            yield question(local.load(name, local.Settings("", "", DIRECTORY, Path(RECORDS))).engine)
+        except (EngineUnavailable, SpecError) as error:
+            logging.getLogger(__name__).info("%s does not answer: %s", name, error)

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Translate grants for a plain process, which sees all of the host's /dev: variables say which devices are its own.
+Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from containerhost import vendors
+from containerhost.devices.grants import Grant
+from containerhost.engines.affinity import Binding
+
+DEVICES, INTERFACES, RDMA = "CONTAINERHOST_DEVICES", "CONTAINERHOST_NETDEVS", "CONTAINERHOST_RDMA"
+
+
+def translate(command: Sequence[str], grants: Sequence[Grant], group: str, binding: Binding
+              ) -> tuple[list[str], Mapping[str, str]]:
+    """Return the command as it is, and its variables."""
+    return list(command), environment(grants)
+
+
+def environment(grants: Iterable[Grant]) -> dict[str, str]:
+    """Return variables with the ids of the devices, the host's names of their interfaces and RDMA devices, and what
+    vendors' own programs read."""
+    devices = [grant.device for grant in grants]
+    found = {DEVICES: ",".join(device.id for device in devices)}
+    if interfaces := [name for device in devices for name in device.netdevs]:
+        found[INTERFACES] = ",".join(interfaces)
+    if rdma := [device.rdma.ibdev for device in devices if device.rdma]:
+        found[RDMA] = ",".join(rdma)
+    for vendor in {device.plugin: vendors.of(device) for device in devices}.values():
+        found.update(vendor.environment(devices))
+    return found
+
+
+def nodes(grants: Iterable[Grant]) -> tuple[str, ...]:
+    """Return the paths of all nodes, each once."""
+    return tuple(dict.fromkeys(node.path for grant in grants for node in grant.nodes))

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Suggest how many processors and how much memory go with devices, so that they and the rest of a host are used up
+together. Pure."""
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from containerhost.devices.model import PARTS, Device, Kind, Role
+from containerhost.inventory.scan import Inventory
+from containerhost.inventory.topology import NumaNode, Topology
+from containerhost.operator.suggest.offers import Offer, nodes, offered, offers
+
+HOST_SHARE = 8  # this part of the memory is left to the host
+RDMA_SORTS = ("infiniband-vf", "roce-vf")
+_MIB, _GIB = 1 << 20, 1 << 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """Describe the resources of one container.
+
+    :ivar devices: how many of each offer
+    :ivar memory: bytes, whole MiB
+    :ivar near: all that it gets can be of one NUMA node
+    """
+
+    devices: tuple[tuple[Offer, int], ...]
+    cpus: int
+    memory: int
+    near: bool
+
+    @property
+    def name(self) -> str:
+        return ".".join(f"{offer.name}.x{count}" for offer, count in self.devices)
+
+
+def sizes(inventory: Inventory, topology: Topology) -> tuple[Size, ...]:
+    """Return containers that make sense on this host: one with a device of each offer; for each GPU also with a
+    function for RDMA, and with all GPUs of a NUMA node."""
+    found = offers(inventory)
+    return tuple(size for offer in found for size in _of(offer, found, inventory, topology))
+
+
+def _of(offer: Offer, others: Sequence[Offer], inventory: Inventory, topology: Topology) -> Iterable[Size]:
+    cpus, memory = share(offer, inventory, topology)
+    near = None not in nodes(offer.devices)
+    yield Size(((offer, 1),), cpus, memory, near)
+    if offer.sort != Kind.GPU:
+        return
+    count = _per_node(offer)
+    rdma = next((other for wanted in RDMA_SORTS for other in others
+                 if other.sort == wanted and _beside(offer, other, 1)), None)
+    if rdma:
+        yield Size(((offer, 1), (rdma, 1)), cpus, memory, near)
+    if count > 1 and near:
+        functions = ((rdma, count),) if rdma and _beside(offer, rdma, count) else ()
+        yield Size(((offer, count), *functions), cpus * count, memory * count, near)
+
+
+def share(offer: Offer, inventory: Inventory, topology: Topology) -> tuple[int, int]:
+    """Return the processors and bytes of memory that go with one device: what its NUMA node has, less the host's share
+    of memory, by the number of its kind there. The least of all nodes, so that it fits each."""
+    kind = offer.first.kind
+    alike = [device for device in offered(inventory) if device.kind in _rivals(kind)]
+    shares = [_of_node(topology, node, alike) for node in nodes(offer.devices)]
+    return min(cpus for cpus, _ in shares), min(memory for _, memory in shares)
+
+
+def _rivals(kind: Kind) -> frozenset[Kind]:
+    """Return the kinds of devices among which a node's processors are divided: GPUs are, with their parts."""
+    return frozenset({Kind.NET}) if kind is Kind.NET else frozenset({Kind.GPU, *PARTS})
+
+
+def _of_node(topology: Topology, node: int | None, alike: Iterable[Device]) -> tuple[int, int]:
+    """Return the share of one device on a node; without a node, on the whole host."""
+    wanted: Sequence[NumaNode] = [each for each in topology.nodes if each.id == node] or topology.nodes
+    count = max(1, sum(device.numa_node == node for device in alike))
+    cpus = sum(len(each.cpus) for each in wanted) // count
+    memory = sum(map(_small_pages, wanted)) * (HOST_SHARE - 1) // HOST_SHARE // count
+    unit = _GIB if memory >= _GIB else _MIB
+    return max(1, cpus), max(_MIB, memory // unit * unit)
+
+
+def _small_pages(node: NumaNode) -> int:
+    """Return the bytes of a node's memory that are no huge pages: only those get these who ask for them."""
+    return max(0, node.memory - sum(size * total for size, (total, _) in node.hugepages.items()))
+
+
+def _per_node(offer: Offer) -> int:
+    """Return how many devices every node with one has."""
+    return min(collections.Counter(device.numa_node for device in offer.devices).values())
+
+
+def _beside(offer: Offer, other: Offer, count: int) -> bool:
+    """Return whether each node with a device of the offer has so many of the other."""
+    there = collections.Counter(device.numa_node for device in other.devices if device.role is Role.VF)
+    return None not in nodes(offer.devices) and all(there[node] >= count for node in nodes(offer.devices))

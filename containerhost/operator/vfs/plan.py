@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decide what must be done so that each card has the virtual functions it is to have. Pure.
+
+The kernel changes the number of a card's functions only by way of none (Documentation/PCI/pci-iov-howto.rst), so every
+change of a number that is not 0 takes all functions of the card away, and is refused while one of them is in use.
+"""
+
+import dataclasses
+from collections.abc import Collection, Mapping
+
+from containerhost.devices.health.basics import reserves
+from containerhost.devices.model import Device, Kind, Role
+from containerhost.errors import DeviceHeld, SpecError
+from containerhost.inventory.scan import Inventory
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """:ivar address: of the card
+    :ivar before, after: how many virtual functions it has, and is to have
+    """
+
+    address: str
+    before: int
+    after: int
+
+    def __str__(self) -> str:
+        if self.before == self.after:
+            return f"{self.address}: {self.after} virtual functions, as wanted: nothing to do"
+        return f"{self.address}: {self.after} virtual functions instead of {self.before}"
+
+
+def plan(inventory: Inventory, counts: Mapping[str, int], held: Collection[str]) -> tuple[Change, ...]:
+    """Return what is to be done for each card of the file, in its order.
+
+    :param counts: how many functions each card is to have, by address
+    :param held: ids of the devices that containers have
+    :raises DeviceNotFound: this host has no such card
+    :raises SpecError: the device can have no virtual functions, or not so many
+    :raises DeviceHeld: functions that would go are in use
+    """
+    return tuple(_change(inventory, address, count, held) for address, count in counts.items())
+
+
+def functions_of(inventory: Inventory, address: str) -> tuple[Device, ...]:
+    return tuple(device for device in inventory.devices if device.parent == address and device.role is Role.VF)
+
+
+def in_use(function: Device, held: Collection[str]) -> str | None:
+    """Return who uses a virtual function, in words; None if nobody does."""
+    if function.id in held:
+        return "a container has it"
+    if function.netdev_away or (function.rdma and function.rdma.away):
+        return "its interface is in another network namespace"
+    if function.host_use:
+        return f"the host uses it: {'; '.join(function.host_use)}"
+    if function.driver and reserves(function.driver):
+        return f"{function.driver} keeps it for a virtual machine"
+    return None
+
+
+def _change(inventory: Inventory, address: str, count: int, held: Collection[str]) -> Change:
+    card = inventory.get(address)
+    if card.kind is not Kind.NET or card.role is not Role.PF:
+        raise SpecError(f"device {address} can have no virtual functions: it is no physical function of a network card "
+                        "with SR-IOV; turn it on in the card's firmware if the card has it")
+    if count > card.total_vfs:
+        raise SpecError(f"card {address} can have {card.total_vfs} virtual functions, not {count}; its firmware sets "
+                        "the most")
+    there = functions_of(inventory, address)
+    if there and count != len(there):
+        used = [f"{function.id} ({use})" for function in there if (use := in_use(function, held))]
+        if used:
+            raise DeviceHeld(f"card {address} has {len(there)} virtual functions and is to have {count}, for which the "
+                             f"kernel takes all away first, but some are in use: {', '.join(used)}. Free them, or "
+                             f"leave {len(there)} in the file")
+    return Change(address, len(there), count)

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Provision virtual functions: everything is checked first, then done under a lock, and undone on an error.
+
+While it is at work the operator holds the cards that change, by the host's own records, so that no driver hands out one
+of their functions.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from containerhost.allocation.store import AllocationStore, Consumer
+from containerhost.errors import DeviceHeld, HostActionFailed
+from containerhost.inventory.scan import Inventory
+from containerhost.linux.lock import FileLock
+from containerhost.operator.vfs.plan import Change, functions_of, plan
+from containerhost.privileged import PCI, write
+from containerhost.rollback import Rollback
+
+OPERATOR = Consumer("containerhost", "host", "vfs-apply", "vfs-apply")
+LOCK_TIMEOUT = 1.0  # seconds
+
+
+class Provisioner:
+    """:param directory: of the allocation records
+    :param inventory: scans the host; called at each question
+    """
+
+    def __init__(self, directory: Path, inventory: Callable[[], Inventory]) -> None:
+        self._store = AllocationStore(directory)
+        self._lock = FileLock(directory / ".vfs", LOCK_TIMEOUT)
+        self._inventory = inventory
+
+    def plans(self, counts: Mapping[str, int]) -> tuple[Change, ...]:
+        """Return what would be done. Changes nothing.
+
+        :raises DeviceNotFound, DeviceHeld, SpecError: as :func:`containerhost.operator.vfs.plan.plan`
+        """
+        held = {name for name, record in self._store.records().items() if record.consumer != OPERATOR}
+        return plan(self._inventory(), counts, held)
+
+    def apply(self, counts: Mapping[str, int]) -> tuple[Change, ...]:
+        """Give each card its number of functions. Idempotent.
+
+        :returns: what was done
+        :raises DeviceNotFound, DeviceHeld, SpecError: nothing was changed
+        :raises HostActionFailed: a step failed, and those before it were taken back
+        """
+        with self._alone():
+            plans = self.plans(counts)
+            changes = [change for change in plans if change.before != change.after]
+            try:
+                inventory = self._inventory()
+                self._store.claim([inventory.get(change.address) for change in changes], OPERATOR, inventory.related)
+                with Rollback("providing virtual functions") as undo:
+                    for change in changes:
+                        undo.on_error(f"virtual functions of {change.address}", self._set, change.address,
+                                      change.before)
+                        self._set(change.address, change.after)
+                    self._require_as_wanted(changes)
+            finally:
+                for device_id in self._store.held_by(OPERATOR):
+                    self._store.release(device_id, OPERATOR)
+            return plans
+
+    def _alone(self) -> AbstractContextManager[int]:
+        return self._lock.held(lambda told: DeviceHeld(f"virtual functions of this host are being changed: {told}"))
+
+    def _set(self, address: str, count: int) -> None:
+        """Let a physical function have so many virtual functions; the kernel changes the number by way of 0 alone."""
+        for number in dict.fromkeys((0, count)):
+            write(f"{PCI}/devices/{address}/sriov_numvfs", str(number))
+
+    def _require_as_wanted(self, changes: list[Change]) -> None:
+        inventory = self._inventory()
+        for change in changes:
+            there = len(functions_of(inventory, change.address))
+            if there != change.after:
+                raise HostActionFailed(f"card {change.address} has {there} virtual functions, not {change.after}, "
+                                       "though the kernel took the number; its log says why")

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parse the operator's file into the number of virtual functions that each card is to have. Pure.
+
+::
+
+    0000:5e:00.0: 8
+    0000:d8:00.1: 0    # none
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from containerhost.errors import SpecError
+
+_NUMBER = re.compile(r"[0-9]{1,5}")
+
+
+def counts(content: Mapping[str, Any]) -> dict[str, int]:
+    """Return how many virtual functions each card is to have, by its address.
+
+    :param content: of the file (:mod:`containerhost.inventory.devicefile`)
+    :raises SpecError: something else than numbers
+    """
+    return {address: _count(address, value) for address, value in content.items()}
+
+
+def _count(address: str, value: Any) -> int:
+    if not isinstance(value, str) or not _NUMBER.fullmatch(value):
+        raise SpecError(f"card {address}: {value!r} is no number of virtual functions, such as 8; 0 is none")
+    return int(value)

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices are translated for each runtime; what cannot have them is refused before anything changes."""
+
+import dataclasses
+from pathlib import Path
+from unittest import mock
+
+import fixtures
+import testtools
+
+from containerhost.allocation.store import AllocationStore
+from containerhost.devices.grants import GrantOptions
+from containerhost.engines.affinity import Binding
+from containerhost.errors import DeviceNotFound, NoPlacement, SpecError, UnsupportedOnHost
+from containerhost.inventory import topology
+from containerhost.inventory.scan import HostView, Inventory, scan
+from containerhost.operator.runtimes import run
+from containerhost.operator.runtimes.run import Wanted
+from containerhost.vendors import make_grant
+from hpcplan.affinity import Affinity
+from tests.unit.containerhost.hosts import shared
+
+GPU, OTHER, FUNCTION = "0000:3b:00.0", "0000:af:00.0", "0000:5e:00.1"
+GROUP = "/containerhost-run/1"
+
+
+class TranslationTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        inventory = scan(shared("small"))
+        self.gpu, self.function = (make_grant(inventory.get(name), GrantOptions()) for name in (GPU, FUNCTION))
+
+    def words(self, *command: str) -> tuple[list[str], dict[str, str]]:
+        words, environment = run.translated(command, [self.gpu, self.function], GROUP)
+        return words, dict(environment)
+
+    def test_process_has_variables(self) -> None:
+        words, environment = self.words("mpirun", "-n", "2", "./run")
+        self.assertEqual(["mpirun", "-n", "2", "./run"], words)
+        self.assertEqual((f"{GPU},{FUNCTION}", "ibs1v0", "mlx5_1"), tuple(environment[name] for name in (
+            "CONTAINERHOST_DEVICES", "CONTAINERHOST_NETDEVS", "CONTAINERHOST_RDMA")))
+        self.assertEqual(self.gpu.device.uuid, environment["CUDA_VISIBLE_DEVICES"])
+
+    def test_podman_has_arguments(self) -> None:
+        words, environment = self.words("/usr/bin/podman", "--log-level=info", "run", "--rm", "image", "run")
+        self.assertEqual({}, environment)
+        self.assertEqual(["/usr/bin/podman", "--cgroup-manager=cgroupfs", "--log-level=info", "run",
+                          f"--cgroup-parent={GROUP}"], words[:5])
+        self.assertEqual(["--network=host", "--rm", "image", "run"], words[-4:])
+        self.assertLessEqual({"--device=/dev/nvidia0", "--device=/dev/infiniband/uverbs1",
+                              f"--env=CONTAINERHOST_DEVICES={GPU},{FUNCTION}"}, set(words))
+        self.assertNotIn("--device=/dev/nvidia1", words)
+        self.assertNotIn("--network=host", self.words("podman", "run", "--network", "none", "image")[0])
+
+    def test_podman_binds_cores_and_memory(self) -> None:
+        words, _ = run.translated(("podman", "run", "image"), [self.gpu], GROUP,
+                                  Binding(frozenset({1, 0}), frozenset({0})))
+        self.assertLessEqual({"--cpuset-cpus=0,1", "--cpuset-mems=0"}, set(words))
+
+    def test_podman_that_does_not_wait_is_refused(self) -> None:
+        for command in (("podman", "run", "-d", "image"), ("podman", "run", "--detach", "image"), ("podman", "ps")):
+            self.assertRaises(SpecError, self.words, *command)
+        self.assertEqual(["image", "-d"], self.words("podman", "run", "image", "-d")[0][-2:])
+
+    def test_apptainer_has_libraries_nodes_and_variables(self) -> None:
+        words, environment = self.words("apptainer", "exec", "image.sif", "python")
+        self.assertEqual(["apptainer", "exec", "--nv", "--bind=/dev/nvidia0"], words[:4])
+        self.assertEqual(["image.sif", "python"], words[-2:])
+        self.assertEqual(f"{GPU},{FUNCTION}", environment["APPTAINERENV_CONTAINERHOST_DEVICES"])
+        self.assertRaises(SpecError, self.words, "apptainer", "pull", "docker://alpine")
+
+    def test_udocker_has_volumes_and_variables(self) -> None:
+        words, _ = self.words("udocker", "run", "image")
+        self.assertIn("--volume=/dev/infiniband/uverbs1:/dev/infiniband/uverbs1", words)
+        self.assertIn("--env=CONTAINERHOST_RDMA=mlx5_1", words)
+        self.assertEqual("image", words[-1])
+        self.assertRaises(SpecError, self.words, "udocker", "pull", "image")
+
+    def test_what_cannot_be_translated_changes_nothing(self) -> None:
+        allocator = mock.Mock()
+        allocator.reconciler.reconcile_runs.return_value = ()
+        store = mock.Mock(**{"records.return_value": {}})
+        runner = run.Runner(store, allocator, shared("small"))
+        self.assertRaises(SpecError, runner.run, ("podman", "ps"), Wanted(1))
+        allocator.acquire.assert_not_called()
+
+
+class BindingTest(testtools.TestCase):
+    """:ivar bound: what this process was bound to"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host, self.bound = shared("small"), dict[str, object]()
+        every = topology.read(self.host).cpus
+        self.useFixture(fixtures.MonkeyPatch("os.sched_getaffinity", lambda pid: set(every)))
+        self.useFixture(fixtures.MonkeyPatch("os.sched_setaffinity",
+                                             lambda pid, cores: self.bound.update(cores=cores)))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.linux.process.memorypolicy.bind",
+                                             lambda nodes: self.bound.update(nodes=nodes)))
+        self.store = AllocationStore(Path(self.useFixture(fixtures.TempDir()).path))
+        self.grants = [make_grant(scan(self.host).get(OTHER), GrantOptions())]
+
+    def bind(self, wanted: Wanted, taken: frozenset[int] = frozenset()) -> Binding:
+        runner = run.Runner(self.store, mock.Mock(), self.host, lambda: taken)
+        return runner._bound(wanted, self.grants)
+
+    def test_cores_and_memory_are_near_the_devices(self) -> None:
+        binding = self.bind(Wanted(1, cores=4))
+        self.assertEqual({"cores": binding.cores, "nodes": {1}}, self.bound)
+        self.assertEqual(4, len(binding.cores))
+        self.assertLessEqual(binding.cores, topology.read(self.host).nodes[1].cpus)
+        other = self.bind(Wanted(1, cores=4), binding.cores)
+        self.assertEqual(set(), binding.cores & other.cores)
+
+    def test_cores_without_memory(self) -> None:
+        self.bind(Wanted(1, cores=2, affinity=Affinity.CPU))
+        self.assertEqual(frozenset(), self.bound["nodes"])
+
+    def test_too_many_cores_are_refused(self) -> None:
+        self.assertRaises(UnsupportedOnHost, self.bind, Wanted(1, cores=1000))
+        self.assertEqual({}, self.bound)
+
+
+class ChoiceTest(testtools.TestCase):
+    def chosen(self, wanted: Wanted, *held: str, name: str = "small") -> tuple[str, ...]:
+        host = shared(name)
+        return run.chosen(HostView(host).inventory, host, held, wanted)
+
+    def test_near_devices_are_chosen(self) -> None:
+        self.assertEqual((GPU, FUNCTION), self.chosen(Wanted(1, 1)))
+        self.assertEqual((OTHER, "0000:d8:00.1"), self.chosen(Wanted(1, 1), GPU))
+
+    def test_devices_by_their_ids(self) -> None:
+        self.assertEqual((OTHER, GPU), self.chosen(Wanted(1, devices=(OTHER,))))
+        self.assertRaises(DeviceNotFound, self.chosen, Wanted(devices=("0000:99:00.0",)))
+
+    def test_none_is_left(self) -> None:
+        self.assertIn("0 GPUs", str(self.assertRaises(NoPlacement, self.chosen, Wanted(1), GPU, OTHER)))
+        self.assertIn("1g.5gb", str(self.assertRaises(NoPlacement, self.chosen, Wanted(slices=("1g.5gb",)))))
+
+    def test_nothing_asked_for_is_refused(self) -> None:
+        self.assertRaises(SpecError, self.chosen, Wanted())
+
+    def test_slices_by_their_profile(self) -> None:
+        host = shared("mixed")
+        profiles = {1: "1g.5gb", 2: "2g.10gb"}
+        inventory = Inventory(tuple(
+            dataclasses.replace(device, slice=dataclasses.replace(device.slice, profile=profiles.get(device.slice.gi)))
+            if device.slice else device for device in scan(host).devices))
+        wanted = Wanted(slices=("2g.10gb",))
+        self.assertEqual(("0000:3c:00.0/gi2/ci0",), run.chosen(inventory, host, (), wanted))
+        self.assertRaises(NoPlacement, run.chosen, inventory, host, ("0000:3c:00.0/gi2/ci0",), wanted)
