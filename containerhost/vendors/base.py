@@ -79,6 +79,7 @@ class Vendor(abc.ABC):
     :cvar driver_log: reads what the hardware's driver says in the kernel's log, if that tells of its health
     :cvar lxd_gpu_nodes: those of ``nodes`` that LXD's ``gpu`` device brings by itself
     :cvar cdi_vendor: the vendor in the names that CDI has for its devices, such as ``vendor.com``
+    :cvar apptainer_libraries: Apptainer's option that brings the driver's libraries
     :cvar coherent_gpus: PCI ids, ``10de:2342``, of GPUs whose memory the kernel may have as NUMA nodes of the host
     :cvar by_gpu_request: whether a request for GPUs to Docker (``--gpus``) can bring its devices
     """
@@ -90,6 +91,7 @@ class Vendor(abc.ABC):
     driver_log: ClassVar[type[DriverLog] | None] = None
     lxd_gpu_nodes: ClassVar[tuple[str, ...]] = ()
     cdi_vendor: ClassVar[str | None] = None
+    apptainer_libraries: ClassVar[str | None] = None
     by_gpu_request: ClassVar[bool] = False
     coherent_gpus: ClassVar[frozenset[str]] = frozenset()
 

@@ -8,13 +8,13 @@ so nodes are bound one by one in any case.
 
 from collections.abc import Mapping, Sequence
 
+from containerhost import vendors
 from containerhost.devices.grants import Grant
 from containerhost.engines.affinity import Binding
 from containerhost.errors import SpecError
 from containerhost.operator.runtimes import process
 
 _WORDS = ("exec", "run", "shell", "test")
-_LIBRARIES = {"nvidia": "--nv", "amd": "--rocm"}
 # Begin the names of what a container gets as variables of its own: Apptainer's word, and Singularity's.
 _ENVIRONMENT = ("APPTAINERENV", "SINGULARITYENV")
 
@@ -29,8 +29,8 @@ def translate(command: Sequence[str], grants: Sequence[Grant], group: str, bindi
     if not at:
         raise SpecError(f"{' '.join(command[:3])}: only {', '.join(_WORDS)} can be given devices")
     variables = process.environment(grants)
-    options = list(dict.fromkeys(_LIBRARIES[grant.device.plugin] for grant in grants
-                                 if grant.device.plugin in _LIBRARIES))
+    libraries = [vendors.of(grant.device).apptainer_libraries for grant in grants]
+    options = list(dict.fromkeys(filter(None, libraries)))
     options += [f"--bind={path}" for path in process.nodes(grants)]
     return [*command[:at + 1], *options, *command[at + 1:]], {
         f"{prefix}_{name}": value for prefix in _ENVIRONMENT for name, value in variables.items()}

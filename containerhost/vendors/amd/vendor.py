@@ -20,6 +20,7 @@ class Amd(base.GpuVendor):
     name: ClassVar[str] = "amd"
     nodes: ClassVar[tuple[str, ...]] = (*base.GpuVendor.nodes, "kfd")
     cdi_vendor: ClassVar[str | None] = "amd.com"
+    apptainer_libraries: ClassVar[str | None] = "--rocm"
     vendor_id: ClassVar[str] = "1002"
     pci_vendors: ClassVar[Mapping[str, str]] = {"1002": "Advanced Micro Devices, Inc. [AMD/ATI]"}
     drivers: ClassVar[frozenset[str]] = frozenset({"amdgpu"})

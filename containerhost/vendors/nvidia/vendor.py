@@ -40,6 +40,7 @@ class Nvidia(base.GpuVendor):
     nodes: ClassVar[tuple[str, ...]] = (*base.GpuVendor.nodes, "nvidia*", "nvidia-caps/*")
     lxd_gpu_nodes: ClassVar[tuple[str, ...]] = (*base.GpuVendor.lxd_gpu_nodes, "nvidia*", "nvidia-caps/*")
     cdi_vendor: ClassVar[str | None] = cdi.VENDOR
+    apptainer_libraries: ClassVar[str | None] = "--nv"
     by_gpu_request: ClassVar[bool] = True
     vendor_id: ClassVar[str] = "10de"
     pci_vendors: ClassVar[Mapping[str, str]] = {"10de": "NVIDIA Corporation"}
