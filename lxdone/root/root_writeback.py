@@ -76,12 +76,15 @@ class RootWriteback:
         found after OpenNebula deleted the VM. It replaces the record of an earlier container.
 
         :param home: the VM's directory on the node
+        :raises DriverError: the disk cannot be read
         """
+        wanted, root = root_files.of(vm, file), translate.root(vm)
+        if wanted.image is None:
+            root_files.stamp(wanted)
         home.mkdir(parents=True, exist_ok=True)
         before = root_state.read(home)
         if before and before.unsaved:
             root_state.unmark(before)
-        wanted, root = root_files.of(vm, file), translate.root(vm)
         root_state.write(home, RootState(str(file), root.size or 0, root.save, wanted.image, wanted.user, stamp="",
                                          unsaved=False, store=root_state.store_of(file.parent)))
 

@@ -45,12 +45,14 @@ class FlavorDevices(AttachmentProvider):
     def require_possible(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
         """Refuse devices that the server cannot have here.
 
-        :raises DeviceNotFound: when a claimed device is not on this host any more
+        :raises DeviceNotFound, DeviceUnhealthy: when a claimed device is not on this host any more, or unhealthy
         :raises SpecError: on a bad flavor key, or an accelerator that no container can be given
         """
         requests = self._requests(instance, requested, view)
         if (least := self._least(instance)) is not None:
             self._allocator.require_gpus(requests, consumer(instance), least, view)
+        elif requests:
+            self._allocator.preview(requests, consumer(instance), view)
 
     def _least(self, instance: objects.Instance) -> int | None:
         """Return without how many of its GPUs the server can run; None if it needs all of them."""

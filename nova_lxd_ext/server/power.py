@@ -109,7 +109,12 @@ class Power:
         """Reboot the server. Soft: the guest shuts down by itself within the time that nova also allows it at a stop
         (the image's ``os_shutdown_timeout``, else ``[DEFAULT] shutdown_timeout``), else it is ended like at a hard
         reboot. Hard: it is ended at once, and GPUs that are sick are reset. Either way it starts again with devices
-        brought up to date."""
+        brought up to date.
+
+        :raises DeviceNotFound, DeviceUnhealthy: after a soft reboot it could not start; it runs on
+        """
+        if soft:
+            self._attachments.require_possible(instance, requested, self._attachments.view())
         allowed = compute_utils.get_value_from_system_metadata(instance, "image_os_shutdown_timeout", int,
                                                                self._conf.shutdown_timeout)
         self.off(instance, timeout=allowed if soft else 0, retry_interval=self._conf.compute.shutdown_retry_interval)

@@ -83,6 +83,12 @@ class RootWritebackTest(testtools.TestCase):
         shutil.rmtree(self.directory)
         self.assertTrue(self.writeback.is_over(self.home) and self.writeback.is_ended(self.home))
 
+    def test_boot_of_a_disk_that_is_not_there_records_nothing(self) -> None:
+        shutil.rmtree(self.directory)
+        error = self.assertRaises(DriverError, self.writeback.announce, self.home, self.vm, self.file)
+        self.assertIn("cannot be read", str(error))
+        self.assertFalse((self.home / root_state.FILE).exists())
+
     def test_boot_that_replaces_what_the_vm_wrote_removes_its_mark(self) -> None:
         self.writeback.begin(self.home, self.vm, self.file)
         self.assertTrue((self.directory / root_state.RUNNING).exists())

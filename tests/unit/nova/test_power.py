@@ -21,9 +21,9 @@ conf.register()
 class PowerTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
-        directory = Path(self.useFixture(fixtures.TempDir()).path)
+        self.directory = Path(self.useFixture(fixtures.TempDir()).path)
         self.clock = fakes.Clock(step=1.0)
-        self.world = fakes.world(directory, nova.conf.CONF, self.clock)
+        self.world = fakes.world(self.directory, nova.conf.CONF, self.clock)
         self.engine, self.power = self.world.engine, self.world.power
         self.on = lambda server: self.power.on(None, server, NOTHING)
         self.reboot = lambda server, soft: self.power.reboot(None, server, NOTHING, soft)
@@ -105,6 +105,12 @@ class PowerTest(testtools.TestCase):
         error = self.assertRaises(errors.DeviceHeld, self.on, self.server)
         self.assertIn("memory could not be cleared", str(error))
         self.assertEqual(Status.STOPPED, self.engine.statuses[self.server.name])
+
+    def test_soft_reboot_ends_no_server_that_could_not_start_again(self) -> None:
+        """A hard reboot does, as it resets a sick GPU."""
+        (self.directory / f"host/sys/bus/pci/devices/{GPU_0}").unlink()
+        self.assertRaises(errors.DeviceNotFound, self.did, self.reboot, True)
+        self.assertEqual(Status.RUNNING, self.engine.statuses[self.server.name])
 
     def test_device_that_its_container_kept_is_cleaned_when_that_is_off(self) -> None:
         """Also when the guest ended by itself, or one was killed."""
