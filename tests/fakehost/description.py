@@ -426,7 +426,7 @@ def load(name: str | pathlib.Path) -> HostDescription:
     if not path.exists() and path.name == str(name):
         path = HOSTS / f"{name}.yaml"
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)  # ten times faster than that in Python
     except OSError as error:
         known = ", ".join(sorted(file.stem for file in HOSTS.glob("*.yaml")))
         raise DescriptionError(f"{path}: {error.strerror}; give a file or one of: {known}") from error

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from containerhost.allocation.store import AllocationStore
 from containerhost.inventory.scan import scan
 from containerhost.operator.cli import main
+from tests import levels
 from tests.functional_one.test_actions import ActionsCase
 from tests.functional_onedock import samples
 
@@ -23,7 +24,7 @@ class SuggestedTest(ActionsCase):
     def test_vm_of_every_template_has_its_devices(self) -> None:
         self.assertEqual({"gpu-nvidia-a100-sxm4-40gb.x1", "gpu-nvidia-a100-sxm4-40gb.x1.infiniband-vf.x1",
                           "infiniband-vf.x1"}, set(self.told["vms"]))
-        for name, text in self.told["vms"].items():
+        for name, text in levels.some("suggested templates", sorted(self.told["vms"].items()), (1,)):
             template = samples.parse(text)
             wanted = Counter(pci["DEVICE"] for pci in template.all("PCI"))
             machine = self.deployed(samples.machine(template, [*self.gpus, *self.vfs]))

@@ -82,7 +82,8 @@ class ChangesTest(OnedockCase):
         self.shell(machine, "echo old > /file")
         self.ok("snapshot_create", machine, "0")
         failed = 0
-        for method in ("stop", "create", "rename", "update_devices", "start", "delete"):
+        methods = ("stop", "create", "rename", "update_devices", "start", "delete")
+        for method in levels.some("late call of a revert", methods, (1, 2, 4)):
             for number in levels.some(f"late {method}", range(1, CALLS), (0,)):
                 self.shell(machine, "echo new > /file")
                 with late(method, number):

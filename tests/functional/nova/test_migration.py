@@ -46,6 +46,7 @@ class MigrationServers(twohosts.TwoHosts):
         self.assertEqual((GPUS[host], set()), (self.held_on(host), self.held_on(other)))
 
 
+@levels.exhaustive("LoadedTest moves one, ResizeTest reverts one", tests=("test_with_another_size_and_reverted",))
 class MoveTest(MigrationServers):
     @levels.exhaustive("LoadedTest moves and confirms")
     def test_confirmed(self) -> None:

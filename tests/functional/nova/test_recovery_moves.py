@@ -22,6 +22,7 @@ SILENCE = 20  # s that the other host may take for an answer
 UNDER_WAY = ("confirming", "reverting", "pre-migrating", "migrating", "post-migrating")
 
 
+@levels.exhaustive("tests/model/nova kills and loses each request", tests=("test_migration_killed_on_the_old_host",))
 class MovesTest(twohosts.TwoHosts):
     def setUp(self) -> None:
         super().setUp()
