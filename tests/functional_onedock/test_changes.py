@@ -82,8 +82,9 @@ class ChangesTest(OnedockCase):
         self.shell(machine, "echo old > /file")
         self.ok("snapshot_create", machine, "0")
         failed = 0
-        methods = ("stop", "create", "rename", "update_devices", "start", "delete")
-        for method in levels.some("late call of a revert", methods, (1, 2, 4)):
+        methods = levels.some("late call of a revert",
+                              ("stop", "create", "rename", "update_devices", "start", "delete"), (1, 2, 4))
+        for method in methods:
             for number in levels.some(f"late {method}", range(1, CALLS), (0,)):
                 self.shell(machine, "echo new > /file")
                 with late(method, number):
@@ -99,7 +100,7 @@ class ChangesTest(OnedockCase):
                 failed += 1
                 told = self.node.probe("vm/status").out
                 self.assertEqual(1, told.count("VM=["), told)
-        self.assertGreater(failed, 5)
+        self.assertGreaterEqual(failed, len(methods))
         self.ok("snapshot_revert", machine, "snap-0")
         self.assertEqual(["one-1"], [state.name for state in self.engine.containers()])
 
