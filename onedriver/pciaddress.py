@@ -9,8 +9,7 @@ with ``e`` for profiles with media engines (``1g.10gb+me``). Other profiles have
 HostSharePCI.cc): ``f``, the place of the suffix in SUFFIXES, compute slices of the compute instance (0 for all), those
 of the GPU instance, and GB in four digits: ``1g.24gb-me`` is ``f3010018``.
 
-A share of a GPU is ``0000:17:00:0:share0``, and its product number that of the GPU with a ``d`` in front, which
-no GPU's own begins with (``20b0`` becomes ``d0b0``).
+A share of a GPU is ``0000:17:00:0:share0``, and its product number ``d000`` and that of the GPU: ``d00020b0``.
 """
 
 import re
@@ -101,4 +100,4 @@ def share_product(gpu: str) -> str:
 
     :param gpu: the GPU's own, four hexadecimal digits
     """
-    return f"d{gpu[1:]}"
+    return f"d000{gpu}"

@@ -293,8 +293,8 @@ def hex4(section: Section, key: str) -> str | None:
 
 
 def product(section: Section, key: str) -> str | None:
-    """Parse a product number; slices of GPUs may have eight digits (:mod:`onedriver.pciaddress`)."""
-    value = section.matching(key, PRODUCT, "four hexadecimal digits, or eight for a slice of a GPU")
+    """Parse a product number; slices and shares of GPUs may have eight digits (:mod:`onedriver.pciaddress`)."""
+    value = section.matching(key, PRODUCT, "four hexadecimal digits, or eight for a slice or a share of a GPU")
     return value and value.lower()
 
 

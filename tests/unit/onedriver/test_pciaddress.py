@@ -37,4 +37,7 @@ class PciAddressTest(testtools.TestCase):
             self.assertEqual(number, slice_product(profile))
 
     def test_a_places_product_number_tells_its_gpu(self) -> None:
-        self.assertEqual(("d0b0", "d330"), (share_product("20b0"), share_product("2330")))
+        self.assertEqual(("d00020b0", "d0002330"), (share_product("20b0"), share_product("2330")))
+
+    def test_shares_of_gpus_whose_numbers_differ_in_one_digit_have_different_ones(self) -> None:
+        self.assertNotEqual(share_product("1bb1"), share_product("2bb1"))  # Quadro P4000, RTX PRO 6000
