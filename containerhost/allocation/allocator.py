@@ -167,8 +167,7 @@ class DeviceAllocator:
                                   "stop the container, then try again")
 
     def _users_of(self, nodes: Iterable[CharNode]) -> tuple[str, ...]:
-        own = [(node.major, node.minor) for node in nodes]
-        return self._privileged.users(own) if own else ()
+        return self._privileged.users([(node.major, node.minor) for node in nodes])
 
     def faults(self, consumer: Consumer) -> tuple[str, ...]:
         """Return what is wrong with the consumer's devices, one text each; see :func:`.faults.of`."""

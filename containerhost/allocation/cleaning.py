@@ -5,6 +5,7 @@ A device is free when no handle on it can be left: the containers that may have 
 revoked all handles (:mod:`containerhost.allocation.scrub`). Else it is blocked until these containers end.
 """
 
+import functools
 from collections.abc import Callable, Collection, Mapping
 
 from containerhost.allocation.functions import Functions
@@ -103,18 +104,21 @@ class Cleaner:
         :raises ScrubFailed, DeviceNotFound, DeviceUnhealthy: it is not clean
         """
         device, running = view.inventory.get(record.device_id), self.running(record)
+        users = functools.cache(functools.partial(self._users, device))  # seconds on a host with many processes
         try:
             done = self.scrub(device, record.restore, view, 0.0 if running else RESET_TIMEOUT)
-            if device.kind in REVOKED and done[-1] == NO_RESET and (running or self._users(device)):
+            if device.kind in REVOKED and done[-1] == NO_RESET and (running or users()):
                 raise ScrubFailed(f"its driver cannot revoke device {device.id}: {NO_RESET}")
         except ScrubFailed as error:
-            raise ScrubFailed(self._reason(record, device, running, error)) from error
+            raise ScrubFailed(self._reason(record, device, running, users, error)) from error
         require_well(record.device_id, view)
         return done
 
-    def _reason(self, record: Allocation, device: Device, running: Collection[int], error: ScrubFailed) -> str:
+    @staticmethod
+    def _reason(record: Allocation, device: Device, running: Collection[int], found: Callable[[], tuple[str, ...]],
+                error: ScrubFailed) -> str:
         """Return why a device stays blocked, and until when."""
-        users = self._users(device) if device.kind in REVOKED else ()
+        users = found() if device.kind in REVOKED else ()
         if not running or device.kind not in REVOKED:
             return f"device {device.id} is still in use by {', '.join(users)}. {error}" if users else str(error)
         own = record.container is not None and record.container.pid in running
@@ -124,8 +128,7 @@ class Cleaner:
                 f"freed. {error}")
 
     def _users(self, device: Device) -> tuple[str, ...]:
-        own = tuple((node.major, node.minor) for node in own_nodes(device))
-        return self._privileged.users(own) if own else ()
+        return self._privileged.users([(node.major, node.minor) for node in own_nodes(device)])
 
     def running(self, record: Allocation) -> frozenset[int]:
         """Return the first processes of the containers that may have the device, of those that run on.

@@ -61,7 +61,7 @@ def char_users(nodes: Collection[tuple[int, int]], timeout: float = SCAN_TIMEOUT
     :param timeout: seconds for all; a process with many open files gets a tenth of it
     """
     found, end = list[str](), time.monotonic() + timeout
-    for pid in pids():
+    for pid in pids() if nodes else ():
         if (now := time.monotonic()) > end:
             break
         read = functools.partial(openfiles.nodes, pid, stat.S_IFCHR, now + timeout / 10, opened=True)

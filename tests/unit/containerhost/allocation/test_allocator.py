@@ -438,8 +438,10 @@ class TestSickDevices(testtools.TestCase):
         self.root.able = False
         self.allocator.acquire([Request(self.gpu)], consumer("c1"))
         self.root.using = ("process 7 (python3)",)
-        (complaint,) = self.allocator.release(consumer("c1"))
+        with mock.patch.object(self.root, "users", wraps=self.root.users) as search:
+            (complaint,) = self.allocator.release(consumer("c1"))
         self.assertIn("still in use by process 7 (python3)", complaint)
+        search.assert_called_once()
         self.root.using = ()
         self.assertEqual(((), {}), (self.allocator.release(consumer("c1")), self.store.records()))
 
