@@ -3,8 +3,8 @@
 
 
 class PlanError(Exception):
-    """A plan is asked for something that cannot be."""
+    """Report a request that no plan can meet."""
 
 
 class NoPlacement(PlanError):
-    """The hosts have no room for all members of a job, so none is placed. The message shows the arithmetic."""
+    """Report that the hosts lack room for all members of a job: none is placed. The message shows the arithmetic."""

@@ -32,7 +32,8 @@ class Consumer:
     uuid: str
 
     def __str__(self) -> str:
-        return f"{self.engine} container {self.container} ({self.driver} {self.uuid})"
+        kind = self.engine if self.engine == "process" else f"{self.engine} container"
+        return f"{kind} {self.container} ({self.driver} {self.uuid})"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -193,7 +193,7 @@ class Cache:
                 reason=f"it arrived damaged: its MD5 checksum is {found}, Glance promised {expected}")
 
     def _rebuild(self, image_meta: ImageMeta, file: BinaryIO, rebuilt: BinaryIO, limit: int | None) -> dict[str, str]:
-        """Write the image's root file system anew, and return what the store shall remember of it."""
+        """Write the image's root file system anew, and return its properties in the store."""
         try:
             found = rebuild(file, rebuilt, limit, REBUILD_TIMEOUT)
         except TooLarge as error:

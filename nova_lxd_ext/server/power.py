@@ -118,7 +118,7 @@ class Power:
         allowed = compute_utils.get_value_from_system_metadata(instance, "image_os_shutdown_timeout", int,
                                                                self._conf.shutdown_timeout)
         self.off(instance, timeout=allowed if soft else 0, retry_interval=self._conf.compute.shutdown_retry_interval)
-        view = self._attachments.view()
+        view = self._attachments.view()  # once more: a guest may take minutes to shut down
         if not soft:
             self._attachments.reset_devices(instance, view)
         self.on(context, instance, requested, view)

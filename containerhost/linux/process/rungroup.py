@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control group of a command that has devices for its life (``containerhost run``), and of all that it starts.
+"""Keep a command that has devices for its life (``containerhost run``), and all it starts, in a control group.
 
 Each run has a group of its own at the top of each hierarchy it needs, ``/containerhost-run/NAME``; container tools make
 theirs below. So a device is in use as long as the process that supervises the run lives, or any process of the group.
@@ -81,7 +81,7 @@ class RunGroup:
 
     @property
     def path(self) -> str:
-        """Return where container tools make their groups, as they are told: below the mount point."""
+        """Return the parent of the container tools' groups, relative to the mount point."""
         return f"{TOP}/{self._name}"
 
     def enter(self) -> None:

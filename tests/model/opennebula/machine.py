@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What oned does with the VMs of one node, in its order, and what always holds: the same with both drivers.
+"""Drive the VMs of one node as oned does, in its order, and check the invariants: the same with both drivers.
 
 oned calls one action at a time for a VM, gives it the state that the VM has meanwhile (LCM_STATE), and goes on by
 whether it succeeded; see :data:`ACTIONS`. The transfer driver follows an end. A killed action has failed for oned, or

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What oned does by what a user asks, and by how the driver's action ends.
+"""List oned's transitions by the user's request and by the result of the driver's action.
 
 LCM states are of OpenNebula's VirtualMachine.h; what follows is of its LifeCycleStates.cc.
 """
