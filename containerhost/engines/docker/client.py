@@ -4,6 +4,7 @@
 import contextlib
 import dataclasses
 import json
+import re
 import threading
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,6 +14,8 @@ from containerhost import errors
 from containerhost.engines.docker import sdk
 from containerhost.engines.docker.attached import Attached
 from containerhost.engines.docker.error_map import error_for
+
+MAYBE_ID = re.compile("[0-9a-f]{1,11}")  # docker ps shows twelve digits of an id
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +70,23 @@ class DockerClient:
             self._local.api = None
             raise
 
+    def _path(self, name: str) -> str:
+        return f"/containers/{quoted(self._exact(name))}"
+
+    def _exact(self, name: str) -> str:
+        """Return a container's name as no other one is called. For Docker the beginning of an id is a name, too: such a
+        name becomes the id of the container that has it.
+
+        :param name: name or id; of an id no less than what ``docker ps`` shows
+        :raises EngineNotFound: the id of a container begins so, and none has the name
+        """
+        if MAYBE_ID.fullmatch(name):
+            found = self._ask(f"read container {name}", "GET", f"/containers/{name}/json")
+            if found["Name"] != f"/{name}":
+                raise errors.EngineNotFound(f"read container {name}: no container has this name")
+            return str(found["Id"])
+        return name
+
     # The server.
 
     def info(self) -> Mapping[str, Any]:
@@ -84,8 +104,8 @@ class DockerClient:
         :param size: also ``SizeRw``, the bytes of the files that it wrote to its root: Docker looks at each
         """
         if not size:
-            return self._ask(f"read container {name}", "GET", f"/containers/{quoted(name)}/json")
-        return self._act(f"read the size of container {name}", "GET", f"/containers/{quoted(name)}/json",
+            return self._ask(f"read container {name}", "GET", f"{self._path(name)}/json")
+        return self._act(f"read the size of container {name}", "GET", f"{self._path(name)}/json",
                          query={"size": 1})
 
     def create(self, name: str, body: Mapping[str, Any]) -> str:
@@ -96,10 +116,10 @@ class DockerClient:
         return self._act(f"create container {name}", "POST", "/containers/create", body, {"name": name})["Id"]
 
     def start(self, name: str) -> None:
-        self._act(f"start container {name}", "POST", f"/containers/{quoted(name)}/start")
+        self._act(f"start container {name}", "POST", f"{self._path(name)}/start")
 
     def signal(self, name: str, signal: str) -> None:
-        self._ask(f"send {signal} to container {name}", "POST", f"/containers/{quoted(name)}/kill",
+        self._ask(f"send {signal} to container {name}", "POST", f"{self._path(name)}/kill",
                   query={"signal": signal})
 
     def await_end(self, name: str, timeout: float) -> int:
@@ -108,25 +128,25 @@ class DockerClient:
         :returns: the exit status of its program
         :raises EngineTimeout: it still runs after ``timeout`` seconds
         """
-        return int(self._ask(f"wait for the end of container {name}", "POST", f"/containers/{quoted(name)}/wait",
+        return int(self._ask(f"wait for the end of container {name}", "POST", f"{self._path(name)}/wait",
                              query={"condition": "not-running"}, timeout=timeout)["StatusCode"])
 
     def pause(self, name: str) -> None:
-        self._act(f"freeze container {name}", "POST", f"/containers/{quoted(name)}/pause")
+        self._act(f"freeze container {name}", "POST", f"{self._path(name)}/pause")
 
     def unpause(self, name: str) -> None:
-        self._act(f"unfreeze container {name}", "POST", f"/containers/{quoted(name)}/unpause")
+        self._act(f"unfreeze container {name}", "POST", f"{self._path(name)}/unpause")
 
     def rename(self, name: str, new: str) -> None:
-        self._ask(f"rename container {name} to {new}", "POST", f"/containers/{quoted(name)}/rename",
+        self._ask(f"rename container {name} to {new}", "POST", f"{self._path(name)}/rename",
                   query={"name": new})
 
     def remove(self, name: str) -> None:
         """Remove a container with its anonymous volumes; a running one is killed."""
-        self._act(f"delete container {name}", "DELETE", f"/containers/{quoted(name)}", query={"v": 1, "force": 1})
+        self._act(f"delete container {name}", "DELETE", self._path(name), query={"v": 1, "force": 1})
 
     def update(self, name: str, body: Mapping[str, Any]) -> None:
-        self._act(f"change the limits of container {name}", "POST", f"/containers/{quoted(name)}/update", body)
+        self._act(f"change the limits of container {name}", "POST", f"{self._path(name)}/update", body)
 
     def commit(self, name: str, repository: str, tag: str, config: Mapping[str, Any]) -> str:
         """Make an image of what is in its root now. It is not frozen meanwhile: the caller does that if it runs.
@@ -135,12 +155,13 @@ class DockerClient:
         :returns: the image's id
         """
         return self._act(f"make an image of container {name}", "POST", "/commit", config,
-                         {"container": name, "repo": repository, "tag": tag, "pause": 0})["Id"]
+                         {"container": self._exact(name), "repo": repository, "tag": tag, "pause": 0})["Id"]
 
     def logs(self, name: str, lines: int) -> bytes:
         """Return the last lines of the container's output."""
+        container = self._exact(name)
         with self._connected(f"read what container {name} printed") as api:
-            return api.logs(name, stdout=True, stderr=True, tail=lines)
+            return api.logs(container, stdout=True, stderr=True, tail=lines)
 
     # Commands in containers.
 
@@ -151,7 +172,7 @@ class DockerClient:
         """
         body = {"Cmd": list(command), "User": "0:0", "AttachStdin": True, "AttachStdout": True, "AttachStderr": True,
                 "Env": [f"{key}={value}" for key, value in environment.items()]}
-        return str(self._ask(f"run {command[0]} in container {name}", "POST", f"/containers/{quoted(name)}/exec",
+        return str(self._ask(f"run {command[0]} in container {name}", "POST", f"{self._path(name)}/exec",
                              body)["Id"])
 
     def exec_start(self, process: str) -> Attached:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test that containers are made, started, stopped, renamed and deleted, and that what cannot be is told."""
 
+import functools
 import os
 import signal
 import threading
@@ -114,18 +115,19 @@ class Life(frame.DeviceFrame):
     def test_what_cannot_be_is_told_apart_and_changes_nothing(self):
         self.engine.create(self.spec())
         before = self.engine.container("c1")
-        for wanted, action in (
-            (errors.EngineNotFound, lambda: self.engine.start("c2")),
-            (errors.EngineNotFound, lambda: self.engine.container("c2")),
-            (errors.EngineNotFound, lambda: self.engine.console_log("c2")),
-            (errors.EngineNotFound, lambda: self.engine.metrics("c2")),
-            (errors.EngineNotFound, lambda: self.engine.create(self.spec("c2", image="no-such-image"))),
-            (errors.EngineConflict, lambda: self.engine.create(self.spec())),
-            (errors.EngineError, lambda: self.engine.create(self.spec("not/a name"))),
-            (errors.EngineConflict, lambda: self.engine.verify("c1", ())),
-            (errors.EngineError, lambda: self.engine.execute("c1", ["true"], b"", timeout=1)),
+        engine = self.engine
+        for wanted, action, *arguments in (
+            (errors.EngineNotFound, engine.start, "c2"),
+            (errors.EngineNotFound, engine.container, "c2"),
+            (errors.EngineNotFound, engine.console_log, "c2"),
+            (errors.EngineNotFound, engine.metrics, "c2"),
+            (errors.EngineNotFound, engine.create, self.spec("c2", image="no-such-image")),
+            (errors.EngineConflict, engine.create, self.spec()),
+            (errors.EngineError, engine.create, self.spec("not/a name")),
+            (errors.EngineConflict, engine.verify, "c1", ()),
+            (errors.EngineError, functools.partial(engine.execute, timeout=1), "c1", ["true"], b""),
         ):
-            self.assertRaises(wanted, action)
+            self.assertRaises(wanted, action, *arguments)
         self.assertEqual([("c1", before)], [(state.name, self.engine.container("c1")) for state in
                                             self.engine.containers()])
 
