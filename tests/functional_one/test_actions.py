@@ -146,6 +146,7 @@ class LifeTest(ActionsCase):
         self.engine.stop("one-1", timeout=TIMEOUT, force=True)
         self.refused("its memory is lost", "restore", machine, lcm=RESTORE)
 
+    @levels.exhaustive("a stop and a start, which it is made of, stay")
     def test_reboot_and_reset_start_anew(self) -> None:
         machine = self.deployed(Machine(devices=(self.gpus[0], self.vfs[0])))
         for action in ("reboot", "reset"):
@@ -154,6 +155,7 @@ class LifeTest(ActionsCase):
             self.assertNotIn(self.pid(machine), (before, 0))
         self.assertIn("ibp1", self.inside(machine, "cat", "/proc/net/dev"))
 
+    @levels.exhaustive("the other one of its kind stays")
     def test_cancel_works_from_nothing_and_twice(self) -> None:
         self.ok("cancel", Machine(), lcm=CLEANUP)
         machine = self.deployed()
@@ -182,6 +184,7 @@ class ChangedMeanwhileTest(ActionsCase):
     "test_a_function_comes_to_a_vm_that_was_started_without_rdma",
     "test_a_gpu_that_left_the_host_keeps_nothing_else_from_changing"))
 class DevicesTest(lostgpucontract.LostGpuContract, ActionsCase):
+    @levels.exhaustive("the other one of its kind stays")
     def test_exactly_the_chosen_devices(self) -> None:
         machine = self.deployed(Machine(devices=(self.gpus[1], self.vfs[0])))
         self.assertEqual("/dev/nvidia1\n", self.inside(machine, "sh", "-c", "ls /dev/nvidia0 /dev/nvidia1 2>/dev/null"))
@@ -337,6 +340,7 @@ class ChangesTest(ActionsCase):
         self.ok("reconfigure", machine, "sdb", str(disk))
         self.assertEqual("context.sh\nother.sh\n", self.inside(machine, "ls", "/context"))
 
+    @levels.exhaustive("the other one of its kind stays")
     def test_cloud_init_gets_the_context_too(self) -> None:
         machine = self.deployed(Machine(context=(
             ("SSH_PUBLIC_KEY", "ssh-ed25519 A"), ("USER_DATA", "#!/bin/sh\n:"), ("NETWORK", "YES"),
@@ -426,6 +430,7 @@ class RefusalsTest(ActionsCase):
             self.refused("that OpenNebula did not make", action, machine, lcm=BOOT)
         self.engine.client.replace_instance("one-1", config, "")
 
+    @levels.exhaustive("the other one of its kind stays")
     def test_container_of_an_older_vm_of_the_same_number_is_left_alone(self) -> None:
         """OpenNebula counts anew after its database was restored."""
         machine = self.deployed()

@@ -131,6 +131,7 @@ class ConsoleTest(ConsoleCase):
         self.node.probe("vm/status")
         self.wait_for(self.is_open)
 
+    @levels.exhaustive("kernel/containerhost has what a viewer sends")
     def test_accents_without_an_end_do_not_keep_the_viewer_waiting(self) -> None:
         machine = self.screened()
         self.shell(machine)
@@ -148,6 +149,7 @@ class ConsoleTest(ConsoleCase):
             self.assertEqual("", self.inside(machines[1 - place], "sh", "-c", f"cat /root/file{place} 2> /dev/null"
                                              ) if not place else "")
 
+    @levels.exhaustive("kernel/containerhost has what a viewer sends")
     def test_a_console_that_cannot_be_had_is_told_and_the_vm_runs(self) -> None:
         machine = Machine(more=graphics())
         self.node.give_disk(machine)

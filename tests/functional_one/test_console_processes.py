@@ -20,6 +20,7 @@ from onedriver.node import consoles, single_instance
 from onedriver.node.consoles import Consoles
 from onedriver.node.vnc import server
 from onedriver.vm import Vm
+from tests import levels
 from tests.functional_one import catclient
 from tests.ports import free_port
 from tests.rfbclient import Refused, Viewer
@@ -163,6 +164,7 @@ class ConsolesTest(testtools.TestCase):
         self.assertTrue(first.update())
         self.viewer()
 
+    @levels.exhaustive("a console that lives as its VM does is in test_console")
     def test_it_ends_with_its_container(self) -> None:
         self.consoles.provide(self.wanted())
         self.assertTrue(self.is_there())
@@ -170,6 +172,7 @@ class ConsolesTest(testtools.TestCase):
         await_that(lambda: not self.is_there(), "it ends")
         self.assertRaises(ConnectionRefusedError, self.viewer)
 
+    @levels.exhaustive("a console that lives as its VM does is in test_console")
     def test_it_ends_when_it_is_to(self) -> None:
         self.consoles.provide(self.wanted())
         viewer = self.viewer()
@@ -182,6 +185,7 @@ class ConsolesTest(testtools.TestCase):
         self.assertTrue(viewer.hung_up())
         self.assertEqual([], list((self.state / self.name).iterdir()))
 
+    @levels.exhaustive("a console that lives as its VM does is in test_console")
     def test_it_goes_on_unless_it_is_to_be_another(self) -> None:
         self.consoles.provide(self.wanted())
         viewer = self.viewer()
@@ -198,6 +202,7 @@ class ConsolesTest(testtools.TestCase):
         self.assertFalse(self.is_there())
         self.assertIn("GRAPHICS of type SPICE is ignored", self.logged.output)
 
+    @levels.exhaustive("a console that lives as its VM does is in test_console")
     def test_a_port_that_is_taken_is_told(self) -> None:
         with socket.create_server(("127.0.0.1", self.port)):
             self.consoles.provide(self.wanted())
@@ -219,6 +224,7 @@ class ConsolesTest(testtools.TestCase):
             except OSError:
                 continue
 
+    @levels.exhaustive("a console that lives as its VM does is in test_console")
     def test_one_that_died_comes_back_but_not_in_a_hurry(self) -> None:
         self.consoles.provide(self.wanted())
         self.assertEqual((), self.consoles.dead([self.name]))

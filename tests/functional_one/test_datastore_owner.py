@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lxdone.root import root_state
 from onedriver.node import datastores
+from tests import levels
 from tests.functional_one import diskfiles
 from tests.functional_one.node import Result
 from tests.functional_one.test_actions import BOOT, CLEANUP, POWEROFF, RESUME, ActionsCase
@@ -100,6 +101,7 @@ class DatastoreOwnerTest(ActionsCase):
         self.assertTrue(self.is_his(mark))
         self.assertTrue(self.is_his(self.store / root_state.STORE))
 
+    @levels.exhaustive("a link, a rename and a whole life stay")
     def test_mark_that_is_a_link_to_a_file_of_root_is_not_given_away(self) -> None:
         machine = self.given()
         (self.directory / root_state.RUNNING).symlink_to(self.secret)
@@ -107,6 +109,7 @@ class DatastoreOwnerTest(ActionsCase):
         self.assertNotEqual(0, result.status)
         self.assertNotIn(TEXT, result.out + result.err)
 
+    @levels.exhaustive("a link, a rename and a whole life stay")
     def test_content_of_a_file_of_root_is_not_told(self) -> None:
         machine = self.booted()
         self.ok("cancel", machine, lcm=POWEROFF)
@@ -118,6 +121,7 @@ class DatastoreOwnerTest(ActionsCase):
             self.assertNotEqual(0, result.status)
             mark.unlink()
 
+    @levels.exhaustive("a link, a rename and a whole life stay")
     def test_link_under_the_name_of_a_disks_new_file_is_not_followed(self) -> None:
         machine = self.booted()
         for target in (self.secret, self.victim):
@@ -178,6 +182,7 @@ class DatastoreOwnerTest(ActionsCase):
         self.assertIn("sbin", self.inside(machine, "ls", "/media/1"))
         self.ok("detach_disk", machine.changed(disks=ROOT + image(kind="BLOCK", mark=MARK)), *PLACE)
 
+    @levels.exhaustive("a link, a rename and a whole life stay")
     def test_context_disk_that_is_a_file_of_root_is_refused(self) -> None:
         content = self.node.datastores.parent / "content"
         content.mkdir()
@@ -189,6 +194,7 @@ class DatastoreOwnerTest(ActionsCase):
                      machine.changed(context=(("FILES", "/x"), ("DISK_ID", "9"))), lcm=BOOT)
         iso.unlink()
 
+    @levels.exhaustive("a link, a rename and a whole life stay")
     def test_qcow2_that_changes_while_it_is_read_leads_to_no_file_of_root(self) -> None:
         roots = self.node.datastores.parent / "of-root"
         self.file_system().rename(roots)

@@ -75,10 +75,12 @@ class RootTest(ActionsCase):
         self.ok("cancel", first, lcm=CLEANUP)
         self.assertEqual(1, len(self.engine.client.images()))
 
+    @levels.exhaustive("a file system with everything in it stays")
     def test_the_largest_partition(self) -> None:
         file_system = diskfiles.ext4(self.tree, self.directory / "ext4")
         self.boots(Machine(), diskfiles.partitioned(file_system, self.directory / "partitioned"))
 
+    @levels.exhaustive("a file system with everything in it stays")
     def test_qcow2_over_an_image_of_the_datastore(self) -> None:
         base = self.node.datastores / "1/image"
         overlay = self.over(base)
@@ -116,6 +118,7 @@ class RootTest(ActionsCase):
         self.assertRaises(DriverError, packed.fill, disk, None, new=False)
         self.assertEqual([], list(host.iterdir()))
 
+    @levels.exhaustive("a file system with everything in it stays")
     def test_squashfs(self) -> None:
         self.boots(Machine(), self.node.lxd.images["squashfs"])
 
@@ -206,6 +209,7 @@ class VolatileTest(ActionsCase):
         self.assertEqual("lost+found", self.inside(changed, "ls", "/media/2").strip())
         self.assertIn("No such file", self.inside(changed, "cat", "/media/1/file"))
 
+    @levels.exhaustive("test_images has volumes that come and go")
     def test_it_comes_and_goes_while_the_vm_runs(self) -> None:
         machine = self.deployed(Machine(devices=(self.gpus[0],)))
         before = self.pid(machine)
@@ -279,6 +283,7 @@ class VolatileTest(ActionsCase):
             self.refused("disk 1 is swap space, which a container cannot have of its own", "deploy", machine, lcm=2)
             self.assertEqual((), self.engine.containers())
 
+    @levels.exhaustive("test_images has volumes that come and go")
     def test_what_cannot_be_attached_changes_nothing(self) -> None:
         machine = self.deployed()
         image = f"<DISK>{MARK}<DISK_ID>1</DISK_ID><SIZE>4</SIZE><TYPE>FILE</TYPE></DISK>"

@@ -106,6 +106,7 @@ class ElasticGpusTest(ActionsCase):
         self.ok("detach_nic", more, "02:00:0a:63:01:0c")
         self.assertEqual({self.kept.id: State.ATTACHED}, self.states())
 
+    @levels.exhaustive("tests.functional.containerhost.test_lxd_elastic_gpus has the service")
     def test_bounds_that_cannot_be_are_refused(self) -> None:
         for text, words in (("gpus=3", "2 whole GPUs"), ("gpus=1-3", "2 whole GPUs"), ("gpus", "gpus=LEAST")):
             machine = self.machine(text)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from onedriver import actions
 from onedriver.node.names import name
+from tests import levels
 from tests.functional_docker.dockerd import Daemon
 from tests.functional_one.vms import ROOT, Machine
 from tests.functional_onedock.base import BOOT, CLEANUP, POWEROFF, RESUME, OnedockCase, own
@@ -166,6 +167,7 @@ class FullTest(OnedockCase):
         self.data = data
         return daemon
 
+    @levels.exhaustive("test_refusals fills the disk")
     def test_every_action_that_writes(self) -> None:
         machine = self.deployed(Machine(nics=(0,)))
         self.shell(machine, "echo written > /kept")

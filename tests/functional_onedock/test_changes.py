@@ -115,6 +115,7 @@ class ChangesTest(OnedockCase):
         for other in others:
             api.remove_container(other)
 
+    @levels.exhaustive("a revert that fails anywhere stays")
     def test_a_revert_that_was_killed_halfway_is_gone_on_with(self) -> None:
         machine = self.deployed()
         self.engine.stop("one-1", timeout=60, force=True)

@@ -7,6 +7,7 @@ import time
 from containerhost.allocation.store import AllocationStore
 from containerhost.engines.contract import Status
 from onedock import imageref
+from tests import levels
 from tests.functional_one.vms import Machine
 from tests.functional_onedock.base import (
     BOOT,
@@ -109,6 +110,7 @@ class LifeTest(OnedockCase):
             self.ok("deploy", machine, lcm=RESUME)
             self.assertEqual("written\n", self.inside(machine, "cat", "/kept"))
 
+    @levels.exhaustive("a stop and a start, which it is made of, stay")
     def test_reboot_and_reset_start_anew(self) -> None:
         machine = self.deployed(Machine(devices=(self.vfs[0],), nics=(0,), context=NETWORK))
         for action in ("reboot", "reset"):
@@ -152,6 +154,7 @@ class LifeTest(OnedockCase):
         self.ok("cancel", machine, lcm=CLEANUP)
         self.nothing_is_left()
 
+    @levels.exhaustive("the other one of its kind stays")
     def test_a_vm_that_is_off_leaves_with_what_it_wrote(self) -> None:
         machine = self.deployed(Machine(devices=(self.gpus[0],), nics=(0,)))
         self.shell(machine, "echo written > /kept")
@@ -178,6 +181,7 @@ class LifeTest(OnedockCase):
         self.assertEqual(ref.image, self.inspect(other)["Image"])
         self.ok("cancel", other, lcm=CLEANUP)
 
+    @levels.exhaustive("the other one of its kind stays")
     def test_cancel_works_from_nothing_and_twice(self) -> None:
         self.ok("cancel", Machine(), lcm=CLEANUP)
         machine = self.deployed()

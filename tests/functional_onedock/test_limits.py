@@ -5,6 +5,7 @@ import subprocess
 import time
 
 from containerhost.linux.sysfs import Host
+from tests import levels
 from tests.functional_one.vms import ROOT, Machine
 from tests.functional_onedock.base import BOOT, OnedockCase
 from tests.functional_onedock.test_parts import addressed, disk
@@ -56,6 +57,7 @@ class BandwidthTest(OnedockCase):
         return subprocess.run(["tc", "class", "show", "dev", interface], capture_output=True, text=True,
                               check=True).stdout
 
+    @levels.exhaustive("limits from the start stay")
     def test_one_that_is_plugged_in_later_and_gone(self) -> None:
         machine = self.deployed()
         limited = Machine(nics=(0,), attach="nic", nic_more="<OUTBOUND_AVG_BW>1000</OUTBOUND_AVG_BW>")

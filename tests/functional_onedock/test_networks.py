@@ -67,6 +67,7 @@ class OpenVSwitchTest(OnedockCase):
         await_that(lambda: self.shell(receiver, "cat /received"), "something came")
         return self.shell(receiver, "cat /received")
 
+    @levels.exhaustive("a NIC that comes and goes stays")
     def test_a_port_that_left_while_it_was_suspended_is_back(self) -> None:
         machine = self.on_switch(1, "10.1.0.5")
         self.removed("one-1-0")

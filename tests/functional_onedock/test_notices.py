@@ -10,6 +10,7 @@ REPEATED = "the drivers share this code, and the gate has it on LXD"
 
 
 @levels.exhaustive(REPEATED, tests=(
+    "test_vm_is_told_of_each_resize_and_asked_before_it_shrinks",
     "test_announcement_of_a_resize_that_is_refused_is_withdrawn",
     "test_monitoring_tells_a_vm_what_is_wrong_with_its_devices",
 ))

@@ -6,6 +6,7 @@ import subprocess
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.linux import charnodes
 from containerhost.linux.sysfs import Host
+from tests import levels
 from tests.conformance.engine.frame import ENXIO, EPERM
 from tests.functional import leftdevicescontract, lostgpucontract
 from tests.functional_one.vms import ROOT, Machine
@@ -43,6 +44,7 @@ def may_grow() -> bool:
 
 
 class DevicesTest(OnedockCase):
+    @levels.exhaustive("the other one of its kind stays")
     def test_exactly_the_chosen_devices(self) -> None:
         machine = self.deployed(Machine(devices=(self.gpus[1], self.vfs[0])))
         self.assertEqual("/dev/nvidia1\n", self.shell(machine, NVIDIA))
@@ -135,6 +137,7 @@ class LibrariesTest(OnedockCase):
         self.ok("deploy", machine.changed(devices=()), lcm=RESUME)
         self.assertNotIn(version, self.inside(machine, "cat", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"))
 
+    @levels.exhaustive("the other one of its kind stays")
     def test_one_that_was_started_without_is_told_so(self) -> None:
         self.node.configure('gpu_capabilities = ["compute"]\n')
         machine = self.deployed()
@@ -167,6 +170,7 @@ class NicsTest(lostgpucontract.LostGpuContract, OnedockCase):
         subprocess.run(["ip", "link", "set", "one-br0", "up"], check=True)
         self.assertIn(" 0% packet loss", self.inside(other, "ping", "-c", "1", "-W", "30", "10.1.0.5"))
 
+    @levels.exhaustive("the other one of its kind stays")
     def test_nics_changed_while_it_was_off(self) -> None:
         machine = self.deployed(Machine(nics=(0,), context=addressed("10.1.0.5")))
         self.ok("cancel", machine, lcm=POWEROFF)
@@ -232,6 +236,7 @@ class DisksTest(OnedockCase):
     def printed_inside(self, machine: Machine) -> None:
         await_that(lambda: "there" in self.shell(machine, "cat /media/3/file"), "the process works on the disk")
 
+    @levels.exhaustive("the other one of its kind stays")
     def test_a_disk_that_is_read_only_or_none(self) -> None:
         machine = Machine(disks=ROOT + disk(2, "<READONLY>YES</READONLY>", "FILE"))
         self.node.give_file_system(machine, 2)

@@ -4,6 +4,7 @@
 import io
 import tarfile
 
+from tests import levels
 from tests.functional_docker.dockerd import root_file_system
 from tests.functional_one.node import BRIDGE
 from tests.functional_one.vms import Machine
@@ -38,6 +39,7 @@ class SamplesTest(OnedockCase):
         for file in sorted(samples.DIRECTORY.glob("*.tmpl")):
             self.assertIn("NAME", samples.read(file.name).single, file)
 
+    @levels.exhaustive("the samples with devices stay")
     def test_a_web_server(self) -> None:
         machine = self.started("web.tmpl")
         self.printed(machine, "nginx -g daemon off;")

@@ -167,6 +167,7 @@ class ImagesTest(TransferCase):
         self.assertEqual("changed\n", self.inside(again, "cat", "/changed"))
         self.ok("cancel", again, lcm=CLEANUP)
 
+    @levels.exhaustive("the other one of its kind stays")
     def test_one_that_was_not_run_stays_what_it_was(self) -> None:
         source = self.registered(self.fresh())
         before = self.front.record(source)
@@ -254,6 +255,7 @@ class ImagesTest(TransferCase):
         self.assertTrue((self.front.directory() / "1/disk.0").exists())
         self.ok("cancel", machine, lcm=CLEANUP)
 
+    @levels.exhaustive("the other one of its kind stays")
     def test_no_old_archive_is_saved_for_a_container_that_docker_does_not_have_any_more(self) -> None:
         """The archive beside the disk is of the time when the VM last came to this host."""
         machine = self.run_vm(self.registered(self.fresh()))
@@ -320,6 +322,7 @@ class RegistryTest(RegistryCase):
         self.assertEqual(f"docker://{HOST}/team/tool:1@{digest}", self.front.record(source).reference)
         self.ok("cancel", self.run_vm(source), lcm=CLEANUP)
 
+    @levels.exhaustive("the other one of its kind stays")
     def test_reference_accepted_as_oneimage_writes_it(self) -> None:
         digest = self.pushed(Registry())
         for directory in ("/", "/root/", "/home/some one/docker:/"):
@@ -517,6 +520,7 @@ class DataTest(TransferCase):
         self.did(self.front.tm("snap_create_live", place, 0))
         self.require_clean(self.file(machine, "disk.2.snap/0"))
 
+    @levels.exhaustive("the other one of its kind stays")
     def test_a_disk_that_something_else_uses_is_not_resized(self) -> None:
         machine, path = self.with_volatile(), self.file(Machine(), "disk.2")
         self.ok("shutdown", machine, lcm=POWEROFF)

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 from containerhost.allocation.store import AllocationStore
+from tests import levels
 from tests.conformance.engine.frame import ENXIO, EPERM
 from tests.functional_docker import userids
 from tests.functional_docker.dockerd import Daemon
@@ -91,6 +92,7 @@ class UserIdsTest(Commands, OnedockCase):
         self.ok("deploy", machine, lcm=RESUME)
         self.assertEqual("kept\n", self.inside(machine, "cat", "/media/2/file"))
 
+    @levels.exhaustive("devices and files of mapped users stay")
     def test_a_command_is_the_containers_roots_and_ends_with_all_it_began(self) -> None:
         machine = self.deployed()
         made = Path(f"/proc/{self.pid(machine)}/root/made")

@@ -22,11 +22,20 @@ from containerhost.linux.poll import wait_until
 from containerhost.linux.process import namespaces
 from containerhost.vendors import load
 from containerhost.vendors.base import GpuVendor
+from tests import levels
 from tests.conformance.engine import frame
 from tests.conformance.engine.frame import EACCES, ENODEV, ENXIO, EPERM, TIMEOUT
 from tests.waiting import await_that
 
 
+@levels.exhaustive(frame.REPEATED, when=frame.INCUS, tests=(
+    "test_attach_and_detach_may_be_repeated", "test_vendor_with_nodes_in_a_directory_of_its_own",
+    "test_two_containers_reach_each_other_over_their_vfs", "test_verify_sees_too_much_and_too_little",
+    "test_verify_follows_no_link_of_the_tenant", "test_a_stopped_container_keeps_no_interface",
+    "test_power_off_and_on_after_the_host_named_interfaces_anew", "test_no_path_opens_what_was_detached",
+    "test_names_that_the_guest_gives_its_interface_hinder_no_detachment",
+    "test_interface_that_the_guest_renamed_is_told_and_stays", "test_detach_of_one_of_two_leaves_the_other_whole",
+    "test_what_anothers_container_uses_is_refused"))
 class Devices(frame.DeviceFrame):
     def someones(self, gpu: Device) -> None:
         """Let a container ``someone``, not of this project's making, have the GPU."""

@@ -4,11 +4,14 @@
 from containerhost import errors
 from containerhost.engines.contract import Status
 from containerhost.engines.spec import Nic
+from tests import levels
 from tests.conformance.engine import frame
 from tests.conformance.engine.frame import TIMEOUT
 from tests.waiting import await_that
 
 
+@levels.exhaustive(frame.REPEATED, when=frame.INCUS, tests=(
+    "test_interface_comes_at_each_start_and_goes_at_each_end", "test_start_without_its_interface_is_refused"))
 class Interfaces(frame.DeviceFrame):
     """An interface of the cloud: made on the host, moved into the container, and back at its end."""
 

@@ -9,11 +9,17 @@ from typing import ClassVar
 
 from containerhost import errors
 from containerhost.engines.contract import Status
+from tests import levels
 from tests.conformance.engine import frame
 from tests.conformance.engine.frame import TIMEOUT
 from tests.waiting import await_that
 
 
+@levels.exhaustive(frame.REPEATED, when=frame.INCUS, tests=(
+    "test_soft_stop_asks_the_first_program", "test_soft_stop_of_one_that_does_not_answer_says_so_in_time",
+    "test_restart_gives_a_new_first_process", "test_delete_works_from_every_state",
+    "test_two_deletions_at_once_both_succeed", "test_what_cannot_be_is_told_apart_and_changes_nothing",
+    "test_name_of_a_running_container_is_taken_until_it_is_deleted", "test_renamed_container_leaves_its_name_free"))
 class Life(frame.DeviceFrame):
     """:cvar last_words: what the first program prints when it is asked to end
     """

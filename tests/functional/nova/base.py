@@ -144,7 +144,11 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
                ) -> dict[str, Any]:
         body = self._build_server(image_uuid=image or self.image(), flavor_id=flavor or self.flavor(), networks="none")
         created = self.api.post_server({"server": body | request})
-        return self._wait_for_state_change(created, expected)
+        try:
+            return self._wait_for_state_change(created, expected)
+        except AssertionError as error:
+            fault = self.api.get_server(created["id"]).get("fault")
+            raise AssertionError(f"{fault}: {error}") from error
 
     def _wait_for_server_parameter(self, server: Mapping[str, Any], expected_params: Mapping[str, Any],
                                    max_retries: int = TIMEOUT, **options: Any) -> dict[str, Any]:

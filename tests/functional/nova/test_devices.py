@@ -144,6 +144,7 @@ class FlavorWithPlacementTest(FlavorTest):
 class PlacementTest(DeviceServers):
     pci_in_placement = True
 
+    @levels.exhaustive("test_pci_health and test_placed_devices count in Placement")
     def test_placement_counts_devices(self) -> None:
         server = self.server(self.flavor(**BOTH))
         used = [name for allocation in self._get_allocations_by_server_uuid(server["id"]).values()

@@ -84,6 +84,7 @@ class ElasticTest(base.LxdServers):
         self.assertEqual(Range(1, 2), claim.parse(self.container(first).labels).cores)
         self.rounds_until(first, 1)
 
+    @levels.exhaustive("unit/nova refuses it")
     def test_job_below_its_minimum_is_refused(self) -> None:
         server = self.server(self.flavor(vcpu=2, hpc__vcpus_min="3"), expected="ERROR")
         self.assertIn("from 3 to 2", " ".join(self.reasons(server)))

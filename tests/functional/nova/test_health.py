@@ -61,6 +61,7 @@ class GpusTest(SickServers):
         self.assertEqual({sick, well}, self.known())
         self.assert_nothing_left()
 
+    @levels.exhaustive("test_taints tells the holder")
     def test_its_holder_is_told_and_a_hard_reboot_resets_it(self) -> None:
         server = self.with_gpu()
         (gpu,) = self.held()

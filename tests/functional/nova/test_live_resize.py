@@ -161,6 +161,7 @@ class LiveResizeTest(LiveServers):
         self.assert_went_on(server)
         self.delete(server)
 
+    @levels.exhaustive("a resize to less stays, unit/nova/test_liveresize has a guest that does not let go")
     def test_memory_in_use_is_not_taken_before_the_guest_lets_go(self) -> None:
         server = self.counting(self.large)
         self.execute(server, BALLAST)

@@ -88,6 +88,7 @@ class DisagreementTest(OperationsCase):
         (service,) = self.admin_api.get_services(binary="nova-compute")
         return service["id"]
 
+    @levels.exhaustive("a host that is taken out of service stays")
     def test_an_orphan_is_told_and_not_touched(self) -> None:
         for name, marks in (("orphan", {"nova.uuid": "0" * 36}), ("foreign", {})):
             self.lxd.engine.create(ContainerSpec(name, self.lxd.imported(), Cpu(1), Memory(64 << 20), RootDisk(POOL),

@@ -208,6 +208,7 @@ class PortsTest(PortServers):
         self._wait_for_state_change(servers[1], "ACTIVE")
         self.assertTrue(self.reaches(servers[0], "192.168.1.11"))
 
+    @levels.exhaustive("two servers that talk through boot, reboot and stop stay")
     def test_the_host_itself_is_no_neighbour(self) -> None:
         """A switch in user space leaves the host's IP stack listening on the same interface."""
         server = self.with_ports(self.port())
@@ -289,6 +290,7 @@ class PlainTest(PortServers):
 
     vif_details: ClassVar[dict[str, Any]] = {}
 
+    @levels.exhaustive("two servers that talk through boot, reboot and stop stay")
     def test_the_host_end_is_there_and_goes(self) -> None:
         port = self.port(**{"binding:vif_type": "tap"})
         server = self.with_ports(port)
@@ -307,6 +309,7 @@ class LimitTest(PortServers):
                                capture_output=True).stdout
         self.assertIn("rate 8Mbit ceil 8Mbit", shown)
 
+    @levels.exhaustive("the other direction stays")
     def test_what_goes_out_of_a_switched_port_is_neutrons(self) -> None:
         server = self.with_ports(self.port(), flavor=self.flavor(quota__vif_outbound_average="1000"), expected="ERROR")
         self.assertIn("QoS", self.fault(server))

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The root actions through oslo.privsep's real daemon, with its few capabilities, on the emulated host."""
 
+from tests import levels
+
 from tests.functional.nova import base  # isort: skip
 
 import os
@@ -64,6 +66,7 @@ class PrivsepTest(DaemonTest):
             self.assertTrue(wait_until(lambda name=name: scan().get(self.vf.id).netdev == name, 10))
         self.assertEqual(self.vf, scan().get(self.vf.id))
 
+    @levels.exhaustive("another action of the daemon stays")
     def test_every_action_on_a_pair_of_interfaces_works_from_the_daemon(self) -> None:
         directory = Path("/sys/class/net")
         self.addCleanup(self.helper.remove_veth, "pair0")
@@ -125,6 +128,7 @@ class PrivsepTest(DaemonTest):
         engine.delete("c1")
         self.assertFalse(engine.exists("c1"))
 
+    @levels.exhaustive("another action of the daemon stays")
     def test_a_volume_is_taken_from_a_container_by_the_daemon(self) -> None:
         daemon, loop = self.useFixture(lxd.Lxd()), self.useFixture(storage.Loop(MIB))
         engine = LxdEngine(daemon.daemon.client(), self.helper, locks=daemon.daemon.base)

@@ -74,6 +74,7 @@ class TwoHostsTest(Losers, twohosts.TwoHosts):
     def stranger(self, host: str) -> Consumer:
         return Consumer("lxdone", "lxd", f"one-{host}", "7")
 
+    @levels.exhaustive("unit/nova has the reasons, test_placed_devices two hosts")
     def test_refused_by_one_host_it_runs_on_the_other(self) -> None:
         for refusing, other in ((FIRST, SECOND), (SECOND, FIRST)):
             with self.subTest(refusing):

@@ -64,6 +64,7 @@ class BootTest(base.LxdServers):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @levels.exhaustive("kernel.nova and unit/nova have it")
     def test_only_root_of_the_container_reads_the_config_drive(self) -> None:
         """Test it for every user that nova-compute may run as on the host."""
         server = self.server(config_drive=True, user_data=base64.b64encode(b"secret").decode())
@@ -78,6 +79,7 @@ class BootTest(base.LxdServers):
                         ids = ("--setuid", str(user), "--setgid", str(user))
                         self.assertNotEqual(0, self.inside(server, *ids, *command).status, (owner, user, command))
 
+    @levels.exhaustive("kernel.nova and unit/nova have it")
     def test_bad_user_data_does_not_fail_the_boot(self) -> None:
         texts = (b"#cloud-config\n\t- {no yaml", b"#cloud-config\n- a list\n", b"#cloud-config\na: 1\na: 2\n", b"a\0b",
                  b"\xff\xfe")

@@ -108,6 +108,7 @@ class VolumesTest(VolumeServers):
         self.gone(server)
         self.assert_free(volume)
 
+    @levels.exhaustive("a volume that a running server gets and gives back stays")
     def test_attached_at_boot_and_to_a_stopped_server(self) -> None:
         (first, disk), (second, _) = self.cinder.volume(), self.cinder.volume()
         disk.write(b"first")
@@ -143,6 +144,7 @@ class VolumesTest(VolumeServers):
         told = self.instance(server).device_metadata
         return [(device.serial, device.tags) for device in told.devices] if told else []
 
+    @levels.exhaustive("a volume that a running server gets and gives back stays")
     def test_a_volume_in_use_stays(self) -> None:
         volume, _ = self.cinder.volume()
         server = self.server()

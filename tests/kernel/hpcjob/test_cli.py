@@ -13,6 +13,7 @@ from typing import Any
 import fixtures
 import testtools
 
+from tests import levels
 from tests.unit.hpcjob import jobs
 from tests.unit.hpcjob.fakeopennebula import SESSION, FakeOpenNebula
 from tests.unit.hpcjob.fakeopenstack import FakeOpenStack
@@ -58,6 +59,7 @@ class CommandTest(testtools.TestCase):
         self.assertEqual(0, self.run_command("delete", "openstack", ident)[0])
         self.assertEqual({"servers": 0, "ports": 0, "groups": 0}, self.stack.left())
 
+    @levels.exhaustive("the same command on OpenStack stays")
     def test_start_and_delete_on_opennebula(self) -> None:
         status, output, errors = self.run_command("start", "opennebula", str(self.job), "--json")
         self.assertEqual(0, status, errors)

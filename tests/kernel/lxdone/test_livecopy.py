@@ -16,6 +16,7 @@ import testtools
 from lxdone import livecopy
 from onedriver.errors import DriverError
 from onedriver.setup import remotes, transferdrivers
+from tests import levels
 from tests.commands import script
 from tests.unit.onedriver.test_disk_paths import METACHARACTERS
 
@@ -148,6 +149,7 @@ class LiveCopyTest(testtools.TestCase):
         self.assertIn("power the VM off for a snapshot of a qcow2 disk", err)
         self.assertEqual((0, "", ""), self.saved())
 
+    @levels.exhaustive("a copy, and what is refused, stay")
     def test_everything_else_goes_its_usual_way(self) -> None:
         for values in ({"driver": "kvm"}, {"driver": "lxc"}, {"driver": ""}, {"lcm": 27}, {"lcm": 3}):
             self.describe(**values)  # type: ignore[arg-type]
@@ -160,6 +162,7 @@ class LiveCopyTest(testtools.TestCase):
         self.describe(driver="kvm", lcm=57)
         self.assertEqual((0, "original snap_create_live\n", ""), self.taken())
 
+    @levels.exhaustive("a copy, and what is refused, stay")
     def test_script_goes_on_where_opennebula_does_not_answer(self) -> None:
         for text in ("exit 1;", "echo '<VM>'; exit;", "echo; exit;", "kill -9 $$;", "echo '<VM/>'; exit;"):
             self.command("onevm", text)

@@ -12,6 +12,7 @@ from pathlib import Path
 import fixtures
 import testtools
 
+from tests import levels
 from tests.commands import ROOT
 from tests.unit.onedriver.samples import ARGV, FOLDER
 
@@ -66,6 +67,7 @@ class ImportsTest(testtools.TestCase):
                 modules = self.loaded(driver, "vmm", action, *ARGV["vmm"][action], stdin=stdin)
                 self.assert_without((*NEVER, *ACTIONS), modules, (driver, action))
 
+    @levels.exhaustive("the actions of a VM load the same modules")
     def test_probes(self) -> None:
         for driver in ("lxdone", "onedock"):
             for name, forbidden in (("vm/status", ROUNDS), ("vm/monitor", ROUNDS), ("host/monitor", PROBES),

@@ -18,6 +18,7 @@ from onedock.transfer import actions, turns
 from onedriver import template
 from onedriver.errors import BadInput, DriverError, NotSupported
 from onedriver.node import pipes
+from tests import levels
 from tests.unit.onedock.messages import message
 from tests.unit.onedriver.test_disk_paths import METACHARACTERS
 from tests.waiting import await_that
@@ -198,6 +199,7 @@ class DataTest(TransferTestCase):
         self.refused("damaged", "resize", self.place("disk.2"), 8)
         self.assertEqual(4 << 20, disk.stat().st_size)
 
+    @levels.exhaustive("a move that was interrupted stays")
     def test_a_vms_directory_moves(self) -> None:
         self.tm("mkimage", 1, "raw", self.place("disk.1"))
         (self.directory() / "disk.0").write_text("{}")
@@ -232,6 +234,7 @@ class DataTest(TransferTestCase):
         self.assertEqual(before, (self.directory() / "disk.1").read_bytes())
         self.assertEqual([".monitor", "1"], sorted(os.listdir(self.directory().parent)))
 
+    @levels.exhaustive("a move that was interrupted stays")
     def test_a_directory_whose_copy_is_in_the_same_place_is_not_deleted(self) -> None:
         self.tm("mkimage", 1, "raw", self.place("disk.1"))
         before = (self.directory() / "disk.1").read_bytes()

@@ -22,6 +22,7 @@ from containerhost.linux.files import closing
 from containerhost.linux.process import deviceusers, openfiles, processes
 from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
+from tests import levels
 from tests.frozengroups import EVERY, FORKING, IDLE, Container, SilentFuse, hierarchies
 from tests.waiting import await_that
 
@@ -112,12 +113,14 @@ class UsersTest(testtools.TestCase):
 
 
 class EscapeTest(UsersTest):
+    @levels.exhaustive("chance finds it sooner or later; the release of a device does not rest on it")
     def test_process_that_forks_and_exits_is_found_each_time(self) -> None:
         for kind in hierarchies():
             with Container(kind, FORKING, self.node) as container:
                 self.assertEqual((kind, []), (kind, [look for look in range(LOOKS) if not self.users(container.pid)]))
                 self.assertFalse(container.is_frozen())
 
+    @levels.exhaustive("chance finds it sooner or later; the release of a device does not rest on it")
     def test_file_that_two_processes_send_to_each_other_is_found_each_time(self) -> None:
         self.useFixture(fixtures.MockPatchObject(deviceusers, "RETRY_TIMEOUT", 0.1))
         for kind in hierarchies():
