@@ -18,8 +18,8 @@ from os_brick.initiator import connector
 from oslo_concurrency import processutils
 from oslo_config import cfg
 
+from containerhost.linux.process.timelimit import StillRunning, within
 from containerhost.rollback import Rollback
-from nova_lxd_ext.timelimit import StillRunning, within
 
 R = TypeVar("R")
 

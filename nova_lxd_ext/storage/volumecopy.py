@@ -5,8 +5,8 @@
 from oslo_log import log as logging
 
 from containerhost.errors import HostActionFailed
+from containerhost.linux.process.timelimit import within
 from containerhost.privileged import Privileged
-from nova_lxd_ext.timelimit import within
 
 LOG = logging.getLogger(__name__)
 

@@ -42,9 +42,9 @@ def limited(act: Callable[[], Result], problem: str, timeout: float | None = Non
     :raises HostActionFailed: as ``act`` does, or the kernel refuses, or the time is over
     """
     try:
-        return timelimit.limited(act, timeout)
+        return timelimit.within(timeout, problem, act)
     except timelimit.StillRunning as error:
-        raise HostActionFailed(f"{problem}: not done within {timeout:g} s") from error
+        raise HostActionFailed(f"{problem}: {error}") from error
     except OSError as error:
         raise HostActionFailed(f"{problem}: {error.strerror or error}") from error
 

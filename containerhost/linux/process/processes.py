@@ -11,10 +11,10 @@ import contextlib
 import dataclasses
 import fcntl
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 from containerhost.errors import HostActionFailed
 from containerhost.linux import freezer
@@ -33,7 +33,7 @@ LEAK_RATE = 1 / 60  # s of waiting that are forgotten in a second
 STRANGERS_TIMEOUT = 2.0  # s
 NS_GET_PARENT = 0xB702  # linux/nsfs.h
 
-_waiting: dict[str, threading.Thread] = {}  # by container
+_waiting: dict[str, Future[Any]] = {}  # by container
 _buckets = LeakyBuckets(BURST, LEAK_RATE)
 
 GONE = (FileNotFoundError, ProcessLookupError)
@@ -54,15 +54,15 @@ def asked(pid: int, act: Callable[[], Result], timeout: float = ANSWER_TIMEOUT, 
     """
     if is_hosts(pid):
         return act()
-    for container in [key for key, thread in list(_waiting.items()) if not thread.is_alive()]:
+    for container in [key for key, call in list(_waiting.items()) if call.done()]:
         _waiting.pop(container, None)
     if (_waiting or _buckets) and ((container := container_of(pid)) in _waiting or _buckets.overflow(container)):
         raise no_answer(pid)
     start = time.monotonic()
     try:
-        return timelimit.limited(act, timeout)
+        return timelimit.within(timeout, f"look at process {pid}", act)
     except timelimit.StillRunning as error:
-        _waiting[container_of(pid)] = error.thread
+        _waiting[container_of(pid)] = error.call
         raise no_answer(pid) from error
     finally:
         if counted and (waited := time.monotonic() - start) > USUAL:

@@ -1,41 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run something in a thread of its own, for a limited time."""
+"""Call functions that have no timeout with one, each in a thread of its own.
 
+Neither a storage backend that is gone nor a tenant's process may hold a lock for ever. A thread that is left to itself
+keeps its process if the kernel lets no signal end it.
+"""
+
+import logging
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
-Result = TypeVar("Result")
+LOG = logging.getLogger(__name__)
 
-
-class StillRunning(Exception):
-    """The time is over. The thread is left to itself, and keeps its process if the kernel lets no signal end it."""
-
-    def __init__(self, thread: threading.Thread) -> None:
-        super().__init__()
-        self.thread = thread
+R = TypeVar("R")
 
 
-def limited(act: Callable[[], Result], timeout: float | None) -> Result:
-    """Return what ``act`` returns.
+class StillRunning(TimeoutError):
+    """:ivar call: ends when the call does"""
+
+    def __init__(self, message: str, call: Future[Any]) -> None:
+        super().__init__(message)
+        self.call = call
+
+
+def within(timeout: float | None, what: str, function: Callable[[], R], too_late: Callable[[R], Any] | None = None
+           ) -> R:
+    """Call ``function`` in a thread of its own, and return its result.
 
     :param timeout: seconds; None waits to the end
-    :raises StillRunning: they are over
+    :param what: for the log
+    :param too_late: what to do with a result that comes after the limit; runs in that thread
+    :raises StillRunning: the call goes on in its thread, which does not hold up the end of the process
     """
-    results: list[Result] = []
-    failures: list[Exception] = []
+    done: Future[R] = Future()
+    threading.Thread(target=_run, args=(done, function), name=what, daemon=True).start()
+    try:
+        return done.result(timeout)
+    except TimeoutError as error:
+        if done.done():
+            # The call itself ran out of some time of its own.
+            return done.result()
+        done.add_done_callback(lambda future: _late(future, what, too_late))
+        raise StillRunning(f"not done within {timeout:g} s", done) from error
 
-    def run() -> None:
-        try:
-            results.append(act())
-        except Exception as error:
-            failures.append(error)
 
-    thread = threading.Thread(target=run, daemon=timeout is not None)
-    thread.start()
-    thread.join(timeout)
-    if thread.is_alive():
-        raise StillRunning(thread)
-    for failure in failures:
-        raise failure
-    return results[0]
+def _run(done: Future[R], function: Callable[[], R]) -> None:
+    try:
+        result = function()
+    except BaseException as error:
+        done.set_exception(error)
+    else:
+        done.set_result(result)
+
+
+def _late(done: Future[R], what: str, too_late: Callable[[R], Any] | None) -> None:
+    if done.exception() is not None:
+        LOG.warning("%s: failed after its time was over: %s", what, done.exception())
+    elif too_late is not None:
+        LOG.warning("%s: done after its time was over", what)
+        too_late(done.result())

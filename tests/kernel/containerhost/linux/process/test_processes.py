@@ -63,7 +63,7 @@ class AskedTest(testtools.TestCase):
         self.assertEqual([other], list(processes.members(home, other)))
         self.assertRaises(processes.NoAnswer, list, processes.members("pid:[1]", one))
         over.set()
-        await_that(lambda: not processes._waiting[f"process {one}"].is_alive(), "it has answered")
+        await_that(processes._waiting[f"process {one}"].done, "it has answered")
         self.assertNotEqual(home, processes.namespace(one))
 
     def test_who_takes_long_to_answer_is_not_asked_for_ever(self) -> None:

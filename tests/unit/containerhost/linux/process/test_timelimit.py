@@ -3,7 +3,7 @@ import threading
 
 import testtools
 
-from nova_lxd_ext.timelimit import within
+from containerhost.linux.process.timelimit import within
 
 TIMEOUT = 60  # s that nothing here takes
 
