@@ -74,7 +74,7 @@ class Inside(NamedTuple):
 
 
 class Privileged:
-    """Acts directly; its process must be root.
+    """Act directly; the process must be root.
 
     :raises HostActionFailed: from every method, with the words of the kernel or the tool
     """
@@ -345,7 +345,7 @@ def id_map(ids: Ids) -> IdMap:
 
 
 def in_container(pid: int, act: Callable[[], Result]) -> Result:
-    """Do what looks into a tenant's directories.
+    """Run a function that reads a tenant's directories in a child process.
 
     :raises HostActionFailed: see :func:`containerhost.linux.process.childprocess.run`
     """

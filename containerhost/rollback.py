@@ -10,7 +10,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Rollback:
-    """Context manager that reverts what was done unless the block ends without an error.
+    """A context manager that reverts what was done unless the block ends without an error.
 
     An undo step that fails is logged and the remaining ones still run: the error that started the roll-back is
     the one the caller must see. ``KeyboardInterrupt`` and ``SystemExit`` are errors here too.

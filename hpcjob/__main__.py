@@ -22,7 +22,7 @@ _cloud = click.option("--os-cloud", metavar="NAME", help="Cloud of clouds.yaml; 
 
 
 class Commands(click.Group):
-    """Ends with a message and status 1, not with a trace, on every error of this package."""
+    """Commands for which every error of this package is a message and status 1, not a traceback."""
 
     def invoke(self, context: click.Context) -> Any:
         try:
@@ -115,11 +115,11 @@ def _opennebula() -> gang.Cloud:
 
 
 class Interrupted(GangFailed):
-    """A signal ended the start."""
+    """Report that a signal ended the start."""
 
 
 class Interrupts:
-    """Context manager for signals. The first SIGINT, SIGTERM or SIGHUP ends the start; from then on, and as soon as
+    """A context manager for signals. The first SIGINT, SIGTERM or SIGHUP ends the start; from then on, and as soon as
     anything is removed, they are ignored, because a removal that ends early leaves containers behind. An alarm ends
     requests that have no time limit of their own (pyone)."""
 

@@ -7,11 +7,11 @@ class JobError(Exception):
 
 
 class BadJob(JobError):
-    """The job file, or what it names in the cloud, is not what it must be. Nothing was made."""
+    """Signal that the job file, or what it names in the cloud, is not what it must be. Nothing was made."""
 
 
 class GangFailed(JobError):
-    """A member could not be started. What was made is removed."""
+    """Signal that a member could not be started. What was made is removed."""
 
 
 class Leftover(JobError):

@@ -104,7 +104,7 @@ class Vmm(BaseVmm):
         self._consoles.end(own)
 
     def _require_suspendable(self, vm: Vm) -> None:
-        """Every one is: while its processes wait, its disks have all that it wrote, and nothing is written to them."""
+        """Refuse nothing: while its processes wait, its disks have all that it wrote."""
 
     def restore(self, call: Call) -> None:
         """Resume a VM. One that is not suspended here starts anew from its disk, as after stop and migrate."""

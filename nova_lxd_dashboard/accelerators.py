@@ -25,7 +25,7 @@ ORDINARY = frozenset({"VCPU", "PCPU", "MEMORY_MB", "DISK_GB", "IPV4_ADDRESS"})
 
 @dataclasses.dataclass(frozen=True)
 class Service:
-    """nova-compute of one host.
+    """The nova-compute service of one host.
 
     :ivar reason: why an administrator disabled it; empty when nobody did
     :ivar host: its name in nova; the host's name in Placement may be another

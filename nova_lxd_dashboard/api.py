@@ -36,7 +36,7 @@ UNAUTHORIZED = 401
 
 
 class ServiceFailed(Exception):
-    """A service refused, did not answer, or is not in the catalog."""
+    """Signal that a service refused, did not answer, or is not in the catalog."""
 
 
 @dataclasses.dataclass(frozen=True)

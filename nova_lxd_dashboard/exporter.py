@@ -44,7 +44,7 @@ TOLD = 500
 
 
 class ExporterFailed(Exception):
-    """An exporter cannot be asked, does not answer, or answers something else than a map."""
+    """Signal that an exporter cannot be asked, does not answer, or answers something else than a map."""
 
     def __init__(self, reason: str) -> None:
         """Keep a reason of which the host may have written a part."""

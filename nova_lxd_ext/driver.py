@@ -192,7 +192,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
                                    soft=reboot_type == "SOFT")
 
     def poll_rebooting_instances(self, timeout: int, instances: objects.InstanceList) -> None:
-        """Every step of a reboot has a time limit of its own, so none hangs."""
+        """Do nothing: every step of a reboot has a time limit of its own."""
 
     @translated()
     def pause(self, instance: objects.Instance) -> None:

@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 class LXDError(exception.NovaException):
-    """An engine's refusal for which nova has no class of its own."""
+    """Report an engine's refusal for which nova has no class of its own."""
 
     msg_fmt = "%(reason)s"
 

@@ -20,7 +20,7 @@ DRIVER = "nova_lxd_ext.driver"
 
 
 class DriverFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Offers ``nova.virt.lxd`` as a module that holds LXDDriver; knows no other name."""
+    """Offer ``nova.virt.lxd``, and no other name, as a module that holds LXDDriver."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None,
                   target: types.ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:

@@ -19,7 +19,7 @@ NO_SHARE = "Manila shares reach a guest by virtiofs, which is for virtual machin
 
 
 class UnsupportedMethods(driver.ComputeDriver):
-    """Every method raises."""
+    """Methods of a driver that raise an error, each with its reason."""
 
     def get_vnc_console(self, context: Any, instance: objects.Instance) -> NoReturn:
         raise exception.ConsoleTypeUnavailable(f"Unavailable console type VNC: {NO_SCREEN}")

@@ -82,7 +82,7 @@ class Vmm(BaseVmm):
         lcm_states.of_taking_memory_along(vm)
 
     def drop(self, vm_id: int) -> None:
-        """Do as :meth:`remove`, by a number that another VM may have had before."""
+        """Remove a VM as :meth:`remove` does, by a number that another VM may have had before."""
         if self._is_namesake(name(vm_id)):
             LOG.warning("Container %s is of an older VM %s, and stays", name(vm_id), vm_id)
             return

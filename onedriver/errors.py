@@ -15,6 +15,6 @@ class BadInput(DriverError):
 
 
 class NotSupported(DriverError):
-    """The action, or an attribute of the template, is something this driver does not do; nothing was changed."""
+    """Signal that this driver does not support the action, or an attribute of the template; nothing was changed."""
 
     status = 3

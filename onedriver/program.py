@@ -68,7 +68,7 @@ def start(main: Callable[[Sequence[str]], int]) -> int:
 
 def run(what: str, body: Callable[[], str | None], known: Mapping[type[Exception], int] | None = None,
         out: TextIO | None = None, err: TextIO | None = None) -> int:
-    """Do ``body`` and print what it returns, or the reason why it failed.
+    """Run ``body`` and print what it returns, or the reason why it failed.
 
     :param what: the action, which begins the reason: ``deploy of VM 12``
     :param known: exit status by class of the errors that are no mistakes of this program

@@ -163,7 +163,7 @@ class NetFunction:
         self._each(count, lambda port, present: self._privileged.link_down_and_flush(present))
 
     def _each(self, count: int, act: Callable[[int, str], None]) -> None:
-        """Do something to each interface. Under its eyes udev may give one that has just appeared another name."""
+        """Apply a function to each interface. Meanwhile udev may rename one that has just appeared."""
         for port in range(count):
             while True:
                 present = self.await_netdevs(count)[port]

@@ -214,7 +214,7 @@ class AllocationStore:
         return frozenset(consumer for consumer in consumers if (consumer.driver, consumer.engine) == (driver, engine))
 
     def records(self) -> dict[str, Allocation]:
-        """Every record by device id, in that order. Takes no lock, so that anybody may look.
+        """Return every record by device id, in that order. Takes no lock.
 
         :raises AllocationsUnreadable: a record cannot be read
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grant: what it means for a container to have a device, in no engine's words.
+"""Define a grant: what it means for a container to have a device, in no engine's words.
 
 A vendor plug-in turns a :class:`~containerhost.devices.model.Device` into a Grant; an engine turns the Grant into
 configuration, at boot and hot alike. The Grant is the whole truth: what is not in it, the container must not see.

@@ -111,7 +111,7 @@ class PciFunction:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Device:
-    """Something a container can be given.
+    """A device, or a part of one, that a container can be given.
 
     :ivar id: unique on the host: the PCI address, or ``<address>/gi<N>/ci<N>`` for a slice, ``<address>/share<N>`` for
         a share of a GPU

@@ -61,7 +61,7 @@ class Found:
 
 
 class Netdevs:
-    """Finds the interfaces of each function; routes, addresses and links of the host are read once."""
+    """Find the interfaces of each function; routes, addresses and links of the host are read once."""
 
     def __init__(self, host: Host) -> None:
         self._host = host

@@ -33,7 +33,7 @@ def is_beyond_nova(address: str) -> bool:
 
 
 def functions(host: Host, log: Log) -> Iterator[PciFunction]:
-    """Every function that could be a network card or an accelerator, by address.
+    """Yield every function that could be a network card or an accelerator, by address.
 
     :param log: what the kernel said of them
     """

@@ -35,7 +35,7 @@ class Found:
 
 
 class RdmaDevices:
-    """Finds the RDMA side of each function; what all share is read once."""
+    """Find the RDMA side of each function; what all share is read once."""
 
     def __init__(self, host: Host) -> None:
         self._host = host

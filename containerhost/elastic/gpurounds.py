@@ -159,7 +159,7 @@ class GpuRounds:
         return self._take(member, seen, step, "unheard")
 
     def _go_on(self, member: GpuMember, seen: Seen, step: Step, decision: Decision) -> GpuMember:
-        """Go on with a change that was begun, by this process or by one that was killed."""
+        """Resume a change that was begun, by this process or by one that was killed."""
         if step.mark != member.mark or (member.document != step.document and member.generation != step.generation):
             LOG.info("Container %s was changed by somebody else meanwhile", member.key)
             self._changes.forget(member.key)

@@ -241,7 +241,7 @@ class Service:
         return self._apply(member, step, "unheard")
 
     def _go_on(self, member: Member, step: Step, wanted: Size | None) -> Member:
-        """Go on with a change that was begun, by this process or by one that was killed."""
+        """Resume a change that was begun, by this process or by one that was killed."""
         if step.mark != member.mark or (member.document != step.document and member.generation != step.generation):
             LOG.info("Container %s was changed by somebody else meanwhile", member.key)
             self._changes.forget(member.key)

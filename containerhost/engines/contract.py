@@ -172,7 +172,7 @@ class Command(Protocol):
 
 
 class Events(Protocol):
-    """Changes as they happen, until it is closed or the engine goes away."""
+    """A stream of changes, until it is closed or the engine goes away."""
 
     def receive(self, timeout: float | None = None) -> Change:
         """Wait for the next change.

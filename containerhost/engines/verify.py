@@ -14,7 +14,7 @@ from containerhost.privileged import Inside
 
 
 class InterfaceMissing(HostActionFailed):
-    """An interface is neither in its container nor on the host."""
+    """Signal that an interface is neither in its container nor on the host."""
 
 
 def complaints(seen: Inside, grants: Sequence[Grant]) -> tuple[str, ...]:

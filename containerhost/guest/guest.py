@@ -49,7 +49,7 @@ MPI = ("an MPI program keeps the ranks it was started with until it ends, so it 
 
 
 class CannotFollow(Exception):
-    """The program cannot follow its resources."""
+    """Signal that the program cannot follow its resources."""
 
 
 class GuestApi(http.client.HTTPConnection):

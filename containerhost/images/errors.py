@@ -5,7 +5,7 @@ from containerhost.errors import ContainerHostError
 
 
 class BadImage(ContainerHostError):
-    """Damaged, hostile, or nothing that a container can boot from."""
+    """Signal that an archive is damaged, hostile, or nothing that a container can boot from."""
 
 
 class TooLarge(BadImage):

@@ -17,7 +17,7 @@ ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 
 
 class _Loader(yaml.BaseLoader):
-    """Knows texts, lists and mappings alone, and refuses a key that stands twice: one of the two would be lost."""
+    """Load texts, lists and mappings alone, and refuse a key that stands twice: one of the two would be lost."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value]

@@ -20,7 +20,7 @@ _NODES = "/sys/devices/system/node"
 
 
 class Way(enum.StrEnum):
-    """From the nearest to the farthest.
+    """The levels of nearness, the nearest first.
 
     ``PIX``: at most one PCIe bridge or switch; ``PXB``: several; ``PHB``: a host bridge; ``NODE``: the link between
     host bridges of one NUMA node; ``SYS``: that between NUMA nodes.

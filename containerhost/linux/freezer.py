@@ -54,7 +54,7 @@ printf %s "$left" > "$names"
 
 
 class ThawedMeanwhile(HostActionFailed):
-    """The group ran while its processes were looked at, as one that its engine kills."""
+    """Signal that the group ran while its processes were looked at, as one that its engine kills."""
 
 
 class Freezer(NamedTuple):

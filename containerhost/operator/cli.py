@@ -51,8 +51,8 @@ def _one_of(kind: type[enum.StrEnum]) -> click.Choice:
 
 
 class Commands(click.Group):
-    """Its own commands and those of vendors. Ends with a message and status 1, not with a trace, on every error that
-    this project raises, and for a user who lacks a right."""
+    """The command's own subcommands and those of vendors. Every error of this project, and a missing right, is a
+    message and status 1, not a traceback."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return sorted({*super().list_commands(context), *vendor_commands()})

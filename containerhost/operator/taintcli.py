@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of ``containerhost`` by which an operator keeps a device from new holders, and lets it be used again."""
+"""Provide the commands of ``containerhost`` that keep a device from new holders, and let it be used again."""
 
 from pathlib import Path
 

@@ -82,8 +82,8 @@ class Reconciler:
         return self._consoles.dead({state.name for state in containers if state.status is Status.RUNNING})
 
     def reconcile(self) -> None:
-        """Do with each of the first what an action does that stops, suspends or ends a VM; give the others their
-        consoles back. Few processes at once write disks, however many VMs stopped."""
+        """Finish what a stop, a suspension or an end of a VM left to do, and restart consoles. Few processes at once
+        write disks, however many VMs stopped."""
         containers = self._engine.containers()
         self.clean(containers)
         for name in self.without_console(containers):

@@ -39,7 +39,7 @@ class Placement:
 
 
 class HostSlices:
-    """Which slices of this host servers have, are to have and could have.
+    """The slices of this host that servers have, are to have and could have.
 
     :param nodename: this host in nova's words
     """

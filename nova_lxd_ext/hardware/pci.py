@@ -21,7 +21,7 @@ TYPES: Final = {
 
 
 class Reason(enum.StrEnum):
-    """Why a function of this host is for none of nova's servers, as a trait in Placement."""
+    """The reason why a function of this host is for none of nova's servers, as a trait in Placement."""
 
     SICK = "CUSTOM_DEVICE_SICK"
     TAINTED = "CUSTOM_DEVICE_TAINTED"

@@ -81,7 +81,7 @@ def traits(facts: HostFacts) -> set[str]:
 
 
 def own_traits(facts: HostFacts) -> set[str]:
-    """Every trait that :func:`traits` could ever say: those of them that it does not say now are taken off."""
+    """Return every trait that :func:`traits` can report: those that it does not report now are removed."""
     hidden = {_feature(facts.topology.cpu, flag) for flag in NOT_INSIDE}
     return (set(SERVERS.values()) | {os_traits.HW_CPU_HYPERTHREADING} | _architecture(facts.topology.cpu)
             | _known_features(facts.topology.cpu) - hidden)

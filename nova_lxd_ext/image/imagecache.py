@@ -34,7 +34,7 @@ class ImageCache:
         self._now = now
 
     def fetch(self, context: Any, image_id: str) -> bool:
-        """Have an image here before a boot needs it.
+        """Fetch an image before a boot needs it.
 
         :returns: whether it had to be fetched
         :raises ImageUnacceptable: no server could boot from it on this host

@@ -120,7 +120,7 @@ class Snapshots:
 
 
 class Progress:
-    """Lets the API show how far a snapshot is, in steps, and ends it when the tenant deleted the server.
+    """Let the API show how far a snapshot is, in steps, and end it when the tenant deleted the server.
 
     :param start: per cent at which this half begins; shown at once
     """

@@ -25,7 +25,7 @@ class VifEvents:
 
     @contextlib.contextmanager
     def expecting(self, instance: objects.Instance, vifs: model.NetworkInfo) -> Iterator[None]:
-        """Encloses the plugging. At its end every port that was down must be wired within
+        """Wait for Neutron around the plugging. At its end every port that was down must be wired within
         ``[DEFAULT]vif_plugging_timeout`` seconds (0 does not wait).
 
         :raises VirtualInterfaceCreateException: one is not, and ``[DEFAULT]vif_plugging_is_fatal``

@@ -161,8 +161,11 @@ def _members(members: int, groups: int, first: int) -> list[taskgroups.Member]:
 
 def _of_one_request(spec: objects.RequestSpec, group: objects.InstanceGroup, members: int, groups: int, strict: bool
                     ) -> Job | None:
-    """Nova adds the host of each server of the request to ``group.hosts`` before it schedules the next one; before the
-    first, those are the hosts of other servers of the group."""
+    """Return the job of servers of one request.
+
+    Nova adds the host of each server of the request to ``group.hosts`` before it schedules the next one; before the
+    first, those are the hosts of other servers of the group.
+    """
     position = len(group.hosts)
     own = group.members[-members:]
     if position and own and own[0] == spec.instance_uuid:
@@ -178,8 +181,11 @@ def _of_one_request(spec: objects.RequestSpec, group: objects.InstanceGroup, mem
 
 def _one_by_one(spec: objects.RequestSpec, group: objects.InstanceGroup, members: int, groups: int, rank: int,
                 strict: bool) -> Job:
-    """Nova lists a group's members in the order in which they were made. What it knows of other hosts may be older than
-    their last servers (``HostState.instances``), so the database is asked where the servers of the group are."""
+    """Return the job of servers that were requested one by one.
+
+    Nova lists a group's members in the order in which they were made. What it knows of other hosts may be older than
+    their last servers (``HostState.instances``), so the database is asked where the servers of the group are.
+    """
     pending = _members(members, groups, rank)
     first = divide(members, groups).index(pending[0].group)
     made = group.members.index(spec.instance_uuid) if spec.instance_uuid in group.members else len(group.members)

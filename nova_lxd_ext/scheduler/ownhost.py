@@ -9,7 +9,7 @@ from nova_lxd_ext.conf import CONF
 
 
 class OwnHostWeigher(weights.BaseHostWeigher):
-    """Prefers the host that the server is on. A new server is on none, and where it must leave its host (cold and live
+    """Prefer the host that the server is on. A new server is on none, and where it must leave its host (cold and live
     migration, evacuation) nova leaves that one out."""
 
     def weight_multiplier(self, host_state: host_manager.HostState) -> float:

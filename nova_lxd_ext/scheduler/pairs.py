@@ -10,7 +10,7 @@ from nova_lxd_ext.host.resources import PAIRS
 
 
 class PairWeigher(weights.BaseHostWeigher):
-    """Prefers, for a server with GPUs and virtual functions, hosts that have as many free pairs, and for one with only
+    """Prefer, for a server with GPUs and virtual functions, hosts that have as many free pairs, and for one with only
     one kind, hosts with few. Which devices of the host the server gets is nova's claim alone."""
 
     def weight_multiplier(self, host_state: host_manager.HostState) -> float:

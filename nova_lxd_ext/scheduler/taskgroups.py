@@ -27,7 +27,7 @@ _TRIES = 8  # times that hosts are selected before the devices of all hosts are 
 
 
 class TaskGroupFilter(filters.BaseHostFilter):
-    """Leaves the hosts that the pending servers of the job are placed on. Must be the last of ``enabled_filters``: what
+    """Pass the hosts that the pending servers of the job are placed on. Must be the last of ``enabled_filters``: what
     a later filter takes away, the placement would miss."""
 
     def filter_all(self, filter_obj_list: Iterable[HostState], spec_obj: objects.RequestSpec) -> list[HostState]:
@@ -67,7 +67,7 @@ class TaskGroupFilter(filters.BaseHostFilter):
 
 
 class TaskGroupWeigher(weights.BaseHostWeigher):
-    """Prefers the host that the server is placed on; for a server that moves, the host of its group (algorithm 5)."""
+    """Prefer the host that the server is placed on; for a server that moves, the host of its group (algorithm 5)."""
 
     def weight_multiplier(self, host_state: HostState) -> float:
         """Return the weight's multiplier, also per host aggregate, by a property of the option's name."""

@@ -35,7 +35,7 @@ class AttachmentProvider:
         """Refuse, before anything changes, what can never be."""
 
     def expecting(self, instance: objects.Instance, requested: RequestedResources) -> AbstractContextManager[None]:
-        """Encloses putting on: what others must confirm is waited for at the end of the block."""
+        """Wait at the end of the block, around the attachment, for what others must confirm."""
         return contextlib.nullcontext()
 
     def attach_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
@@ -44,7 +44,7 @@ class AttachmentProvider:
         raise NotImplementedError(f"{type(self).__name__}.attach_all")
 
     def starting(self, instance: objects.Instance) -> None:
-        """Do what needs the container, which is about to start."""
+        """Prepare what needs the container, which is about to start."""
 
     def release_unused(self, instance: objects.Instance, parts: Sequence[Part], container: int | None,
                        view: HostView) -> None:

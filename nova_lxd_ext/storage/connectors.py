@@ -28,7 +28,7 @@ FAILURES = (brick.BrickException, processutils.ProcessExecutionError, OSError, V
 
 
 class BackendError(exception.NovaException):
-    """A volume's backend, or what the host needs to reach it, fails."""
+    """Signal that a volume's backend, or what the host needs to reach it, fails."""
 
     msg_fmt = "%(reason)s"
 

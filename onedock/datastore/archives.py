@@ -96,7 +96,7 @@ class Tarball:
 
 
 class Headers(Stream):
-    """Reads the headers of a tarball alone."""
+    """Read the headers of a tarball alone."""
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__(file, file.seek(0, os.SEEK_END))

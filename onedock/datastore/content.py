@@ -27,7 +27,7 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "i686": "386", "armv7l":
 
 
 class WrongArchitecture(BadInput):
-    """The image is for another machine."""
+    """Signal that the image is for another machine."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -77,7 +77,7 @@ PACKED: Mapping[bytes, Callable[[BinaryIO], Any]] = {
 
 
 class Corrupt(BadInput):
-    """An archive or a layer is damaged."""
+    """Signal that an archive or a layer is damaged."""
 
 
 def reader(stream: io.RawIOBase) -> BinaryIO:

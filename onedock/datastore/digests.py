@@ -14,11 +14,11 @@ CHUNK = 1 << 20  # bytes
 
 
 class DigestMismatch(DriverError):
-    """The content is not what its digest says; nothing of it is kept."""
+    """Signal that the content is not what its digest says; nothing of it is kept."""
 
 
 class SizeMismatch(DigestMismatch):
-    """The content is larger than it was said to be; nothing of it is kept."""
+    """Signal that the content is larger than it was said to be; nothing of it is kept."""
 
 
 def of(data: bytes) -> str:
@@ -36,7 +36,7 @@ def require(what: str, expected: str | None, found: str) -> None:
 
 
 class Counted(io.RawIOBase):
-    """Reads through to a stream and keeps the digest of all that passed.
+    """Read through to a stream, and keep the digest of all that passed.
 
     :param limit: bytes that may pass; None is no limit
     """

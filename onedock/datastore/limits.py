@@ -16,11 +16,11 @@ MEMORY = 2 << 30  # bytes of data (RLIMIT_DATA), also of each program that the a
 
 
 class TooSlow(DriverError):
-    """An image takes longer than an action may."""
+    """Signal that an image takes longer than an action may."""
 
 
 class TooMuchMemory(BadInput):
-    """An image takes more memory than an action may have."""
+    """Signal that an image takes more memory than an action may have."""
 
 
 @contextlib.contextmanager

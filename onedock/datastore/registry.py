@@ -30,11 +30,11 @@ Credentials = tuple[str, str]  # user and password
 
 
 class RegistryError(DriverError):
-    """A registry does not answer, or not as one."""
+    """Signal that a registry does not answer, or not as one."""
 
 
 class Denied(BadInput):
-    """The registry wants other credentials."""
+    """Signal that the registry wants other credentials."""
 
 
 class Registry:

@@ -11,7 +11,7 @@ PART = 20
 
 
 class TooLarge(BadInput):
-    """An image takes more than a datastore has for it."""
+    """Signal that an image takes more than a datastore has for it."""
 
 
 class Room:

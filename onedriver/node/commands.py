@@ -36,7 +36,7 @@ REPORTED_FOR = 3600  # seconds, where no round acknowledges: an earlier release'
 
 
 class CommandFailed(DriverError):
-    """The command did not begin."""
+    """Signal that the command did not begin."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ from onedriver.errors import DriverError
 
 
 class Busy(DriverError):
-    """Another process has the lock."""
+    """Signal that another process has the lock."""
 
 
 class ImageLocks:

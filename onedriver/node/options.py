@@ -20,7 +20,7 @@ LONGEST = 86_400.0  # seconds
 
 
 class BadOptions(DriverError):
-    """The options cannot be used."""
+    """Signal that the options cannot be used."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,7 +24,7 @@ Send = Callable[[Type, bool, str], None]
 
 
 class ProbeFailed(DriverError):
-    """A probe of the host failed."""
+    """Signal that a probe of the host failed."""
 
 
 class PollLoop:

@@ -29,7 +29,7 @@ LOCK_TIMEOUT = 30.0  # s; others hold it while they ask one process
 
 
 class AlreadyRunning(DriverError):
-    """Another process has the name and keeps it."""
+    """Signal that another process has the name and keeps it."""
 
 
 def take(name: str) -> socket.socket:

@@ -16,7 +16,7 @@ MOST_WORKERS = 4
 
 
 class Busy(DriverError):
-    """Another process works on the VM."""
+    """Signal that another process works on the VM."""
 
 
 def held(state: Path, vm_id: int, timeout: float) -> AbstractContextManager[int]:
@@ -36,7 +36,7 @@ def is_held(state: Path, vm_id: int) -> bool:
 
 @contextlib.contextmanager
 def worker(state: Path) -> Iterator[bool]:
-    """Be one of at most :data:`MOST_WORKERS` processes while the block runs.
+    """Enter as one of at most :data:`MOST_WORKERS` processes while the block runs.
 
     Yields whether this is one: it is not while there are as many others.
     """

@@ -46,7 +46,7 @@ class Driver(NamedTuple):
 
 
 class Commands(click.Group):
-    """Ends with a message and status 1, not with a trace, on every error that has an explanation."""
+    """Commands for which every error with an explanation is a message and status 1, not a traceback."""
 
     def invoke(self, context: click.Context) -> Any:
         try:

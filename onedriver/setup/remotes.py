@@ -16,7 +16,7 @@ MODE = 0o755
 
 
 class NotInstalled(DriverError):
-    """This package is not whole."""
+    """Signal that files of this package are missing."""
 
 
 def source() -> Path:

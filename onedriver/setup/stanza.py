@@ -9,7 +9,7 @@ from onedriver.errors import DriverError
 
 
 class CannotConfigure(DriverError):
-    """The file has something that cannot be left and cannot be changed."""
+    """Signal that the file has a setting that is in the way and cannot be changed."""
 
 
 def inserted(text: str, stanza: str, driver: str, position: int | None = None) -> str:

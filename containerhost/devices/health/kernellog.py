@@ -85,7 +85,7 @@ class Log:
 
 
 class Reader:
-    """Takes up message after message."""
+    """Take up message after message."""
 
     def __init__(self, drivers: Collection[DriverLog]) -> None:
         self._drivers = drivers

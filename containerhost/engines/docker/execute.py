@@ -31,7 +31,7 @@ NOT_FOUND = (b"executable file not found", b"no such file or directory")  # in r
 
 
 class Command:
-    """Runs from its making on.
+    """A command that runs in a container as soon as this object is made.
 
     :param command: program and arguments; they are visible to everybody in the container
     :raises EngineError: the container does not run

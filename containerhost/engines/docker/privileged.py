@@ -25,7 +25,7 @@ def char_node() -> re.Pattern[str]:
 
 
 class DockerPrivileged(Privileged):
-    """Acts directly; its process must be root.
+    """Act directly; the process must be root.
 
     :raises HostActionFailed: from every method, with the words of the kernel
     """

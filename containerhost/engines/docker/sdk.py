@@ -36,7 +36,7 @@ class Connection(docker.APIClient):
 
 @contextlib.contextmanager
 def translated(operation: str, endpoint: str) -> Iterator[None]:
-    """Every failure of a request leaves as an EngineError that says what was asked and where."""
+    """Translate every failure of a request to an EngineError that names the operation and the daemon."""
     try:
         yield
     except docker.errors.APIError as error:

@@ -332,7 +332,7 @@ class LxdClient:
         self.finish(self.request("post", "instances", asked=asked, json=body), asked, timeout)
 
     def begin_creation(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Have a container made and do not wait for it.
+        """Request a container, without a wait for it.
 
         :returns: the operation, for :meth:`wait`
         """

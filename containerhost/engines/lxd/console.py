@@ -9,7 +9,7 @@ FAREWELL = 3.0  # s that LXD may take to answer the end of the console's stream
 
 
 class Console:
-    """Attached from its making to :meth:`close`; what the guest prints is received, and what is sent is typed.
+    """A container's console, attached until :meth:`close`: it receives what the guest prints, and types what is sent.
 
     :raises EngineError: the container does not run
     """

@@ -22,7 +22,7 @@ ACTIONS: Mapping[str, Status] = {
 
 
 class Events:
-    """Listens from its making to :meth:`close`."""
+    """Listen until :meth:`close`."""
 
     def __init__(self, client: LxdClient) -> None:
         self._stream = Stream(client.settings, "/1.0/events", {"type": "lifecycle"}, "listen to the daemon's events")

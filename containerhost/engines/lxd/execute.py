@@ -22,7 +22,7 @@ STREAMS = ("control", "0", "1", "2")
 
 
 class Command:
-    """Runs from its making on.
+    """A command that runs in a container as soon as this object is made.
 
     :param command: program and arguments; they are visible to everybody in the container
     :raises EngineError: the container does not run

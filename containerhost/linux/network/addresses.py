@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses and default routes of an interface in a container's network namespace, by iproute2. Needs CAP_NET_ADMIN.
+"""Set addresses and default routes of an interface in a container's network namespace, by iproute2 (CAP_NET_ADMIN).
 
 Only what holds a network namespace calls this; what it sets is typed, and checked once more here.
 """

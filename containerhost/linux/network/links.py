@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's network links, by iproute2: pairs of virtual interfaces and what is set on them. Needs CAP_NET_ADMIN.
+"""Make and configure network links by iproute2: pairs of virtual interfaces. Needs CAP_NET_ADMIN.
 
 A program takes some milliseconds; a library for netlink takes longer to load than an action of OpenNebula needs for
 all else. Only :mod:`containerhost.privileged` calls this; it has checked every argument.
@@ -208,7 +208,7 @@ def move(name: str, new: str, there: int, asked: str) -> None:
 
 
 def disable_ipv6(name: str) -> None:
-    """Do it before the link is up: it would get a link-local address."""
+    """Disable IPv6 on a link; to be called before it is up, as it would get a link-local address."""
     path = f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6"
     if os.path.exists(path):
         with open(path, "w", encoding="ascii") as setting:

@@ -42,7 +42,7 @@ GONE = (FileNotFoundError, ProcessLookupError)
 
 
 class NoAnswer(HostActionFailed):
-    """The kernel lets nobody look at the process for now."""
+    """Signal that the kernel lets nobody look at the process for now."""
 
 
 def asked(pid: int, act: Callable[[], Result], timeout: float = ANSWER_TIMEOUT, *, counted: bool = True) -> Result:

@@ -21,7 +21,7 @@ Inode = tuple[str, str]  # as /proc/<pid>/maps writes device and inode
 
 
 class NodeMissing(HostActionFailed):
-    """The daemon has no such node for the container."""
+    """Signal that the daemon has no such node for the container."""
 
 
 def fence(server: int, container: str, device: str, number: Number) -> None:

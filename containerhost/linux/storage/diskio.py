@@ -20,7 +20,7 @@ NAMED = re.compile(r"\b(?P<kind>rbytes|wbytes|rios|wios)=(?P<number>[0-9]+)")
 
 @dataclasses.dataclass(frozen=True)
 class DiskIo:
-    """Since the container's start.
+    """Bytes and operations since the container's start.
 
     :ivar read, written: bytes
     :ivar reads, writes: how many requests

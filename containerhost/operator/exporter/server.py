@@ -26,7 +26,7 @@ NO_PAGES: Mapping[str, WSGIApplication] = MappingProxyType({})
 
 
 class HostCollector(Collector):
-    """Reads the host at each scrape; of several at once, one after the other.
+    """Read the host at each scrape; concurrent scrapes wait for each other.
 
     :param job_mapping: directory of dcgm-exporter's job mapping files, brought up to date at each scrape
     """

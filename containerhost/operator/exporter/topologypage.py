@@ -19,7 +19,7 @@ PATH = "/topology"
 
 
 class TopologyPage:
-    """A WSGI application. Reads the host at each request; of several at once, one after the other."""
+    """A WSGI application that reads the host at each request; concurrent requests wait for each other."""
 
     def __init__(self, host: Host, store: AllocationStore) -> None:
         self._host = host

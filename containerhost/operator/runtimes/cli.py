@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of ``containerhost`` that give devices to programs which no cloud started."""
+"""Provide the commands of ``containerhost`` that give devices to programs which no cloud started."""
 
 import json
 import logging

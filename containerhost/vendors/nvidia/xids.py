@@ -104,7 +104,7 @@ _TEXTS = {Kind.APPLICATION: "an error of the application that used it", Kind.REC
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Xid:
-    """One number on one GPU since it was last reset.
+    """The Xids of one number on one GPU since its last reset.
 
     :ivar count: how often
     :ivar fatal: the message itself calls it fatal

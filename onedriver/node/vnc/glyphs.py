@@ -15,7 +15,7 @@ FULL = 0xFF
 
 
 class NoFont(DriverError):
-    """Nothing can be drawn on this node."""
+    """Signal that nothing can be drawn on this node."""
 
 
 @functools.cache

@@ -26,7 +26,7 @@ ARROWS: Mapping[int, bytes] = {0xFF52: b"A", 0xFF54: b"B", 0xFF53: b"C", 0xFF51:
 
 
 class Keyboard:
-    """Remembers which keys are held down that change others."""
+    """Remember which keys are held down that change others."""
 
     def __init__(self) -> None:
         self._held: set[int] = set()

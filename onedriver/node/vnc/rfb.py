@@ -22,7 +22,7 @@ FORMAT = struct.Struct(">BBBBHHHBBBxxx")
 
 
 class NotRfb(DriverError):
-    """The other end is no viewer, or one that cannot be served."""
+    """Signal that the other end is no viewer, or one that cannot be served."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,7 +34,7 @@ VIEWER = re.compile(rb"RFB (\d{3})\.(\d{3})\n")
 
 def main(client: socket.socket, guest: socket.socket, password: str | None, name: str,
          hold_console: Callable[[], None]) -> None:
-    """Do all that this process does.
+    """Run the session's process.
 
     :param guest: to the process that has the console
     :param name: of the container
@@ -122,7 +122,7 @@ def exactly(client: socket.socket, length: int, end: float) -> bytes:
 
 
 class Session:
-    """From the end of the greeting on."""
+    """A viewer's session after the greeting."""
 
     def __init__(self, client: socket.socket, guest: socket.socket) -> None:
         self._visitor = client

@@ -13,7 +13,7 @@ from containerhost.errors import SpecError
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Placement:
-    """In memory slices of the GPU."""
+    """A place on the GPU, in its memory slices."""
 
     start: int
     size: int

@@ -23,7 +23,7 @@ ABSENT = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT)
 
 
 class Library:
-    """Context manager: the library is there while the block runs.
+    """A context manager that loads the library while the block runs.
 
     :raises HostActionFailed: from every method, with the library's own words
     """
@@ -39,7 +39,7 @@ class Library:
     # Reading
 
     def read(self) -> tuple[Geometry, ...]:
-        """Every GPU that the driver knows, those without MIG too."""
+        """Return every GPU that the driver knows, those without MIG too."""
         return _call(READ_TIMEOUT, "tell how the GPUs are cut", lambda: tuple(self._geometries()))
 
     def geometry(self, address: str) -> Geometry:
