@@ -7,9 +7,10 @@ from collections import deque
 from collections.abc import Collection
 from typing import NamedTuple
 
-from containerhost.engines.memoryuse import ROOT, container_part
+from containerhost.engines.memoryuse import ROOT
 from containerhost.inventory.topology import uptime
 from containerhost.linux import controlgroups
+from containerhost.linux.controlgroups import container_part
 from containerhost.linux.process.processes import NoAnswer, asked
 from containerhost.linux.sysfs import Host
 

@@ -6,15 +6,11 @@ too that are in memory for speed: the kernel drops those when the limit shrinks.
 because containers are not swapped out.
 """
 
-import re
-
 from containerhost.linux import controlgroups
+from containerhost.linux.controlgroups import container_part
 from containerhost.linux.sysfs import Host
 
 ROOT = "/sys/fs/cgroup"
-# The group of everything in a container: LXC's name for it (lxc.container.conf, lxc.cgroup.*), and Docker's under
-# either of its cgroup drivers.
-PAYLOAD = re.compile(r"lxc\.payload.*|(docker-)?[0-9a-f]{64}(\.scope)?")
 
 
 def needed(host: Host, pid: int) -> int | None:
@@ -29,13 +25,6 @@ def needed(host: Host, pid: int) -> int | None:
     if "" in groups and host.number(f"{ROOT}{part}/memory.current") is not None:
         return _needed(host, f"{ROOT}{part}", "memory.current", "")
     return None
-
-
-def container_part(path: str) -> str:
-    """Return the group that has the container's limit: its init may have moved itself into one below."""
-    parts = path.split("/")
-    depth = next((place + 1 for place, part in enumerate(parts) if PAYLOAD.fullmatch(part)), len(parts))
-    return "/".join(parts[:depth])
 
 
 def _needed(host: Host, directory: str, file: str, prefix: str) -> int | None:

@@ -5,7 +5,13 @@ Whoever may make groups below a container's own chooses their names, in which th
 a line feed: nothing else ends a line.
 """
 
+import re
+
 from containerhost.linux.sysfs import TABLE_LIMIT, Host
+
+# Group of a container as its engine names it: LXC's, and Docker's under both cgroup drivers. The tenant names those
+# below it, so the topmost one counts.
+CONTAINER = re.compile(r"/(?:[^/]+/)*?(?:lxc\.payload\.[^/]+|(?:docker-)?[0-9a-f]{64}(?:\.scope)?)(?=/|$)")
 
 
 def of(pid: int, host: Host) -> dict[str, str]:
@@ -23,3 +29,9 @@ def parse(table: bytes) -> dict[str, str]:
         for controller in controllers.split(",") if colon else ():
             found.setdefault(controller, path)
     return found
+
+
+def container_part(path: str) -> str:
+    """Return the group that has the container's limits: its processes may be in one below. Another path as it is."""
+    found = CONTAINER.match(path)
+    return found[0] if found else path

@@ -8,7 +8,7 @@ import os
 from collections.abc import Collection
 
 from containerhost.errors import HostActionFailed
-from containerhost.linux import controlgroups, freezer
+from containerhost.linux import controlgroups
 from containerhost.linux.files import write_attribute
 from containerhost.linux.sysfs import Host
 
@@ -41,7 +41,7 @@ def _group(pid: int, host: Host) -> str | None:
     """Return the directory of the container's own group: the topmost, because the tenant names those below it."""
     own = _hierarchies(os.getpid(), host)
     for mount, path in _hierarchies(pid, host).items():
-        found = freezer.CONTAINER.match(path)
+        found = controlgroups.CONTAINER.match(path)
         # This process may be in a container itself, whose group is above.
         if found and not f"{own.get(mount)}/".startswith(f"{found[0]}/") and os.path.exists(
                 f"{mount}{found[0]}/{NODES}"):

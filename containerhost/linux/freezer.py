@@ -15,7 +15,6 @@ import contextlib
 import functools
 import hashlib
 import os
-import re
 import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import NamedTuple
 
 from containerhost.errors import HostActionFailed
 from containerhost.linux import controlgroups
+from containerhost.linux.controlgroups import CONTAINER
 from containerhost.linux.files import write_attribute
 from containerhost.linux.lock import Failure, FileLock, byte_held
 from containerhost.linux.poll import wait_until
@@ -33,10 +33,6 @@ ROOT = "/sys/fs/cgroup"
 V1, V2 = "freezer.state", "cgroup.freeze"
 LOCK = Path("/run/containerhost/frozen")
 GROUPS = Path("/run/containerhost/groups")  # a byte for each group is locked while a process freezes or thaws it
-
-# Group of a container as its engine names it: LXC's, and Docker's under both cgroup drivers. The tenant names those
-# below it, so the topmost one counts.
-CONTAINER = re.compile(r"/(?:[^/]+/)*?(?:lxc\.payload\.[^/]+|(?:docker-)?[0-9a-f]{64}(?:\.scope)?)(?=/|$)")
 
 FREEZE_TIMEOUT = 5.0  # s; a process that waits in the kernel without end never freezes
 FROZEN_TIMEOUT = 60  # s after which a group is thawed, whatever the process that looks does

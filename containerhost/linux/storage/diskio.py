@@ -7,13 +7,11 @@ written later, out of the page cache, for nobody.
 
 import dataclasses
 import re
-from collections.abc import Iterator
 
 from containerhost.linux import controlgroups
 from containerhost.linux.sysfs import Host
 
 GROUPS = "/sys/fs/cgroup"
-PAYLOAD = "lxc.payload"  # LXC's group of a container; below it are the container's own
 NUMBERED = re.compile(r"[0-9]+:[0-9]+ (?P<kind>Read|Write) (?P<number>[0-9]+)")
 NAMED = re.compile(r"\b(?P<kind>rbytes|wbytes|rios|wios)=(?P<number>[0-9]+)")
 
@@ -38,7 +36,7 @@ def disk_io(host: Host, pid: int) -> DiskIo | None:
     :param pid: a process of the container
     :returns: None where the host does not count
     """
-    groups = dict(memberships(host, pid))
+    groups = {kind: controlgroups.container_part(path) for kind, path in controlgroups.of(pid, host).items()}
     if "blkio" in groups:
         directory = f"{GROUPS}/blkio{groups['blkio']}/blkio.throttle"
         sizes, counts = (sums(host, f"{directory}.{file}_recursive", NUMBERED)
@@ -50,14 +48,6 @@ def disk_io(host: Host, pid: int) -> DiskIo | None:
     if found is None:
         return None
     return DiskIo(*(found.get(kind, 0) for kind in ("rbytes", "wbytes", "rios", "wios")))
-
-
-def memberships(host: Host, pid: int) -> Iterator[tuple[str, str]]:
-    """Yield the controller and path of the container's groups; version 2's controller has an empty name."""
-    for controller, path in controlgroups.of(pid, host).items():
-        parts = path.strip("/").split("/")
-        last = next((place for place, part in enumerate(parts) if part.startswith(PAYLOAD)), len(parts))
-        yield controller, "/" + "/".join(parts[:last + 1])
 
 
 def sums(host: Host, path: str, pattern: re.Pattern[str]) -> dict[str, int] | None:
