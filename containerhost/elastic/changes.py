@@ -99,10 +99,10 @@ class Changes:
         except errors.EngineUnavailable:
             raise
         except errors.EngineError as error:
-            LOG.warning("Container %s cannot be told yet what it is to lose: %s", key, error)
+            LOG.warning("Container %s cannot be notified yet of what it is to lose: %s", key, error)
             return now < self._untold.setdefault(key, now + self._time)
         if listens:
-            LOG.info("Container %s is asked to let go by generation %d", key, step.generation + 1)
+            LOG.info("Container %s is asked to release resources, generation %d", key, step.generation + 1)
             self._announced.add(key)
             self.put(key, dataclasses.replace(step, deadline=deadline))
         return listens

@@ -86,7 +86,7 @@ class GpuRounds:
         except errors.EngineUnavailable:
             raise
         except FAILURES as error:
-            LOG.error("GPUs stay where they are: %s", error)
+            LOG.error("No GPU is taken or given in this round: %s", error)
             return list(members)
         return after
 
@@ -135,7 +135,7 @@ class GpuRounds:
         except (errors.EngineUnavailable, errors.EngineTimeout):
             raise  # the next round repeats it
         except (errors.EngineConflict, errors.EngineNotFound, errors.DeviceBusy) as error:
-            LOG.info("Container %s is looked at again: %s", member.key, error)
+            LOG.info("Container %s is checked again: %s", member.key, error)
             return member
         except errors.UnsupportedOnHost as error:
             return failed("gets its GPUs back when it is started again", error)
@@ -186,7 +186,7 @@ class GpuRounds:
         except (errors.EngineConflict, errors.EngineNotFound, errors.DeviceBusy) as error:
             if not isinstance(error, errors.EngineBusy | errors.DeviceBusy):
                 self._changes.forget(member.key)
-            LOG.info("Container %s is looked at again: %s", member.key, error)
+            LOG.info("Container %s is checked again: %s", member.key, error)
             return member
         except errors.DeviceInUse as error:
             LOG.warning("Container %s keeps a GPU that is out of order: %s", member.key, error)

@@ -114,10 +114,10 @@ class Service:
                     self.round()
             except FAILURES as error:
                 self._changes.count("round", "failed")
-                LOG.error("This round came to no end: %s", error)
+                LOG.error("This round failed: %s", error)
             except Exception:  # a mistake about one container must not end the service of all
                 self._changes.count("round", "failed")
-                LOG.exception("This round came to no end")
+                LOG.exception("This round failed")
             stop.wait(POLL_INTERVAL if self.steps else max(0.0, began + interval - self._monotonic()))
 
     def is_ready(self) -> bool:
@@ -207,7 +207,7 @@ class Service:
         try:
             own = claim.parse(state.labels)
         except ValueError as error:
-            LOG.warning("Container %s is left alone: %s", key, error)
+            LOG.warning("Container %s is not resized: %s", key, error)
             return None
         if own is None:
             return None
@@ -295,7 +295,7 @@ class Service:
         except (errors.EngineConflict, errors.EngineNotFound) as error:
             if not isinstance(error, errors.EngineBusy):
                 self._changes.forget(member.key)
-            LOG.info("Container %s is looked at again: %s", member.key, error)
+            LOG.info("Container %s is checked again: %s", member.key, error)
             return member
         except FAILURES as error:
             LOG.warning("Container %s does not get its size: %s", member.key, error)

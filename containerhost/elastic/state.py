@@ -72,7 +72,7 @@ class StateFile:
         except FileNotFoundError:
             return State()
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            LOG.warning("What was begun is not known, because %s cannot be read (%s): it is begun anew", self.path,
+            LOG.warning("Changes in progress are unknown: %s cannot be read (%s) and begins anew", self.path,
                         error)
             return State()
 

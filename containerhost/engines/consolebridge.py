@@ -23,7 +23,7 @@ def bridge(client: socket.socket, console: Console) -> None:
         while data := client.recv(CHUNK):
             console.send(data)
     except (OSError, errors.EngineError) as error:
-        LOG.debug("A console's client has gone: %s", error)
+        LOG.debug("A console's client disconnected: %s", error)
     finally:
         console.close()
         printing.join()
@@ -34,7 +34,7 @@ def _print(client: socket.socket, console: Console) -> None:
         while (data := console.receive()) is not None:
             client.sendall(data)
     except OSError as error:
-        LOG.debug("A console's client has gone: %s", error)
+        LOG.debug("A console's client disconnected: %s", error)
     finally:
         hang_up(client)
 

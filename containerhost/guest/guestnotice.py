@@ -18,7 +18,7 @@ from containerhost.guest import resources
 LOG = logging.getLogger(__name__)
 
 POLL_INTERVAL = 0.1  # s between two looks
-NOT_TOLD = "Container %s cannot be told of its resources: %s"
+NOT_TOLD = "Container %s cannot be notified of its resources: %s"
 FAULTS = "faults.json"  # {"schema": 1, "faults": ["0000:3b:00.0: tainted by the operator: ...", ...]}
 
 
@@ -73,7 +73,7 @@ class GuestNotice:
             except errors.EngineUnavailable:
                 raise
             except errors.EngineError as error:
-                LOG.info("Container %s is told again what it is to lose: %s", name, error)
+                LOG.info("Container %s is notified again of what it is to lose: %s", name, error)
             if self._monotonic() >= deadline:
                 break
             self._sleep(POLL_INTERVAL)
@@ -135,7 +135,7 @@ class GuestNotice:
             if self._files.read(name, FAULTS) not in (wanted, *([] if faults else [None])):
                 self._files.write(name, FAULTS, wanted)
         except (errors.EngineError, errors.HostActionFailed) as error:
-            LOG.info("Container %s cannot be told of its devices' faults: %s", name, error)
+            LOG.info("Container %s cannot be notified of its devices' faults: %s", name, error)
             return False
         return True
 

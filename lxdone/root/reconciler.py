@@ -140,7 +140,7 @@ class Reconciler:
                     LOG.info("VM %s is over and has no container: what is left of it is removed", vm_id)
                     self._forget(vm_id)
         except vmlock.Busy:
-            LOG.info("VM %s is worked on", vm_id)
+            LOG.info("Another process works on VM %s", vm_id)
         except (ContainerHostError, DriverError) as error:
             LOG.error("VM %s is over, but something of it is left here: %s", vm_id, error)
             if self._home(vm_id).is_dir():
@@ -157,7 +157,7 @@ class Reconciler:
                 if state.status in AWAY and state.labels.get(LABEL) == str(vm_id):
                     act(vm_id, state)
         except vmlock.Busy:
-            LOG.info("VM %s is worked on", vm_id)
+            LOG.info("Another process works on VM %s", vm_id)
         except (ContainerHostError, DriverError) as error:
             LOG.error("VM %s does not run, but %s: %s", vm_id, trouble, error)
             if self._home(vm_id).is_dir():

@@ -72,7 +72,7 @@ class Consoles:
                 client, _ = listening.accept()
             except OSError as error:
                 if self._listening is listening:
-                    LOG.warning("A client of the consoles cannot be let in: %s", error)
+                    LOG.warning("A console client cannot be accepted: %s", error)
                     time.sleep(POLL_INTERVAL)
                 continue
             self.admit(client)
@@ -84,7 +84,7 @@ class Consoles:
             if admitted:
                 self._clients[client] = None
         if not admitted:
-            LOG.warning("A client of the consoles is turned away: %d are there already", MAX_CLIENTS)
+            LOG.warning("A console client is refused: %d are connected already", MAX_CLIENTS)
             client.close()
             return
         threading.Thread(target=self._serve, args=(client,), name="console", daemon=True).start()

@@ -44,7 +44,7 @@ def serve(client: socket.socket, container: Callable[[str], str | None], attach:
         try:
             console = attach(name)
         except errors.ContainerHostError as error:
-            LOG.warning("The console of container %s cannot be had: %s", name, error)
+            LOG.warning("The console of container %s cannot be opened: %s", name, error)
             client.sendall(UNAVAILABLE)
             return
         with contextlib.closing(console):

@@ -32,7 +32,7 @@ class DeviceFaults:
             if self._known.get(device_id) != fault:
                 LOG.warning("A device is broken: %s", fault, instance_uuid=records[device_id].consumer.uuid)
         for device_id in self._known.keys() - present.keys():
-            LOG.info("Device %s is well again, or its server gave it back", device_id)
+            LOG.info("Device %s is well again, or its server released it", device_id)
         self._known = present
         self._tell_containers(held)
 

@@ -133,7 +133,7 @@ class Cache:
                     if image_id in nameless and self._store.find(f"{ALIAS}{image_id}") is None:
                         self._store.delete(nameless[image_id].fingerprint)
             except lockutils.AcquireLockFailedException:
-                LOG.info("Another process is fetching image %s now: it is left alone", image_id)
+                LOG.info("Another process is fetching image %s now: it is not purged", image_id)
             else:
                 purged.append(image_id)
         return tuple(purged)

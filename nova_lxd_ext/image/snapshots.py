@@ -116,7 +116,7 @@ class Snapshots:
         try:
             self._exports.discard(name, key)
         except errors.EngineError as error:
-            LOG.warning("What the snapshot to image %s needed on this host is removed later: %s", key, error)
+            LOG.warning("Files of the snapshot to image %s on this host are removed later: %s", key, error)
 
 
 class Progress:

@@ -165,7 +165,7 @@ class DeviceAttachments:
             try:
                 provider.release_all(context, instance, requested, view)
             except Exception as error:
-                LOG.exception("%s are not all returned", type(provider).__name__, instance=instance)
+                LOG.exception("%s are not all released", type(provider).__name__, instance=instance)
                 failures.append(error)
         if failures:
             raise failures[0]
@@ -200,4 +200,4 @@ class DeviceAttachments:
             try:
                 provider.reconcile(alive)
             except (errors.ContainerHostError, OSError):
-                LOG.exception("%s of servers that are gone could not all be returned", type(provider).__name__)
+                LOG.exception("%s of servers that are gone could not all be released", type(provider).__name__)

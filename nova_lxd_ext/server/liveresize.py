@@ -116,7 +116,7 @@ class LiveResize:
             return self.reconcile(context, as_it_was(instance),
                                   self.requested(requested, instance.old_flavor, move.uuid), self._attachments.view())
         except errors.ContainerHostError:
-            LOG.exception("The server has to stop to be what it was", instance=instance)
+            LOG.exception("Live revert failed; the server is stopped to revert", instance=instance)
             return False
 
     def reconcile(self, context: Any, instance: objects.Instance, requested: RequestedResources,
@@ -149,7 +149,8 @@ class LiveResize:
         obstacles = (*volumes, *self._live.obstacles(current, spec), *self._users(instance, spec, view),
                      *self._shortage(instance))
         if obstacles:
-            LOG.warning("The server must stop to have its size: %s", "; ".join(obstacles), instance=instance)
+            LOG.warning("Live resize is not possible; the server is stopped to resize: %s", "; ".join(obstacles),
+                        instance=instance)
             return False
         self._converge(context, instance, requested, spec, current, view)
         self._notify(instance)

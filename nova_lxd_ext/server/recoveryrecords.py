@@ -36,7 +36,7 @@ def log_errors(uuid: str) -> Iterator[None]:
         yield
     except (exception.NovaException, errors.ContainerHostError, keystone.ClientException, messaging.MessagingException,
             OSError):
-        LOG.exception("What was interrupted could not be finished or undone, and is tried again at the next start of "
+        LOG.exception("The interrupted request could not be finished or undone; retried at the next start of "
                       "nova-compute", instance_uuid=uuid)
 
 

@@ -75,7 +75,7 @@ class States:
         state = self._lookup(instance.name)
         if state is None or labels.uuid(state.labels) == instance.uuid:
             return False
-        LOG.warning("Container %s belongs to %s: it is left alone", state.name,
+        LOG.warning("Container %s belongs to %s: it is not changed", state.name,
                     labels.uuid(state.labels) or "nobody that nova knows", instance=instance)
         return True
 

@@ -71,7 +71,7 @@ class Watch:
                 self._listen(self._events)
             except errors.ContainerHostError as error:
                 if not self._ending.is_set():
-                    LOG.warning("What happens to containers is not told until the daemon is back: %s", error)
+                    LOG.warning("Nova is not notified of changes of containers until the daemon is back: %s", error)
                     self._ending.wait(POLL_INTERVAL)
             finally:
                 if self._events is not None:
@@ -95,7 +95,7 @@ class Watch:
             try:
                 self._note(events.receive(self._next_due()))
             except errors.EngineTimeout:
-                LOG.debug("Containers have settled")
+                LOG.debug("No further changes of containers")
             self._notify_due()
 
     def _note(self, change: Change) -> None:

@@ -163,7 +163,7 @@ class Volumes(AttachmentProvider):
         by now: a later attachment succeeded, or is about to."""
         with lock(connection.volume):
             if connections.others("", connection.volume):
-                LOG.warning("Volume %s is connected after its time was over, and stays so: a server uses it by now",
+                LOG.warning("Volume %s was connected after the timeout and stays connected: a server uses it",
                             connection.volume)
                 return
             self._connectors.disconnect(connection.volume, connection.kind, connection.data, device, force=True)

@@ -51,7 +51,7 @@ class DeviceRecovery:
             found = {*self._allocator.reconciler.interrupted(self._driver, self._engine, exists),
                      *(vm for vm in self._memories.members() if not exists(vm))}
         except AllocationsUnreadable as error:
-            LOG.error("Devices that a killed action left are not looked for: %s", error)
+            LOG.error("Devices of killed actions are not recovered: %s", error)
             return ()
         return tuple(vm_id for vm_id in sorted(int(vm.uuid) for vm in found)
                      if not vmlock.is_held(self._state, vm_id))
@@ -78,9 +78,9 @@ class DeviceRecovery:
                     if not exists:
                         self._memories.leave(vm)
             except vmlock.Busy:
-                LOG.info("VM %s is worked on", vm_id)
+                LOG.info("Another process works on VM %s", vm_id)
             except (ContainerHostError, DriverError) as error:
-                LOG.error("What a killed action left of the devices of VM %s stays: %s", vm_id, error)
+                LOG.error("Devices of VM %s that a killed action left are not released: %s", vm_id, error)
         try:
             complain(self._allocator.reconciler.reconcile_runs())
             self._memories.unmount_unrecorded()

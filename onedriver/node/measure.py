@@ -189,7 +189,7 @@ def tell_faults(faulty: Mapping[str, Sequence[str]], pids: Mapping[str, int | No
     notice = GuestNotice(GuestFiles(pids.get, Privileged()), 0)
     for name in told:
         if time.monotonic() > end:
-            LOG.warning("Not all containers were told what is wrong with their devices: some make the host wait")
+            LOG.warning("Not all containers were notified of their devices' faults: some make the host wait")
             break
         notice.tell_faults(name, faulty[name])
 

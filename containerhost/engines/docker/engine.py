@@ -298,7 +298,7 @@ class DockerEngine:
             try:
                 record = self._record_or_none(container)
             except errors.EngineError as error:
-                LOG.warning("Whose record it is is not known: %s", error)
+                LOG.warning("The container of a record is unknown: %s", error)
                 continue
             if record and record.container == name and not self.exists(container):
                 self._records.remove(container)

@@ -66,12 +66,12 @@ def end(client: LxdClient, what: str, sends: Callable[[Mapping[str, Any]], bool]
     """End the transfers of ``what``: LXD's running operations that ``sends`` knows."""
     for operation in client.operations():
         if operation["status_code"] < 200 and sends(operation):
-            LOG.info("The transfer of %s is ended", what)
+            LOG.info("The transfer of %s is cancelled", what)
             try:
                 client.request("delete", "operations", operation["id"], asked=f"end the transfer of {what}")
             except errors.EngineError as error:
                 # It ended by itself meanwhile, or LXD is past the point where it can be ended: the receiver removes it.
-                LOG.info("The transfer of %s was not ended: %s", what, error)
+                LOG.info("The transfer of %s was not cancelled: %s", what, error)
 
 
 def carried(configuration: Mapping[str, str]) -> dict[str, str]:

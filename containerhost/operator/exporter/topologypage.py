@@ -31,7 +31,7 @@ class TopologyPage:
             with self._lock:
                 found = look(self._host, self._store.records())
         except AllocationsUnreadable as error:
-            LOG.error("The map of the host is not told: %s", error)
+            LOG.error("The map of the host cannot be served: %s", error)
             return _answer(start_response, "503 Service Unavailable", "text/plain; charset=utf-8", f"{error}\n")
         return _answer(start_response, "200 OK", "application/json", json.dumps(document.dump(found)))
 

@@ -160,7 +160,7 @@ def _ask() -> dict[str, Gpu]:
     except pynvml.NVMLError_LibRmVersionMismatch:
         return {address: _unreachable(nvmlhealth.State(mismatched=True)) for address in bound}
     except pynvml.NVMLError_NoPermission as error:
-        LOG.info("NVML tells this user nothing: %s", error)
+        LOG.info("NVML refuses this user: %s", error)
     except pynvml.NVMLError as error:
         LOG.warning("NVML has failed, so the state of GPUs is unknown: %s", error)
         return _unknown(bound, str(error)) | found

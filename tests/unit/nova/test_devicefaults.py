@@ -41,7 +41,7 @@ class TestDeviceFaults(testtools.TestCase):
         self.assertEqual([], self.told(held, with_health("Xid 48")))
         self.assertEqual([f"uuid-1 A device is broken: {GPU}: Xid 48; Xid 79"],
                          self.told(held, with_health("Xid 48", "Xid 79")))
-        self.assertEqual([f"Device {GPU} is well again, or its server gave it back"], self.told(held, with_health()))
+        self.assertEqual([f"Device {GPU} is well again, or its server released it"], self.told(held, with_health()))
         self.assertEqual([], self.told(held, with_health()))
 
     def test_what_is_gone_is_told(self) -> None:
