@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Translate grants to arguments of ``udocker run`` (udocker's user manual, "run"). Pure.
 
-Its modes without root (P, F) show the host's nodes below a path that they bind, so each is bound by itself.
+Its modes P and F bind the host's /dev unless told otherwise (``--nosysdirs``), so each node is bound by itself.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices of the emulated host in the real Podman, and for plain processes."""
+"""Devices of the emulated host in the real Podman and udocker, and for plain processes."""
 
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import fixtures
@@ -15,7 +16,7 @@ from containerhost.inventory.scan import scan
 from containerhost.operator.runtimes import cdi
 from tests.waiting import await_that
 
-COMMAND = Path(sys.executable).with_name("containerhost")
+COMMAND, UDOCKER = (Path(sys.executable).with_name(name) for name in ("containerhost", "udocker"))
 TIMEOUT = 120  # s
 GPU, FUNCTION = "0000:3b:00.0", "0000:5e:00.1"
 # No systemd; and a machine may not let its root raise limits, as Podman does by default.
@@ -34,6 +35,15 @@ driver = "vfs"
 graphroot = "{base}/graph"
 runroot = "{base}/run"
 """
+# Debian's proot 5.1 opens no directory while it emulates another kernel's release, which udocker always asks for.
+PROOT = """#!/bin/bash
+words=()
+while [ $# -gt 0 ]; do
+    if [ "$1" = -k ]; then shift 2; else words+=("$1"); shift; fi
+done
+exec proot "${words[@]}"
+"""
+TOOLS = "1.2.11"  # the release that udocker would fetch; Debian's programs serve instead
 # Podman looks for specifications in places that cannot be configured.
 WITH_SPECIFICATIONS = 'mkdir -p /run/cdi && mount --bind "$0" /run/cdi && exec "$@"'
 
@@ -57,6 +67,33 @@ class Podman(fixtures.Fixture):
                                          "CONTAINERS_STORAGE_CONF": f"{base}/storage.conf"}
         self.addCleanup(subprocess.run, ["podman", "rm", "--all", "--force", "--time", "0"], env=self.environment,
                         check=True, capture_output=True, timeout=TIMEOUT)
+
+
+class Udocker(fixtures.Fixture):
+    """:ivar environment: makes udocker keep everything below a directory of its own
+    :cvar NAME: of the container that it has, with busybox
+    """
+
+    NAME = "small"
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def _setUp(self) -> None:
+        base = Path(self.useFixture(fixtures.TempDir()).path)
+        (base / "proot").write_text(PROOT)
+        (base / "proot").chmod(0o755)
+        (base / "home/lib").mkdir(parents=True)
+        (base / "home/lib/VERSION").write_text(TOOLS)
+        self.environment = os.environ | {"UDOCKER_DIR": f"{base}/home", "UDOCKER_DEFAULT_EXECUTION_MODE": "P1",
+                                         "UDOCKER_USE_PROOT_EXECUTABLE": f"{base}/proot"}
+        for name, content in (("passwd", "root:x:0:0:root:/:/bin/sh\n"), ("group", "root:x:0:\n")):
+            (self._root / "etc" / name).write_text(content)
+        with tarfile.open(base / "image.tar", "w") as archive:
+            archive.add(self._root, ".")
+        for words in (("import", base / "image.tar", "busybox:1"), ("create", f"--name={self.NAME}", "busybox:1")):
+            subprocess.run((UDOCKER, "--allow-root", *words), env=self.environment, check=True, capture_output=True,
+                           timeout=TIMEOUT)
 
 
 class CdiTest(testtools.TestCase):
@@ -100,13 +137,14 @@ class RunTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.podman = self.useFixture(Podman())
+        self.environment = self.podman.environment
         self.owners = Path(self.useFixture(fixtures.TempDir()).path)
         self.store = AllocationStore(self.owners)
 
     def started(self, *words: str | Path) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [COMMAND, "run", "--owners", self.owners, *words],
-            env=self.podman.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            [COMMAND, "run", "--owners", self.owners, *words], env=self.environment,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(process.communicate)
         self.addCleanup(process.kill)
         return process
@@ -155,4 +193,18 @@ class RunTest(testtools.TestCase):
         status, said = self.run_words("--device", "0000:99:00.0", "--", "true")
         self.assertEqual(1, status)
         self.assertIn("Error: this host has no device 0000:99:00.0", said)
+        self.assertEqual({}, self.store.records())
+
+    def test_udocker_has_the_devices_of_the_run(self) -> None:
+        udocker = self.useFixture(Udocker(self.podman.root))
+        self.environment = udocker.environment
+        run = ("--gpu", "1", "--vf", "1", "--", UDOCKER, "--allow-root", "run", "--nobanner")
+        show = (udocker.NAME, "sh", "-c", "ls /dev /dev/infiniband; echo $CONTAINERHOST_DEVICES; exit 5")
+        status, said = self.run_words(*run, "--nosysdirs", *show)
+        self.assertEqual(5, status, said)
+        self.assertLessEqual({"nvidia0", "nvidiactl", "uverbs1", f"{GPU},{FUNCTION}"}, set(said.split()))
+        self.assertEqual(set(), {"nvidia1", "uverbs2", "kmsg"} & set(said.split()))
+        status, said = self.run_words(*run, *show)  # its own way: the host's /dev
+        self.assertEqual(5, status, said)
+        self.assertLessEqual({"nvidia1", f"{GPU},{FUNCTION}"}, set(said.split()))
         self.assertEqual({}, self.store.records())
