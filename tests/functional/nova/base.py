@@ -87,6 +87,8 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
         self.flags(response_validation="ignore", group="api")
         self.flags(compute_driver="lxd.LXDDriver", instances_path=str(self.state / "instances"), shutdown_timeout=10)
         self.flags(shutdown_retry_interval=2, group="compute")
+        # A service first says after five seconds that it is up. Those of some tests are started again before that.
+        self.flags(service_down_time=3600)
         # Tests that end containers by themselves decide when nova looks.
         self.flags(handle_virt_lifecycle_events=False, group="workarounds")
         if hasattr(ComputeManager, "_wait_for_in_progress_tasks"):
