@@ -13,6 +13,8 @@ from pathlib import Path
 
 import fixtures
 
+from containerhost.linux import controlgroups
+from containerhost.linux.sysfs import Host
 from tests.fakehost import cgroups
 from tests.waiting import TIMEOUT
 
@@ -43,6 +45,13 @@ while True:
 """
 
 _numbers = itertools.count()
+
+
+def of(pid: int) -> list[Path]:
+    """Return the groups by which a process may be frozen."""
+    groups = controlgroups.of(pid, Host())
+    mounts = {"freezer": HIERARCHIES["v1"][0], "": next(ROOT.glob("unified"), ROOT)}
+    return [mount / groups[controller].lstrip("/") for controller, mount in mounts.items() if controller in groups]
 
 
 def hierarchies() -> dict[str, tuple[Path, str]]:

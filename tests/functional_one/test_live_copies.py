@@ -15,7 +15,7 @@ import fixtures
 
 from containerhost.engines.contract import Status
 from onedriver.setup import transferdrivers
-from tests import levels
+from tests import frozengroups, levels
 from tests.commands import script
 from tests.functional_one import diskfiles
 from tests.functional_one.node import Result
@@ -89,16 +89,19 @@ class LiveCopiesTest(ActionsCase):
 
     @contextlib.contextmanager
     def busy(self, machine: Machine, directory: str = "/media/1") -> Iterator[Path]:
-        """Let processes of the container write without a pause, files that grow and files that come and go.
+        """Let processes in the container's control group write without a pause, files that grow and files that come and
+        go.
 
         :returns: a file that grows until the end of the block
         """
         loops = (f"while :; do echo x >> {directory}/busy; done",
                  f"while :; do for n in $(seq 50); do echo > {directory}/small$n; rm {directory}/small$n; done; done")
+        pid = str(self.pid(machine))
+        join = "".join(f"echo $$ > {shlex.quote(str(group))}/cgroup.procs && " for group in frozengroups.of(int(pid)))
         with contextlib.ExitStack() as stack:
             for loop in loops:
                 process = stack.enter_context(subprocess.Popen(
-                    ["nsenter", "--target", str(self.pid(machine)), "--all", "sh", "-c", loop],
+                    ["sh", "-c", f'{join}exec nsenter "$@"', "sh", "--target", pid, "--all", "sh", "-c", loop],
                     env={"PATH": "/bin:/usr/bin"}, stderr=subprocess.DEVNULL, start_new_session=True))
                 stack.callback(os.killpg, process.pid, signal.SIGKILL)
             await_that(lambda: self.is_written(machine, directory), "it is written to")
