@@ -127,6 +127,7 @@ class Store:
         name = f"{path.stem}-{secrets.token_hex(4)}"
         with self.scratch() as directory:
             shutil.copytree(self.directory(record), directory / "image", copy_function=os.link)
+            os.utime(directory / "image")  # which would be as old as the source, and be swept before it has a record
             os.rename(directory / "image", self._images / name)
         self.put_record(path, Record(record.image, record.reference, name))
 

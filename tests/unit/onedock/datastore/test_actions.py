@@ -230,6 +230,20 @@ class ImagesTest(DatastoreTestCase):
             store.sweep()
             self.assertTrue(directory.exists())
 
+    def test_clone_of_an_old_image_is_not_swept_before_its_record(self) -> None:
+        first = self.registered(self.file(Image("kept").saved()))
+        before = time.time() - 2 * OLD
+        os.utime(self.base / ".images" / str(Record.read(first).directory), (before, before))
+        write_record = Store.put_record
+
+        def swept(store: Store, path: Path, record: Record) -> None:
+            store.sweep()
+            write_record(store, path, record)
+
+        with mock.patch.object(Store, "put_record", swept):
+            second, _ = self.act("clone", {"PATH": str(first)}).split()
+        self.assertTrue((self.base / ".images" / str(Record.read(Path(second)).directory) / "config.json").exists())
+
 
 def sparse(size: int, form: bytes) -> bytes:
     """Return a tarball with a file of one hole, as GNU tar writes it.
