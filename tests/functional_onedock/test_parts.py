@@ -2,6 +2,9 @@
 """Devices, network interfaces and disks of VMs on Docker, at their start and while they run."""
 
 import subprocess
+from pathlib import Path
+
+import fixtures
 
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.linux import charnodes
@@ -136,6 +139,16 @@ class LibrariesTest(OnedockCase):
         self.ok("cancel", machine, lcm=POWEROFF)
         self.ok("deploy", machine.changed(devices=()), lcm=RESUME)
         self.assertNotIn(version, self.inside(machine, "cat", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"))
+
+    def test_libraries_of_the_image_are_not_mounted(self) -> None:
+        """NVIDIA's tool finds them by paths that the tenant made, as the host's root (CVE-2025-23359)."""
+        self.node.configure('gpu_capabilities = ["compute"]\n')
+        secret = Path(self.useFixture(fixtures.TempDir()).path) / "secret"
+        secret.write_text("the host's")
+        machine = self.deployed(Machine(devices=(self.gpus[0],)))
+        self.shell(machine, f"mkdir -p /usr/local/cuda/compat; ln -s {secret} /usr/local/cuda/compat/libcuda.so.999")
+        self.ok("reset", machine)
+        self.assertIn("No such file", self.inside(machine, "cat", "/usr/lib/x86_64-linux-gnu/libcuda.so.999"))
 
     @levels.exhaustive("the other one of its kind stays")
     def test_one_that_was_started_without_is_told_so(self) -> None:

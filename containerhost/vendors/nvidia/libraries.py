@@ -17,6 +17,9 @@ from typing import Any
 
 TOOL = "nvidia-container-cli"
 TIMEOUT = 60  # s
+# Keep the tool from mounting the libraries for CUDA that an image brings, which it does by default: it follows the
+# image's links as the host's root (CVE-2024-0132, CVE-2025-23359). 1.17.4 has the second one; later ones replaced it.
+NO_IMAGE_LIBRARIES = ("--cuda-compat-mode=disabled", "--no-cntlibs")
 
 
 def hook(capabilities: Collection[str]) -> dict[str, Any]:
@@ -31,12 +34,18 @@ def hook(capabilities: Collection[str]) -> dict[str, Any]:
             "env": [f"PATH={os.environ.get('PATH', os.defpath)}"]}
 
 
-def command(capabilities: Collection[str], pid: int, root: str) -> list[str]:
+def command(capabilities: Collection[str], pid: int, root: str, usage: str) -> list[str]:
     """Return the command of the tool that brings the libraries.
 
     :param capabilities: as in GrantOptions; the tool's options have the same names
+    :param usage: what the tool says of its options
+    :raises LookupError: the tool cannot leave the libraries of the image alone
     """
-    return [TOOL, "--load-kmods", "configure", "--no-cgroups", "--no-devbind", "--ldconfig=@/sbin/ldconfig",
+    own = next((option for option in NO_IMAGE_LIBRARIES if option.partition("=")[0] in usage), None)
+    if own is None:
+        raise LookupError(f"this host's {TOOL} mounts libraries by paths that the image chooses (CVE-2025-23359): "
+                          "upgrade NVIDIA's container toolkit to 1.17.4 or later")
+    return [TOOL, "--load-kmods", "configure", "--no-cgroups", "--no-devbind", "--ldconfig=@/sbin/ldconfig", own,
             *(f"--{name}" for name in sorted(capabilities)), f"--pid={pid}", root]
 
 
@@ -45,7 +54,14 @@ def main() -> int:
     state = json.load(sys.stdin)
     bundle = Path(state["bundle"])
     root = bundle / json.loads((bundle / "config.json").read_text(encoding="utf-8"))["root"]["path"]
-    return subprocess.run(command(sys.argv[1:], int(state["pid"]), str(root)), check=False, timeout=TIMEOUT).returncode
+    usage = subprocess.run([TOOL, "configure", "--help"], check=False, timeout=TIMEOUT, capture_output=True,
+                           text=True).stdout
+    try:
+        asked = command(sys.argv[1:], int(state["pid"]), str(root), usage)
+    except LookupError as error:
+        print(error, file=sys.stderr)  # Docker shows it
+        return 1
+    return subprocess.run(asked, check=False, timeout=TIMEOUT).returncode
 
 
 if __name__ == "__main__":

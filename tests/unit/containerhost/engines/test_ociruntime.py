@@ -97,9 +97,17 @@ class NodesTest(testtools.TestCase):
         self.assertEqual([], hooks["poststop"])
         self.assertEqual("/x", hooks["prestart"][0]["path"])
         self.assertEqual(["compute", "utility"], hooks["prestart"][1]["args"][-2:])
-        command = libraries.command({"compute"}, 4711, "/root")
+        command = libraries.command({"compute"}, 4711, "/root", "--no-cntlibs")
         self.assertEqual(["--compute", "--pid=4711", "/root"], command[-3:])
         self.assertIn("--no-devbind", command)
+
+    def test_libraries_of_the_image_are_left_alone_in_the_words_of_the_tool(self):
+        for usage, option in (("      --no-devbind  x\n      --no-cntlibs  y\n", "--no-cntlibs"),
+                              ("      --cuda-compat-mode=MODE  x\n", "--cuda-compat-mode=disabled")):
+            self.assertIn(option, libraries.command({"compute"}, 4711, "/root", usage))
+        for usage in ("", "      --no-devbind  x\n      --compute\n"):
+            error = self.assertRaises(LookupError, libraries.command, {"compute"}, 4711, "/root", usage)
+            self.assertIn("CVE-2025-23359", str(error))
 
     def test_libraries_need_the_tool(self):
         directory = Path(self.useFixture(fixtures.TempDir()).path)
