@@ -250,6 +250,10 @@ class Privileged:
         daemonnodes.restore(int(server), check(CONTAINER, container), int(pid),
                             {str(device): int(mode) & 0o666 for device, mode in modes.items()})
 
+    def bind_cpus(self, pid: int, cpus: Collection[int]) -> None:
+        """See :func:`containerhost.linux.cpuset.bind_cpus`."""
+        cpuset.bind_cpus(int(pid), list(map(int, cpus)))
+
     def bind_memory(self, pid: int, nodes: Collection[int]) -> None:
         """See :func:`containerhost.linux.cpuset.bind_memory`."""
         cpuset.bind_memory(int(pid), list(map(int, nodes)))

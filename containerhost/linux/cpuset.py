@@ -1,20 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bind the memory of a running container to nodes, in its control group of either version. For root.
+"""Bind a running container to CPUs, and its memory to nodes, in its control group of either version. For root.
+
+In version 1 a group has at least the CPUs and nodes of each group below it, and a container's root can make groups
+below its own: what is to be taken is first taken there, while the container is frozen, so that it makes none meanwhile.
 
 Sources: Documentation/admin-guide/cgroup-v1/cpusets.rst; cgroup-v2.rst, ``cpuset.mems``.
 """
 
+import contextlib
+import errno
 import os
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Iterator
 
 from containerhost.errors import HostActionFailed
-from containerhost.linux import controlgroups
+from containerhost.linux import controlgroups, freezer
 from containerhost.linux.files import write_attribute
+from containerhost.linux.idlist import id_list
 from containerhost.linux.sysfs import Host
 
 ROOT = "/sys/fs/cgroup"
-NODES = "cpuset.mems"
+CPUS, NODES = "cpuset.cpus", "cpuset.mems"
+EFFECTIVE = "cpuset.cpus.effective"  # of version 2
 MIGRATE = "cpuset.memory_migrate"  # version 2 always migrates pages
+WALK_TIMEOUT = 10.0  # s; a container may have made thousands of groups
+
+
+def cpus_of(pid: int, host: Host) -> frozenset[int]:
+    """Return the CPUs that the container of a process may have; empty if it is in none. What a process may run on, its
+    tenant can narrow."""
+    group = _group(pid, host)
+    found = (host.text(f"{group}/{file}") for file in (EFFECTIVE, CPUS)) if group else ()
+    return id_list(next(filter(None, found), None))
+
+
+def bind_cpus(pid: int, cpus: Collection[int], host: Host | None = None) -> None:
+    """Let the container of a process run on these CPUs only. Idempotent.
+
+    :raises HostActionFailed: the process is in no container, or the kernel refuses
+    """
+    group = _group(pid, host or Host())
+    if group is None:
+        raise HostActionFailed(f"process {pid} is in no container that can be bound to CPUs")
+    _bind(pid, group, CPUS, _text(cpus))
 
 
 def bind_memory(pid: int, nodes: Collection[int], host: Host | None = None) -> None:
@@ -26,15 +54,59 @@ def bind_memory(pid: int, nodes: Collection[int], host: Host | None = None) -> N
     group = _group(pid, host or Host())
     if group is None:
         raise HostActionFailed(f"process {pid} is in no container whose memory can be bound to nodes")
-    text = ",".join(str(int(node)) for node in sorted(nodes))
+    text = _text(nodes)
+    if not text and os.path.exists(f"{group}/{MIGRATE}"):
+        text = _read(f"{os.path.dirname(group)}/{NODES}")
+    _bind(pid, group, NODES, text)
+
+
+def _bind(pid: int, group: str, file: str, text: str) -> None:
     try:
-        if os.path.exists(f"{group}/{MIGRATE}"):
-            write_attribute(f"{group}/{MIGRATE}", "1")
-            text = text or _read(f"{os.path.dirname(group)}/{NODES}")
-        write_attribute(f"{group}/{NODES}", text or "\n")
+        try:
+            _write(group, file, text)
+        except OSError as error:
+            if error.errno != errno.EBUSY:  # of version 1: a group below it has more
+                raise
+            found = freezer.of_container(pid, Host())
+            with freezer.frozen([found], Host()) if found else contextlib.nullcontext():
+                _narrow(group, file, text)
     except OSError as error:
-        raise HostActionFailed(f"memory of control group {group} cannot be bound to nodes {text or 'of the host'}: "
-                               f"{error.strerror}") from error
+        raise HostActionFailed(f"control group {group} cannot have {text or 'all'} as {file}: {error.strerror}"
+                               ) from error
+
+
+def _narrow(group: str, file: str, text: str) -> None:
+    """Let a group, and those below it, have these CPUs or nodes only: each those of them that it has, or else all."""
+    wanted, end = id_list(text), time.monotonic() + WALK_TIMEOUT
+    before = {each: found for each in _groups(group, end) if (found := id_list(_read(f"{each}/{file}")))}
+    for each, found in before.items():  # no group has what that above it has not
+        if not wanted <= found:
+            _write(each, file, _text(found | wanted))
+    for each, found in reversed(before.items()):
+        if time.monotonic() > end:
+            raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+        _write(each, file, text if each == group else _text(found & wanted or wanted))
+
+
+def _groups(group: str, end: float) -> Iterator[str]:
+    """Yield a group and those below it, each after that above it.
+
+    :raises TimeoutError: there are too many
+    """
+    for directory, _, _ in os.walk(group):
+        if time.monotonic() > end:
+            raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+        yield directory
+
+
+def _write(group: str, file: str, text: str) -> None:
+    if file == NODES and os.path.exists(f"{group}/{MIGRATE}"):
+        write_attribute(f"{group}/{MIGRATE}", "1")
+    write_attribute(f"{group}/{file}", text or "\n")
+
+
+def _text(numbers: Collection[int]) -> str:
+    return ",".join(str(int(number)) for number in sorted(numbers))
 
 
 def _group(pid: int, host: Host) -> str | None:

@@ -2,7 +2,9 @@
 """Ensure that a running container's processes are on the CPUs of its limit, and its memory on its nodes.
 
 LXD moves processes beside the request that changes the limit, and now and then reads the limit of before when it does
-(lxc/incus#1936). Then they stay where they were until a limit is written again. Memory nodes it sets only at a start.
+(lxc/incus#1936). Then they stay where they were until a limit is written again. With control groups of version 1 the
+kernel lets it take no CPU that a group which the container made has, as of containers in it. Memory nodes it sets only
+at a start.
 """
 
 import logging
@@ -13,6 +15,7 @@ from typing import Any
 
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.spec import Cpu
+from containerhost.linux import cpuset
 from containerhost.linux.idlist import id_list
 from containerhost.linux.poll import wait_until
 from containerhost.linux.sysfs import Host
@@ -26,8 +29,10 @@ TRIES = 3
 Change = Callable[[str, Callable[[dict[str, Any], str], None]], None]
 
 
-def wait_applied(client: LxdClient, change: Change, host: Host, name: str, pid: int | None, limit: str | None) -> None:
-    """Return when the container runs on the CPUs that its limit says; with a warning when LXD does not have it so.
+def wait_applied(client: LxdClient, privileged: Privileged, change: Change, host: Host, name: str, pid: int | None,
+                 limit: str | None) -> None:
+    """Return when the container runs on the CPUs that its limit says. Where LXD does not have it so, it is bound to
+    them here; of a mere number to some of those that it has.
 
     :param change: reads, changes and writes back a container: :meth:`LxdEngine.change`
     :param pid: its first process; None when it does not run
@@ -41,7 +46,9 @@ def wait_applied(client: LxdClient, change: Change, host: Host, name: str, pid: 
         for words in (in_other_words(limit), limit):
             change(name, lambda instance, etag, words=words: client.replace_instance(  # type: ignore[misc]
                 name, instance | {"config": instance["config"] | {LIMIT: words}}, etag))
-    LOG.warning("LXD has not let container %s run on what %s=%s says", name, LIMIT, limit)
+    LOG.warning("LXD has not let container %s run on what %s=%s says: it is bound to that here", name, LIMIT, limit)
+    wanted = sorted(allowed(host, pid))[:int(limit)] if limit.isdigit() else sorted(id_list(limit))
+    privileged.bind_cpus(pid, wanted)
 
 
 def in_force(host: Host, pid: int, limit: str) -> bool:
@@ -50,13 +57,20 @@ def in_force(host: Host, pid: int, limit: str) -> bool:
     :param limit: a number of CPUs, or which
     :returns: whether the process may run on just those; true of one that is gone
     """
-    allowed = next((id_list(line.split()[1]) for line in host.lines(f"/proc/{pid}/status")
-                    if line.startswith("Cpus_allowed_list:")), None)
-    if allowed is None:
+    found = allowed(host, pid)
+    if not found:
         return True
     if not limit.isdigit():
-        return allowed == id_list(limit)
-    return len(allowed) == min(int(limit), len(id_list(host.text("/sys/devices/system/cpu/online"))))
+        return found == id_list(limit)
+    return len(found) == min(int(limit), len(id_list(host.text("/sys/devices/system/cpu/online"))))
+
+
+def allowed(host: Host, pid: int) -> frozenset[int]:
+    """Return the CPUs that a container may have; empty for one that is gone.
+
+    :param pid: its first process
+    """
+    return cpuset.cpus_of(pid, host) or id_list(host.fields(f"/proc/{pid}/status").get("Cpus_allowed_list"))
 
 
 def bind_memory(privileged: Privileged, host: Host, pid: int | None, cpu: Cpu) -> None:

@@ -486,7 +486,8 @@ class LxdEngine:
 
     def _apply_cores(self, name: str, spec: ContainerSpec, wanted: Mapping[str, str]) -> None:
         pid = self.pid(name)
-        cores.wait_applied(self.client, self.change, self._host, name, pid, wanted.get(cores.LIMIT))
+        cores.wait_applied(self.client, self._privileged, self.change, self._host, name, pid,
+                           wanted.get(cores.LIMIT))
         cores.bind_memory(self._privileged, self._host, pid, spec.cpu)
 
     def change(self, name: str, change: Callable[[dict[str, Any], str], None], current: VersionedInstance

@@ -110,7 +110,7 @@ class Live:
         self._write(spec.name, steps(current.instance, wanted, kept=wanted.granted), current)
         self._engine.nodes.restore(spec.name, wanted.granted)
         if limits(current.instance, wanted) != current.instance:
-            cores.wait_applied(self._client, self._engine.change, self._host, spec.name, pid,
+            cores.wait_applied(self._client, self._privileged, self._engine.change, self._host, spec.name, pid,
                                wanted.config.get(cores.LIMIT))
             cores.bind_memory(self._privileged, self._host, pid, spec.cpu)
 
@@ -125,8 +125,8 @@ class Live:
                                            f"which {config.core_list(size.cores - online)} are offline")
         keys = {cores.LIMIT: config.core_list(size.cores), "limits.memory": str(size.memory)} | user_keys(labels)
         self._client.replace_instance(name, instance | {"config": instance["config"] | keys}, etag)
-        cores.wait_applied(self._client, self._engine.change, self._host, name, self._engine.pid(name),
-                           keys[cores.LIMIT])
+        cores.wait_applied(self._client, self._privileged, self._engine.change, self._host, name,
+                           self._engine.pid(name), keys[cores.LIMIT])
 
     def relabel(self, current: VersionedInstance, labels: Mapping[str, str]) -> None:
         instance, etag = current

@@ -34,7 +34,8 @@ class PrivsepTest(testtools.TestCase):
                  "set_vf_link": ("pf", 1, False), "set_vf_rate": ("pf", 1, 100),
                  "make_veth": ("a", "b", "mac", 1450, "mark", True),
                  "remove_veth": ("a",), "set_link": ("a", False), "enslave": ("a", "br"), "compute_checksums": ("a",),
-                 "write_guest_file": (7, "resources.json", b"{}"), "end_helpers": (7,), "bind_memory": (7, [0, 1]),
+                 "write_guest_file": (7, "resources.json", b"{}"), "end_helpers": (7,), "bind_cpus": (7, [0, 1]),
+                 "bind_memory": (7, [0, 1]),
                  "end_copies": ("c1",), "apparent_size": (7, "default", "c1", 60.0),
                  "shape": ("a", 1, 2, 3), "shape_sent": ("a", "ifb", 1, 2, 3), "unshape": ("a",),
                  "unshape_sent": ("a", "ifb"), "remove_shaper": ("ifb",)}

@@ -9,6 +9,7 @@ import testtools
 
 from containerhost.engines.lxd import cores
 from containerhost.linux.sysfs import Host
+from containerhost.privileged import Privileged
 
 
 class LateClient:
@@ -42,13 +43,14 @@ class CoresTest(testtools.TestCase):
         (self.root / "sys/devices/system/cpu").mkdir(parents=True)
         (self.root / "sys/devices/system/cpu/online").write_text("0-3\n")
         self.host = Host(self.root)
+        self.privileged = mock.Mock(Privileged)
         self.useFixture(fixtures.MockPatchObject(cores, "TIMEOUT", 0.01))
 
     def wait_applied(self, client: LateClient) -> list[str]:
         def change(name: str, write: Callable[[dict[str, Any], str], None]) -> None:
             write(*client.instance(name))
 
-        cores.wait_applied(client, change, self.host, "c", 7, client.limit)  # type: ignore[arg-type]
+        cores.wait_applied(client, self.privileged, change, self.host, "c", 7, client.limit)  # type: ignore[arg-type]
         return client.written
 
     def test_what_is_in_force_is_left_alone(self) -> None:
@@ -64,6 +66,12 @@ class CoresTest(testtools.TestCase):
         with mock.patch.object(cores.LOG, "warning") as warning:
             self.assertEqual(["02", "2"] * cores.TRIES, self.wait_applied(LateClient(self.root, "2", after=99)))
         warning.assert_called_once()
+        self.assertEqual([mock.call.bind_cpus(7, [0, 1])], self.privileged.mock_calls)
+
+    def test_what_lxd_cannot_bind_is_bound_here(self) -> None:
+        run_on(self.root, "0-3")
+        self.wait_applied(LateClient(self.root, "1-2", after=99))
+        self.assertEqual([mock.call.bind_cpus(7, [1, 2])], self.privileged.mock_calls)
 
     def test_in_force(self) -> None:
         run_on(self.root, "0-1")
