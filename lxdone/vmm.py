@@ -12,7 +12,7 @@ from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.engines.contract import ContainerState, Engine, Status
 from containerhost.engines.network import openvswitch
 from containerhost.engines.spec import ContainerSpec, Part, grants_of
-from containerhost.errors import EngineBusy, EngineConflict, EngineNotFound, EngineTimeout
+from containerhost.errors import EngineBusy, EngineConflict, EngineError, EngineNotFound, EngineTimeout
 from containerhost.guest import resources
 from containerhost.inventory.scan import HostView
 from containerhost.linux.poll import retry
@@ -476,4 +476,8 @@ class Vmm(BaseVmm):
         self._contexts.clear(name, but=root_state.FILE)
         self._writeback.end(self._contexts.home(name))  # last: what a killed removal leaves is found by this record
         self._contexts.remove(name)
-        self._root_images.release(state.labels.get(translate.IMAGE_LABEL) if state else None, self._engine.containers)
+        try:
+            self._root_images.release(state.labels.get(translate.IMAGE_LABEL) if state else None,
+                                      self._engine.containers)
+        except EngineError as error:
+            LOG.warning("VM %s has ended, and its image stays until another VM ends: %s", vm_id, error)

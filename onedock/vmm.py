@@ -15,7 +15,7 @@ from containerhost.engines.contract import ContainerState, Status
 from containerhost.engines.docker.config import own_view
 from containerhost.engines.docker.engine import DockerEngine
 from containerhost.engines.spec import ContainerSpec, Part, grants_of
-from containerhost.errors import EngineConflict, EngineNotFound
+from containerhost.errors import EngineConflict, EngineError, EngineNotFound
 from containerhost.guest import resources
 from containerhost.inventory.scan import HostView
 from containerhost.linux.sysfs import Host
@@ -70,7 +70,12 @@ class Vmm(BaseVmm):
                 self._root_images.keep(call.vm_id, self._root_images.file(call.vm))
             else:
                 self._guests.require_left(call.vm_id)
-        self.remove(call.vm_id)
+        self._remove(call.vm_id)
+        try:
+            self._root_images.release(call.vm_id)
+        except EngineError as error:
+            LOG.warning("VM %s has ended, and its images stay until the transfer driver deletes or moves its disks: %s",
+                        call.vm_id, error)
 
     def _unfreeze(self, vm: Vm) -> None:
         """Resume a VM, and reconnect its ports of Open vSwitch: OpenNebula's network driver removed them when the VM
@@ -82,11 +87,20 @@ class Vmm(BaseVmm):
         lcm_states.of_taking_memory_along(vm)
 
     def drop(self, vm_id: int) -> None:
-        """Remove a VM as :meth:`remove` does, by a number that another VM may have had before."""
-        if self._is_namesake(name(vm_id)):
-            LOG.warning("Container %s is of an older VM %s, and stays", name(vm_id), vm_id)
+        """Remove a VM as :meth:`remove` does, by a number that another VM may have had before. A container that
+        OpenNebula did not make stays, and the VM, which never had one beside it, ends."""
+        own = name(vm_id)
+        if self._is_namesake(own):
+            LOG.warning("Container %s is of an older VM %s, and stays", own, vm_id)
             return
-        self.remove(vm_id)
+        try:
+            self._find(own)
+        except EngineConflict as error:
+            LOG.warning("VM %s ends without its container: %s", vm_id, error)
+            self._remove_beside(vm_id)
+        else:
+            self._remove(vm_id)
+        self._root_images.release(vm_id)
 
     def leave(self, vm_id: int, system_ds: int) -> None:
         """Prepare a stopped VM to move to another host: what it wrote goes with its disk. Idempotent: does nothing
@@ -97,6 +111,7 @@ class Vmm(BaseVmm):
         state = self._find(own)
         if state is None:
             self._guests.require_left(vm_id)
+            self._root_images.release(vm_id)  # what its end could not release
             return
         if state.status is not Status.STOPPED:
             raise DriverError(f"container {own} is {state.status.value}; only one that is off can leave")
@@ -304,16 +319,23 @@ class Vmm(BaseVmm):
 
     def remove(self, vm_id: int) -> None:
         """End the container and return what the VM had; from every state, also when parts of it are gone."""
+        self._remove(vm_id)
+        self._root_images.release(vm_id)
+
+    def _remove(self, vm_id: int) -> None:
+        """Remove what :meth:`remove` does, but the images."""
         own = name(vm_id)
         self._find(own)
         self._commands.cancel(own)
         self._engine.delete(own)
-        self._delete_aside(own)
+        self._remove_beside(vm_id)
+
+    def _remove_beside(self, vm_id: int) -> None:
+        self._delete_aside(name(vm_id))
         complain(self._allocator.release(self._consumer(vm_id)))
         self._memories.leave(self._consumer(vm_id))
         self._nics.remove(vm_id)
         self._guests.remove(vm_id)
-        self._root_images.release(vm_id)
 
     def _find(self, own: str, vm: Vm | None = None) -> ContainerState | None:
         return super()._find(own, vm) or self._found_aside(own, vm)

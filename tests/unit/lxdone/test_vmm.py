@@ -111,6 +111,16 @@ class ReplacementTest(VmmCase):
         self.parts.engine.delete.assert_called_once_with(f"one-{self.vm.id}")
 
 
+class EndTest(VmmCase):
+    def test_vm_has_ended_when_only_its_image_cannot_be_removed(self) -> None:
+        self.parts.root_images.release.side_effect = EngineError("the image is in use")
+        self.parts.allocator.release.return_value = ()
+        vm = self.vm._replace(lcm_state=12)
+        self.vmm.cancel(Call("cancel", {}, vm.id, "host", vm))
+        self.parts.engine.delete.assert_called_once_with(f"one-{vm.id}")
+        self.parts.writeback.end.assert_called_once()
+
+
 class NicLimitsTest(VmmCase):
     def test_limits_of_a_nic_reach_its_interface(self) -> None:
         self.vmm.limit_nic(*niclimits.parsed(["one-1", "3", "1250", "0"]))

@@ -17,9 +17,10 @@ from containerhost.engines.contract import ContainerState, Status
 from containerhost.engines.docker import config
 from containerhost.engines.docker.record import Netdev
 from containerhost.engines.spec import IpConfig
-from containerhost.errors import DeviceUnhealthy, EngineError
+from containerhost.errors import DeviceUnhealthy, EngineError, EngineNotFound
 from containerhost.inventory.scan import scan
 from containerhost.linux.sysfs import Host
+from onedock import lcm_states
 from onedock.vmm import with_addresses
 from onedriver.actions import Call
 from onedriver.node import devices
@@ -58,7 +59,7 @@ class DeviceAddressesTest(testtools.TestCase):
         self.assertEqual({None}, self.setup_of(ETH0_MAC="02:00:0a:63:00:01", ETH0_IP="10.9.0.1"))
 
 
-class RevertTest(testtools.TestCase):
+class VmmCase(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         base = Path(self.useFixture(fixtures.TempDir()).path)
@@ -78,6 +79,42 @@ class RevertTest(testtools.TestCase):
     def known(self, status: Status) -> None:
         self.parts.engine.container.return_value = ContainerState(self.own, status, labels={LABEL: str(self.vm.id)})
 
+
+class EndTest(VmmCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.parts.allocator.release.return_value = ()
+
+    def gone(self) -> None:
+        self.parts.engine.container.side_effect = EngineNotFound(self.own)
+
+    def test_vm_has_ended_when_only_its_images_cannot_be_released(self) -> None:
+        self.parts.root_images.release.side_effect = EngineError("docker did not answer")
+        self.parts.engine.delete.side_effect = lambda name: self.gone()
+        vm = self.vm._replace(lcm_state=lcm_states.SHUTDOWN)
+        self.vmm.cancel(Call("cancel", {}, vm.id, "host", vm))
+        self.parts.engine.delete.assert_called_once_with(self.own)
+
+    def test_transfer_driver_releases_images_that_an_end_left(self) -> None:
+        self.gone()
+        for follows in (lambda: self.vmm.drop(self.vm.id), lambda: self.vmm.leave(self.vm.id, 0)):
+            self.parts.root_images.release.reset_mock()
+            follows()
+            self.parts.root_images.release.assert_called_once_with(self.vm.id)
+            self.parts.root_images.release.side_effect = EngineError("docker did not answer")
+            self.assertRaises(EngineError, follows)
+            self.parts.root_images.release.side_effect = None
+
+    def test_container_of_others_with_the_name_stays_and_keeps_no_vm_from_its_end(self) -> None:
+        self.parts.engine.container.return_value = ContainerState(self.own, Status.RUNNING, labels={})
+        self.vmm.drop(self.vm.id)
+        self.parts.engine.delete.assert_not_called()
+        self.parts.commands.cancel.assert_not_called()
+        self.parts.root_images.release.assert_called_once_with(self.vm.id)
+        self.parts.allocator.release.assert_called_once()
+
+
+class RevertTest(VmmCase):
     def test_vm_that_an_interrupted_revert_left_off_runs_when_it_is_repeated(self) -> None:
         self.vmm.snapshot_revert(self.call)
         self.parts.engine.start.assert_called_once_with(self.own)
