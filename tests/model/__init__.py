@@ -4,8 +4,8 @@
     PYTHONHASHSEED=0 stestr --test-path ./tests/model run      a fixed number of rounds, from a seed of the commit
     MODEL_SECONDS=600 PYTHONHASHSEED=0 stestr …                each machine for ten minutes
 
-``nova.test_sweep`` interrupts each of nova's requests at each step instead: at the gate its share of the points, all of
-them at the exhaustive level (TEST_LEVEL=exhaustive, 100 s of a processor).
+``nova.test_sweep`` interrupts each of nova's requests at each step instead, ``opennebula.test_sweep`` each of oned's
+actions: at the gate its share of the points, all of them at the exhaustive level (TEST_LEVEL=exhaustive).
 
 A failure prints the steps that lead to it, and the MODEL_SEED that finds it at once. What a seed finds depends on
 nothing else: clocks are counters, and sets have one order where PYTHONHASHSEED is set.

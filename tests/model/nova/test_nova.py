@@ -194,6 +194,16 @@ class Nova(frame.Machine):
         api.resize(self.cloud, uuid, host, api.FLAVORS[size])
         self._finish(faults, late)
 
+    @precondition(lambda self: self._movable())
+    @rule(data=st.data(), faults=faults, late=st.booleans())
+    def migrate(self, data: Any, faults: Any, late: bool) -> None:
+        """Migrate a server to the other host with the size it has."""
+        uuid = data.draw(st.sampled_from(self._movable()), "server")
+        server = self.cloud.instances[uuid]
+        self.count("migrate")
+        api.resize(self.cloud, uuid, self.other(self.hosts[server.host]).name, server.flavor)
+        self._finish(faults, late)
+
     def _shelved(self) -> list[str]:
         return self.servers(lambda server: server.vm_state == vm_states.SHELVED_OFFLOADED and server.task_state is None)
 

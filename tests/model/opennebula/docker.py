@@ -49,6 +49,9 @@ class Volumes:
         self._node.process.step()
         self._node.mounts.get(self._vm_id, set()).discard(number)
 
+    def grow(self, number: int, file: Path, size: int) -> None:
+        self._node.process.step()
+
     def remove(self) -> None:
         self._node.process.step()
         self._node.mounts.pop(self._vm_id, None)
@@ -146,6 +149,12 @@ class DockerNode(Node):
 
     # The transfer driver: `onedock node` on the node, as oneadmin, which runs commands as root.
 
+    def archive(self, vm_id: int) -> Path:
+        return self.disk(vm_id).with_name(f"{self.disk(vm_id).name}.tar")
+
+    def cleared(self, vm_id: int) -> Path | None:
+        return None if self.archive(vm_id).exists() else self.archive(vm_id)
+
     def transfer(self, vm: Vm) -> None:
         image = image_id(0)
         self.disk(vm.id).parent.mkdir()
@@ -154,6 +163,11 @@ class DockerNode(Node):
         imageref.write(self.disk(vm.id), ImageRef(image, "docker://base"))
         for disk in vm.disks[1:]:
             self.make_disk(vm.id, disk.id)
+
+    def replace_disk(self, vm_id: int, number: int, content: int) -> None:
+        archive = self.archive(vm_id)
+        archive.write_text(str(content))
+        imageref.write(self.disk(vm_id), ImageRef(image_id(content, vm_id), "docker://base", archive.name, vm_id))
 
     def make_disk(self, vm_id: int, number: int) -> None:
         self.disk(vm_id, number).write_bytes(bytes(imageref.LIMIT + 1))

@@ -23,14 +23,17 @@ class Process:
     """The process that runs, which may be killed before each of its steps.
 
     :ivar plan: what happens at which of its steps; ``unavailable`` lasts until the process ends
+    :ivar number: of its next step
+    :ivar passed: steps of the process before
     """
 
     def __init__(self) -> None:
         self.plan: dict[int, str] = {}
+        self.passed = 0
         self.begin(())
 
     def begin(self, plan: Iterable[tuple[int, str]]) -> None:
-        self.plan, self._number = dict(plan), 0
+        self.plan, self.number = dict(plan), 0
         self._alive, self._away = True, False
         self.met: list[str] = []
 
@@ -42,8 +45,8 @@ class Process:
         """
         if not self._alive:
             raise Killed
-        fault = self.plan.get(self._number)
-        self._number += 1
+        fault = self.plan.get(self.number)
+        self.number += 1
         if fault == "killed":
             self._alive = False
             self.met.append(fault)

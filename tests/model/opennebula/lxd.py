@@ -117,7 +117,9 @@ class LxdNode(Node):
                  "mountedfs": SimpleNamespace(thaw=mounts.thaw, abandon=lambda directory: None),
                  "fsfreeze": SimpleNamespace(freeze=mounts.freeze),
                  "loops": SimpleNamespace(existing=lambda file: None),
-                 "growth": SimpleNamespace(is_empty=lambda file: False, fill=lambda *args: None),
+                 "growth": SimpleNamespace(is_empty=lambda file: False, fill=lambda *args: None,
+                                           lengthened=lambda *args: contextlib.nullcontext(self.process.step()),
+                                           fill_mounted=lambda *args: self.process.step()),
                  "filesystems": SimpleNamespace(head=filesystems.head, find=lambda file: SimpleNamespace(
                      format=diskformat.Format.EXT, start=0, size=0)),
                  "os": SimpleNamespace(path=SimpleNamespace(ismount=mounts.is_there))}
@@ -180,6 +182,17 @@ class LxdNode(Node):
     def restart(self) -> None:
         super().restart()
         self.mounts.there.clear()
+
+    def cleared(self, vm_id: int) -> Path | None:
+        mark = self.disk(vm_id).with_name(root_state.RUNNING)
+        mark.unlink(missing_ok=True)
+        return mark
+
+    def replace_disk(self, vm_id: int, number: int, content: int) -> None:
+        disk = self.disk(vm_id, number)
+        new = disk.with_name("new")
+        new.write_bytes(tarball(content) if number == 0 else disk.read_bytes())
+        new.replace(disk)
 
     def transfer(self, vm: Vm) -> None:
         self.disk(vm.id).parent.mkdir()

@@ -21,7 +21,7 @@ from hypothesis.stateful import invariant, precondition, rule
 from containerhost.allocation.states import State
 from containerhost.devices.model import Kind
 from containerhost.engines.contract import Status
-from containerhost.engines.spec import grants_of
+from containerhost.engines.spec import ContainerSpec, Cpu, Memory, RootDisk, grants_of
 from containerhost.inventory.scan import scan
 from onedriver.actions import Call
 from onedriver.node.names import name
@@ -50,18 +50,29 @@ VM_LINE = re.compile(r'ID="?(?P<id>[0-9]+)"?.*STATE="?(?P<state>[A-Z]+)"?')
 
 # What is the same after an action that failed as it was before.
 SAME = ("containers", "devices", "records", "running")
+KEPT = ("containers", "devices", "records")
 COMPARED = {"attach_nic": SAME, "detach_nic": ("containers", "running"), "resize": (*SAME, "memory"), "save": SAME,
-            "snapshot_create": SAME, "attach_disk": SAME, "detach_disk": SAME, "copy_disk": SAME,
-             "snapshot_revert": ("containers",), "reboot": ("containers", "devices", "records")}
-# Runs afterwards if it ran before; one that an interrupted action stopped may run again.
+            "snapshot_create": SAME, "attach_disk": SAME, "detach_disk": SAME, "copy_disk": SAME, "resize_disk": SAME,
+            "snapshot_revert": ("containers",), "reboot": KEPT, "reset": KEPT}
+# Runs afterwards if it ran before: oned reverts only VMs that run, and one that is off was left so by an interruption.
 GOES_ON = ("snapshot_revert",)
+STARTS = ("deploy", "restore", "reboot", "reset", *GOES_ON)
 # Without an action of the driver.
 UNDEPLOYS, ENDS = ("poweroff",), ("poweroff", "suspended", "stopped", "undeployed")
 AWAY = ("stopped", "undeployed")  # the VM's disks have left the node
+ELSEWHERE = "elsewhere"  # the VM has moved to another node
 HERE = ("running", "poweroff", "suspended", "unknown")  # oned places the VM on the node
 
+# What a user may ask for: of a VM that does not run; that it be off; others.
+RESUMES = [asked for asked, transition in ACTIONS.items() if transition.before != "running"]
+HALTS = [asked for asked, transition in ACTIONS.items() if transition.before == "running" and transition.done in ENDS]
+OTHERS = [asked for asked in ACTIONS if asked not in RESUMES + HALTS]
 faults = st.lists(st.tuples(st.integers(0, 30), st.sampled_from(FAULTS)), max_size=2)
 gpu = st.sampled_from(sorted(GPUS))
+# What oned learns of a killed action: that it failed; nothing, until somebody tells it or monitoring does; that it
+# succeeded, because somebody tells it so.
+FAILURE, NOTHING, SUCCESS = "failure", "nothing", "success"
+lost = st.sampled_from([FAILURE, NOTHING, SUCCESS])
 
 
 @dataclasses.dataclass
@@ -84,6 +95,9 @@ class Server:
 
 class OpenNebula(frame.Machine):
     """:ivar gone: numbers of the VMs of whose end the node may not have heard: `recover --delete` goes on in any case
+    :ivar strangers: names of containers that somebody else made
+    :ivar marks: what is in the place of the driver's marks
+    :ivar result, done, steps: how the last action ended, whether oned takes it for done, and how many steps it came to
     """
 
     node_class: ClassVar[type[Node]]
@@ -94,12 +108,18 @@ class OpenNebula(frame.Machine):
         self._stack = contextlib.ExitStack()
         directory = Path(tempfile.mkdtemp(prefix="model-", dir=MEMORY))
         self._stack.callback(shutil.rmtree, directory)
+        self.directory = directory
+        (directory / ELSEWHERE).mkdir()
         self.node = self.node_class(directory, GPUS)
         self.node.install(self._stack)
         self.servers: dict[int, Server] = {}
         self.last = 0
         self.gone: set[int] = set()
-        self.result = ""
+        self.strangers: set[str] = set()
+        self.marks: list[Path] = []
+        self.victim = directory / "victim"
+        self.victim.write_text("of the host")
+        self.result, self.done, self.steps = "", False, 0
 
     # Parts of the rules.
 
@@ -109,25 +129,28 @@ class OpenNebula(frame.Machine):
     def having(self, *states: str) -> list[int]:
         return [number for number, server in self.servers.items() if server.state in states and server.stuck is None]
 
-    def act(self, server: Server, transition: Transition, vm: Vm | None = None, plan: Any = (), lost: bool = False,
+    def act(self, server: Server, transition: Transition, vm: Vm | None = None, plan: Any = (), lost: str = FAILURE,
             **arguments: str) -> str:
         """Let the driver act, and oned go on by the result.
 
         :param vm: as it is described to the driver
-        :param lost: whether oned learns of a killed action
+        :param lost: what oned learns of a killed action
         """
         vm = (vm or server.vm)._replace(lcm_state=transition.lcm)
         before = self.seen(server)
         call = Call(transition.action, arguments, vm.id, "host", vm)
         result, found = outcome(self.node, plan, lambda: self.node.act(call))
         self.count(f"{transition.action} {transition.lcm}: {result}")
-        self.result = result
-        if result == "killed" and lost:
+        self.result, self.done, self.steps = result, False, self.node.process.passed
+        if result == "killed" and lost == NOTHING:
             server.stuck = transition
         else:
             if result == "failed" and self.node.process.met in ([], ["fails"]):  # else undoing may have failed, too
                 self.failed_well(server, transition, before, found)
-            self.proceed(server, transition, done=result == "done")
+            self.done = result == "done" or (result == "killed" and lost == SUCCESS)
+            self.proceed(server, transition, done=self.done)
+            if result == "done":
+                self.succeeded(server, transition, before, vm)
         return str(found) if result == "done" else ""
 
     def seen(self, server: Server) -> dict[str, Any]:
@@ -136,7 +159,8 @@ class OpenNebula(frame.Machine):
         return {"containers": sorted(set(map(base, own))),
                 "devices": {grant.device.id for each in own for grant in grants_of(engine.specs[each].parts)},
                 "records": self.records(server.vm.id), "memory": [engine.specs[each].memory for each in own],
-                "running": sorted({base(each) for each in own if engine.statuses[each] is Status.RUNNING})}
+                "running": sorted({base(each) for each in own if engine.statuses[each] is Status.RUNNING}),
+                "alive": [each for each in own if engine.statuses[each] is not Status.STOPPED]}
 
     def records(self, vm_id: int) -> set[str]:
         mine = consumer(self.node.driver, self.node.engine.name, vm_id)
@@ -144,17 +168,45 @@ class OpenNebula(frame.Machine):
                 if record.consumer == mine and record.state is not State.BLOCKED}
 
     def failed_well(self, server: Server, transition: Transition, before: dict[str, Any], error: Any) -> None:
-        """Require that a failed action left what was there."""
-        if transition.done in AWAY:
-            return  # it may be off already; its disk has everything, or will
+        """Require that a failed action left what was there. One that leaves the node may be off already, and without
+        its container if its disk has everything."""
         after = self.seen(server)
-        for what in COMPARED.get(transition.action, ()):
+        compared = () if transition.done in AWAY else COMPARED.get(transition.action, ())
+        if transition.done in ENDS and transition.done not in AWAY:
+            compared = KEPT
+        for what in compared:
             assert before[what] == after[what], (
                 f"{transition.action} of VM {server.vm.id} failed ({error}), {what} were {before[what]}, "
                 f"and are {after[what]}")
+        for what in ("containers",) if transition.action in GOES_ON else ("containers", "running"):
+            assert set(after[what]) <= set(before[what]), (
+                f"{transition.action} of VM {server.vm.id} failed ({error}), {what} were {before[what]}, "
+                f"and are {after[what]}")
+        if not before["containers"]:
+            assert after["records"] <= before["records"], (
+                f"{transition.action} of VM {server.vm.id} failed ({error}), and it keeps {after['records']}")
+        if transition.done in (*AWAY, "done") and before["containers"]:
+            assert after["containers"] or after["records"] or name(server.vm.id) in self.node.homes(), (
+                f"nothing is left of VM {server.vm.id} here, and {transition.action} failed ({error})")
         if transition.action in GOES_ON:
             assert set(before["running"]) <= set(after["running"]), (
                 f"{transition.action} of VM {server.vm.id} failed ({error}), and it does not run any more")
+
+    def succeeded(self, server: Server, transition: Transition, before: dict[str, Any], vm: Vm) -> None:
+        """Require what oned relies on after an action."""
+        after, number = self.seen(server), server.vm.id
+        if transition.done == "running":
+            wanted = {pci.chosen().device_id for pci in vm.pcis}
+            if transition.action in STARTS:
+                assert after["running"] == [name(number)], f"VM {number} has {after}"
+                anew = not before["alive"] or transition.action in ("reboot", "reset")
+                assert not anew or after["devices"] <= wanted, f"VM {number} is to have {wanted}, and has {after}"
+                content = self.node.engine.content[name(number)]
+                assert content >= server.kept, f"VM {number} wrote {server.kept}, and started with {content}"
+            return
+        assert not after["running"], f"VM {number} is {transition.done}, and runs"
+        if transition.done not in ("suspended", "poweroff"):
+            assert not after["containers"] and not after["records"], f"VM {number} left, and has {after}"
 
     def proceed(self, server: Server, transition: Transition, *, done: bool) -> None:
         server.stuck = None
@@ -198,31 +250,55 @@ class OpenNebula(frame.Machine):
     # Rules: a VM's life.
 
     @precondition(lambda self: len(self.servers) < SERVERS)
-    @rule(data=st.data(), persistent=st.booleans(), plan=faults, lost=st.booleans())
-    def create(self, data: Any, persistent: bool, plan: Any, lost: bool) -> None:
-        self.last += 1
+    @rule(data=st.data(), persistent=st.booleans(), stranger=st.integers(0, 9), plan=faults, lost=lost)
+    def create(self, data: Any, persistent: bool, stranger: int, plan: Any, lost: str) -> None:
         wanted = data.draw(st.lists(st.sampled_from(self.free()), max_size=2, unique=True), "devices") \
             if self.free() else []
+        if stranger == 9:  # seldom: such a VM never runs
+            self.take_name(name(self.last + 1))
+        self.act(self.described(persistent, wanted), ACTIONS["retry"], plan=plan, lost=lost)
+
+    def described(self, persistent: bool, devices: Iterable[str]) -> Server:
+        """Return a new VM whose disks are there."""
+        self.last += 1
         vm = machine()
         root = vm.disks[ROOT]._replace(save=persistent)
         nic = vm.nics[0]._replace(target=f"{name(self.last)}-0")
         server = self.servers[self.last] = Server(vm._replace(
-            id=self.last, lcm_state=0, deploy_id="", pcis=self.devices_of(wanted), nics=(nic,), graphics={},
+            id=self.last, lcm_state=0, deploy_id="", pcis=self.devices_of(devices), nics=(nic,), graphics={},
             disks=(root, volatile(VOLATILE)), snapshots=(), system_ds=0, memory=512 * MIB, vcpu=1, cpu=100))
         self.node.transfer(server.vm)
-        self.act(server, ACTIONS["retry"], plan=plan, lost=lost)
+        return server
 
-    @precondition(lambda self: self._possible())
-    @rule(data=st.data(), plan=faults, lost=st.booleans())
-    def transition(self, data: Any, plan: Any, lost: bool) -> None:
-        asked, vm_id = data.draw(st.sampled_from(self._possible()), "action")
-        server, transition = self.servers[vm_id], ACTIONS[asked]
+    @precondition(lambda self: self._possible(RESUMES))
+    @rule(data=st.data(), reverted=st.none() | st.sampled_from([ROOT, VOLATILE]), plan=faults, lost=lost)
+    def resume(self, data: Any, reverted: int | None, plan: Any, lost: str) -> None:
+        """Start a VM, one that is off or suspended perhaps after a disk was reverted."""
+        asked, vm_id = data.draw(st.sampled_from(self._possible(RESUMES)), "action")
+        if reverted is not None and ACTIONS[asked].before in ("poweroff", "suspended"):
+            saved = max(0, self.node.content_of_disk(vm_id))
+            self.revert_disk(self.servers[vm_id], reverted, data.draw(st.integers(0, saved), "content"))
+        self.ask(self.servers[vm_id], ACTIONS[asked], plan, lost)
+
+    @precondition(lambda self: self._possible(HALTS))
+    @rule(data=st.data(), plan=faults, lost=lost)
+    def halt(self, data: Any, plan: Any, lost: str) -> None:
+        asked, vm_id = data.draw(st.sampled_from(self._possible(HALTS)), "action")
+        self.ask(self.servers[vm_id], ACTIONS[asked], plan, lost)
+
+    @precondition(lambda self: self._possible(OTHERS))
+    @rule(data=st.data(), plan=faults, lost=lost)
+    def transition(self, data: Any, plan: Any, lost: str) -> None:
+        asked, vm_id = data.draw(st.sampled_from(self._possible(OTHERS)), "action")
+        self.ask(self.servers[vm_id], ACTIONS[asked], plan, lost)
+
+    def ask(self, server: Server, transition: Transition, plan: Any = (), lost: str = FAILURE) -> None:
         if transition.lcm == TERMINATE:
             server.kept = -1
         self.act(server, transition, plan=plan, lost=lost)
 
-    def _possible(self) -> list[tuple[str, int]]:
-        return [(asked, number) for asked, transition in ACTIONS.items() for number in self.having(transition.before)]
+    def _possible(self, actions: Iterable[str]) -> list[tuple[str, int]]:
+        return [(asked, number) for asked in actions for number in self.having(ACTIONS[asked].before)]
 
     @precondition(lambda self: self.having(*ENDS, "epilog failure"))
     @rule(data=st.data(), plan=faults)
@@ -237,11 +313,38 @@ class OpenNebula(frame.Machine):
         server.state = "undeployed"
         self.leave(server, plan)
 
-    @precondition(lambda self: self.servers)
+    @precondition(lambda self: self.having("poweroff"))
+    @rule(data=st.data(), plan=faults)
+    def migrate_off(self, data: Any, plan: Any) -> None:
+        """Move a VM that is off to another node: oned calls no action."""
+        server = self.drawn(data, self.having("poweroff"))
+        self.leave(server, plan)
+        if server.state == "poweroff":
+            self.node.move(server.vm.id, self.directory / ELSEWHERE)
+            server.state = ELSEWHERE
+
+    @precondition(lambda self: self.having(ELSEWHERE))
+    @rule(data=st.data(), runs=st.booleans())
+    def come_back(self, data: Any, runs: bool) -> None:
+        """Move a VM back that is off again, and may have run meanwhile."""
+        self.bring_back(self.drawn(data, self.having(ELSEWHERE)), runs)
+
+    def bring_back(self, server: Server, runs: bool) -> None:
+        (self.directory / ELSEWHERE / str(server.vm.id)).rename(self.node.disk(server.vm.id).parent)
+        server.state = "poweroff"
+        if runs:
+            server.written += 1
+            server.kept = server.written
+            self.node.replace_disk(server.vm.id, ROOT, server.written)
+
+    def _here(self) -> list[int]:
+        return [number for number, server in self.servers.items() if server.state != ELSEWHERE]
+
+    @precondition(lambda self: self._here())
     @rule(data=st.data(), again=st.booleans(), plan=faults)
     def recover_delete(self, data: Any, again: bool, plan: Any) -> None:
         """Delete or recreate a VM in whatever state: a step that fails keeps oned from none of the others."""
-        server = self.drawn(data, self.servers)
+        server = self.drawn(data, self._here())
         vm, server.kept, server.stuck = server.vm, -1, None
         if vm.deploy_id:  # oned cancels no VM that it has no name of
             lcm = CLEANUP_RECREATE if again else CLEANUP_DELETE
@@ -266,26 +369,26 @@ class OpenNebula(frame.Machine):
     # Rules: a VM that runs.
 
     @precondition(lambda self: self.having("running"))
-    @rule(data=st.data(), device=gpu, plan=faults, lost=st.booleans())
-    def attach_device(self, data: Any, device: str, plan: Any, lost: bool) -> None:
+    @rule(data=st.data(), device=gpu, plan=faults, lost=lost)
+    def attach_device(self, data: Any, device: str, plan: Any, lost: str) -> None:
         server = self.drawn(data, self.having("running"))
         if device not in self.free():
             return
         number = max((pci.id or 0 for pci in server.vm.pcis), default=-1) + 1
         new = Pci(number, from_device_id(device), None, None, None, nic_id=10 + number, attach=True)
         self.act(server, hotplug("attach_nic"), server.vm._replace(pcis=(*server.vm.pcis, new)), plan, lost)
-        if server.stuck or self.result == "done":
+        if server.stuck or self.done:
             server.vm = server.vm._replace(pcis=(*server.vm.pcis, new._replace(attach=False)))
 
     @precondition(lambda self: [number for number in self.having("running") if self.servers[number].vm.pcis])
-    @rule(data=st.data(), plan=faults, lost=st.booleans())
-    def detach_device(self, data: Any, plan: Any, lost: bool) -> None:
+    @rule(data=st.data(), plan=faults, lost=lost)
+    def detach_device(self, data: Any, plan: Any, lost: str) -> None:
         server = self.drawn(data, [number for number in self.having("running") if self.servers[number].vm.pcis])
         gone = data.draw(st.sampled_from(server.vm.pcis), "device")
         rest = tuple(pci for pci in server.vm.pcis if pci != gone)
         described = server.vm._replace(pcis=(*rest, gone._replace(attach=True)))
         self.act(server, hotplug("detach_nic"), described, plan, lost)
-        if self.result == "done":
+        if self.done:
             server.vm = server.vm._replace(pcis=rest)
 
     @precondition(lambda self: self.having("poweroff"))
@@ -301,17 +404,17 @@ class OpenNebula(frame.Machine):
         server.vm = server.vm._replace(pcis=self.devices_of(given))
 
     @precondition(lambda self: self.having("running"))
-    @rule(data=st.data(), size=st.sampled_from([256, 512, 1024]), plan=faults, lost=st.booleans())
-    def resize(self, data: Any, size: int, plan: Any, lost: bool) -> None:
+    @rule(data=st.data(), size=st.sampled_from([256, 512, 1024]), plan=faults, lost=lost)
+    def resize(self, data: Any, size: int, plan: Any, lost: str) -> None:
         server = self.drawn(data, self.having("running"))
         wanted = server.vm._replace(memory=size * MIB)
         self.act(server, hotplug("resize"), wanted, plan, lost)
-        if self.result == "done":
+        if self.done:
             server.vm = server.vm._replace(memory=wanted.memory)
 
     @precondition(lambda self: self.having("running"))
-    @rule(data=st.data(), plan=faults, lost=st.booleans())
-    def create_snapshot(self, data: Any, plan: Any, lost: bool) -> None:
+    @rule(data=st.data(), plan=faults, lost=lost)
+    def create_snapshot(self, data: Any, plan: Any, lost: str) -> None:
         server = self.drawn(data, self.having("running"))
         number = max(server.snapshots, default=-1) + 1
         content = self.node.content(server.vm.id)
@@ -324,39 +427,39 @@ class OpenNebula(frame.Machine):
         return [number for number in self.having("running") if self.servers[number].snapshots]
 
     @precondition(lambda self: self._with_snapshots())
-    @rule(data=st.data(), revert=st.booleans(), plan=faults, lost=st.booleans())
-    def use_snapshot(self, data: Any, revert: bool, plan: Any, lost: bool) -> None:
+    @rule(data=st.data(), revert=st.booleans(), plan=faults, lost=lost)
+    def use_snapshot(self, data: Any, revert: bool, plan: Any, lost: str) -> None:
         server = self.drawn(data, self._with_snapshots())
         number = data.draw(st.sampled_from(sorted(server.snapshots)), "snapshot")
         action = "snapshot_revert" if revert else "snapshot_delete"
         if revert:
             server.kept = min(server.kept, server.snapshots[number])
         self.act(server, hotplug(action), None, plan, lost, snapshot=f"snap-{number}")
-        if not revert and self.result == "done":
+        if not revert and self.done:
             del server.snapshots[number]
             server.vm = server.vm._replace(snapshots=tuple(
                 each for each in server.vm.snapshots if each.id != number))
 
     @precondition(lambda self: self.having("running"))
-    @rule(data=st.data(), plan=faults, lost=st.booleans())
-    def change_nic(self, data: Any, plan: Any, lost: bool) -> None:
+    @rule(data=st.data(), plan=faults, lost=lost)
+    def change_nic(self, data: Any, plan: Any, lost: str) -> None:
         """Attach a second NIC, or detach it."""
         server = self.drawn(data, self.having("running"))
         first, *others = server.vm.nics
         if others:
             described = (first, others[0]._replace(attach=True))
             self.act(server, hotplug("detach_nic"), server.vm._replace(nics=described), plan, lost)
-            if self.result == "done":
+            if self.done:
                 server.vm = server.vm._replace(nics=(first,))
             return
         new = Nic(1, "02:00:0a:63:00:0b", "br0", f"{name(server.vm.id)}-1", "dummy")
         self.act(server, hotplug("attach_nic"), server.vm._replace(nics=(first, new._replace(attach=True))), plan, lost)
-        if self.result == "done":
+        if self.done:
             server.vm = server.vm._replace(nics=(first, new))
 
     @precondition(lambda self: self.having("running"))
-    @rule(data=st.data(), plan=faults, lost=st.booleans())
-    def change_disk(self, data: Any, plan: Any, lost: bool) -> None:
+    @rule(data=st.data(), plan=faults, lost=lost)
+    def change_disk(self, data: Any, plan: Any, lost: str) -> None:
         """Attach a further disk, or detach it: the transfer driver makes its file before, and deletes it afterwards."""
         server = self.drawn(data, self.having("running"))
         disk, others = volatile(FURTHER), tuple(disk for disk in server.vm.disks if disk.id != FURTHER)
@@ -365,20 +468,32 @@ class OpenNebula(frame.Machine):
         if not attached:
             self.node.make_disk(server.vm.id, FURTHER)
         self.act(server, hotplug("detach_disk" if attached else "attach_disk"), described, plan, lost)
-        if (self.result == "done") is not attached:
+        if self.done is not attached:
             server.vm = server.vm._replace(disks=(*others, disk))
         elif server.stuck is None:
             server.vm = server.vm._replace(disks=others)
             self.node.disk(server.vm.id, FURTHER).unlink()
 
+    @precondition(lambda self: self.having("running"))
+    @rule(data=st.data(), disk=st.sampled_from([ROOT, VOLATILE]), plan=faults, lost=lost)
+    def resize_disk(self, data: Any, disk: int, plan: Any, lost: str) -> None:
+        server = self.drawn(data, self.having("running"))
+        size = max(each.size or 0 for each in server.vm.disks if each.id == disk) // MIB + 1
+        self.act(server, hotplug("resize_disk"), None, plan, lost, disk_id=str(disk), size=str(size))
+        if self.done:
+            server.vm = server.vm._replace(disks=tuple(
+                each._replace(size=size * MIB) if each.id == disk else each for each in server.vm.disks))
+
     def _containers_that_run(self) -> list[int]:
-        return [number for number in self.servers
-                if self.node.engine.statuses.get(name(number)) is Status.RUNNING]
+        return [number for number in self.servers if name(number) not in self.strangers
+                and self.node.engine.statuses.get(name(number)) is Status.RUNNING]
 
     @precondition(lambda self: self._containers_that_run())
     @rule(data=st.data())
     def write(self, data: Any) -> None:
-        server = self.drawn(data, self._containers_that_run())
+        self.write_to(self.drawn(data, self._containers_that_run()))
+
+    def write_to(self, server: Server) -> None:
         server.written += 1
         if server.kept >= 0:
             server.kept = server.written
@@ -390,6 +505,9 @@ class OpenNebula(frame.Machine):
         self.node.engine.statuses[name(self.drawn(data, self._containers_that_run()).vm.id)] = Status.STOPPED
 
     # Rules: the node.
+
+    def revert_disk(self, server: Server, number: int, content: int) -> None:
+        """Let a disk of a VM that is off or suspended have an earlier content, where the driver supports that."""
 
     @rule(plan=faults)
     def monitor(self, plan: Any) -> None:
@@ -427,13 +545,47 @@ class OpenNebula(frame.Machine):
             health = ("it fell off the bus",) if state == "sick" else ()
             self.node.devices[device] = dataclasses.replace(GPUS[device], health=health)
 
+    def take_name(self, taken: str) -> None:
+        """Let a container that OpenNebula did not make have a VM's name."""
+        self.strangers.add(taken)
+        self.node.engine.specs[taken] = ContainerSpec(taken, "", Cpu(1), Memory(MIB), RootDisk(""))
+        self.node.engine.statuses[taken], self.node.engine.content[taken] = Status.RUNNING, 0
+
+    @precondition(lambda self: self._here())
+    @rule(data=st.data(), how=st.sampled_from(["directory", "link", "text", "nothing"]))
+    def obstruct(self, data: Any, how: str) -> None:
+        """Put something, or nothing again, in the place of a mark of the driver's in the VM's directory: that is its
+        owner's."""
+        self.clear_marks()
+        path = self.node.cleared(self.drawn(data, self._here()).vm.id)
+        if how == "nothing" or path is None or not path.parent.is_dir():
+            return
+        if how == "directory":
+            path.mkdir()
+        elif how == "link":
+            path.symlink_to(self.victim)
+        else:
+            path.write_text("another-node")
+        self.marks.append(path)
+
+    def clear_marks(self) -> None:
+        for path in self.marks:
+            if path.is_dir() and not path.is_symlink():
+                path.rmdir()
+            elif path.is_symlink() or (path.exists() and path.read_text() == "another-node"):
+                path.unlink()
+        self.marks.clear()
+
     # What always holds.
 
     @invariant()
     def holds(self) -> None:
         for number, server in self.servers.items():
-            assert self.node.content(number) >= server.kept, (
+            assert server.state == ELSEWHERE or self.node.content(number) >= server.kept, (
                 f"VM {number} ({server.state}) wrote {server.kept}, and the node has {self.node.content(number)}")
+        for taken in self.strangers:
+            assert taken in self.node.engine.specs, f"{taken}, which is not OpenNebula's, is gone"
+        assert self.victim.read_text() == "of the host", "a link of a tenant's was followed"
         users: dict[str, str] = {}
         records = self.node.store.records()
         for own, spec in self.node.engine.specs.items():
@@ -450,6 +602,7 @@ class OpenNebula(frame.Machine):
     def settle(self) -> None:
         """Let all repairs come."""
         self.node.devices = dict(GPUS)
+        self.clear_marks()
         for _ in range(3):
             result, printed = outcome(self.node, (), self.node.monitor)
             assert result == "done", f"monitoring failed: {printed}"
@@ -457,6 +610,8 @@ class OpenNebula(frame.Machine):
     def teardown(self) -> None:
         try:
             self.settle()
+            for number in self.having(ELSEWHERE):
+                self.bring_back(self.servers[number], False)
             self.holds()
             for number, server in list(self.servers.items()):
                 if server.state == "running" and server.stuck is None:
@@ -465,6 +620,9 @@ class OpenNebula(frame.Machine):
                 if number in self.servers:
                     self.recover_all(self.servers[number].vm)
             self.settle()
+            for taken in self.strangers:
+                self.node.engine.delete(taken)
+            self.strangers.clear()
             self.node.administer()
             self.settle()
             for what, found in self.node.left().items():

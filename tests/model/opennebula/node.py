@@ -2,6 +2,7 @@
 """A node of OpenNebula's: what both drivers have there, real over an engine, devices and mounts in memory."""
 
 import abc
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -174,6 +175,22 @@ class Node(abc.ABC):
     def disk(self, vm_id: int, number: int = 0) -> Path:
         return self.datastores / str(DATASTORE) / str(vm_id) / f"disk.{number}"
 
+    def move(self, vm_id: int, directory: Path) -> None:
+        """Move a VM's disks to another node."""
+        shutil.copytree(self.disk(vm_id).parent, directory / str(vm_id), symlinks=True)
+        shutil.rmtree(self.disk(vm_id).parent)
+
+    @abc.abstractmethod
+    def replace_disk(self, vm_id: int, number: int, content: int) -> None:
+        """Let a disk have another content, as the transfer driver does by a new file."""
+
+    @abc.abstractmethod
+    def cleared(self, vm_id: int) -> Path | None:
+        """Remove the driver's own mark beside the VM's disks.
+
+        :returns: its place; None where the driver has data there
+        """
+
     @abc.abstractmethod
     def transfer(self, vm: Vm) -> None:
         """Make the VM's disks."""
@@ -233,6 +250,6 @@ def outcome(node: Node, plan: Iterable[tuple[int, str]], action: Callable[[], An
     except REFUSALS as error:
         return "failed", error
     finally:
-        met = node.process.met
+        met, passed = node.process.met, node.process.number
         node.process.begin(())
-        node.process.met = met
+        node.process.met, node.process.passed = met, passed
