@@ -134,7 +134,7 @@ class Exports:
                 self.discard(found[key], key)
                 purged.append(key)
             except errors.EngineError as error:
-                LOG.error("What the interrupted export %s left could not be removed, which is tried again at the next "
+                LOG.error("Files of the interrupted export %s could not be removed; retried at the next "
                           "start: %s", key, error)
         return tuple(purged)
 
