@@ -22,7 +22,7 @@ from containerhost.errors import (
     ScrubFailed,
 )
 from containerhost.inventory.scan import HostView
-from containerhost.linux.process.processes import NoAnswer, Process
+from containerhost.linux.process.processes import Process, ProcReadTimeout
 from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
 
@@ -80,7 +80,7 @@ class Cleaner:
             holders = map(Process.of, self._may_have(record.consumer, container))
             own = record.container if container is None else Process.of(container)
             return self._store.begin_cleaning(record.device_id, own, holders)
-        except (ScrubFailed, NoAnswer) as error:
+        except (ScrubFailed, ProcReadTimeout) as error:
             self._store.begin_cleaning(record.device_id)
             raise ScrubFailed(str(error)) from error
 

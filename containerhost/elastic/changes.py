@@ -18,7 +18,7 @@ LOG = logging.getLogger(__name__)
 
 START_TIME = 120.0  # s that a container may take to start
 SEEN_INTERVAL = 60  # s after which what was seen is written, though nothing has changed
-REST = 60.0  # s until what failed is tried again: a change, for which its guest was asked to let go, or telling it
+BACK_OFF = 60.0  # s until what failed is tried again: a change, for which its guest was asked to let go, or telling it
 FAILURES = (errors.ContainerHostError, OSError)
 
 
@@ -64,7 +64,7 @@ class Changes:
         self._told: dict[str, tuple[int, int]] = {}  # its first process, and the generation
         self._announced: set[str] = set()  # by this process
         self._untold: dict[str, float] = {}  # until when it is tried to tell them
-        self._resting: dict[str, float] = {}  # until when
+        self._back_offs: dict[str, float] = {}  # until when
         self._written: tuple[Any, Mapping[str, Step]] = (None, {})
         self._written_at = 0
         state = file.read()
@@ -77,14 +77,14 @@ class Changes:
         """Return whether a change that is under way can go on."""
         return any(self.is_over(key, step) for key, step in self.steps.items())
 
-    def is_resting(self, key: str) -> bool:
+    def is_backing_off(self, key: str) -> bool:
         """Return whether this failed a short time ago."""
-        return self._monotonic() < self._resting.get(key, 0.0)
+        return self._monotonic() < self._back_offs.get(key, 0.0)
 
-    def rest(self, key: str) -> None:
-        """Let what failed not be tried again at once."""
-        self._resting = {each: until for each, until in self._resting.items() if self._monotonic() < until}
-        self._resting[key] = self._monotonic() + REST
+    def back_off(self, key: str) -> None:
+        """Delay the next try of what failed."""
+        self._back_offs = {each: until for each, until in self._back_offs.items() if self._monotonic() < until}
+        self._back_offs[key] = self._monotonic() + BACK_OFF
 
     def announce(self, container: Running, step: Step) -> bool:
         """Announce a change. May be repeated, with the same end.
@@ -136,7 +136,7 @@ class Changes:
         self.done[kind, outcome] = self.done.get((kind, outcome), 0) + 1
 
     def fail(self, container: Running, outcome: str) -> None:
-        self.rest(container.key)
+        self.back_off(container.key)
         self.withdraw(container, outcome)
 
     def withdraw(self, container: Running, outcome: str) -> None:
@@ -147,7 +147,7 @@ class Changes:
 
     def tell(self, container: Running) -> None:
         """Write its document into the container, once for each start of it and each change."""
-        if container.document is None or container.key in self.steps or self.is_resting(telling(container)):
+        if container.document is None or container.key in self.steps or self.is_backing_off(telling(container)):
             return
         notice = self._notice(container.key)
         now = container.pid, resources.generation(resources.parse(container.document))
@@ -156,7 +156,7 @@ class Changes:
             if notice.notify(container.name, container.document):
                 self._told[container.key] = now
             else:
-                self.rest(telling(container))
+                self.back_off(telling(container))
 
     def _is_starting(self, container: Running) -> bool:
         """Return whether its init may still mount something over what was written."""

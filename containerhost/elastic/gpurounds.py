@@ -117,9 +117,9 @@ class GpuRounds:
             return self._go_on(member, seen, step, decision)
         if seen.gpus.consumer is None:
             return member
-        if (decision.correct or decision.give) and not self._changes.is_resting(giving(member)):
+        if (decision.correct or decision.give) and not self._changes.is_backing_off(giving(member)):
             return self._give(member, seen, decision)
-        if decision.take and not self._changes.is_resting(member.key):
+        if decision.take and not self._changes.is_backing_off(member.key):
             return self._begin(member, seen, decision.take)
         return member
 
@@ -127,7 +127,7 @@ class GpuRounds:
         def failed(why: str, error: Exception) -> GpuMember:
             LOG.warning("Container %s %s: %s", member.key, why, error)
             self._changes.count("change", "failed")
-            self._changes.rest(giving(member))
+            self._changes.back_off(giving(member))
             return member
 
         try:

@@ -164,7 +164,7 @@ class Service:
         # Who loses comes first: what is lost at once can be had by others in the same round.
         for member in sorted(by_key.values(), key=lambda member: not self._loses(member, wanted)):
             key = member.key
-            if key in self.steps or self._changes.is_resting(key):
+            if key in self.steps or self._changes.is_backing_off(key):
                 is_quiet = False
             elif key in wanted:
                 others = NONE.union(*(cores for other, cores in going.items() if other != key))
@@ -254,7 +254,7 @@ class Service:
             else:
                 wanted = None
         if step.applying or member.document == step.document:
-            return member if self._changes.is_resting(member.key) else self._apply(member, step, "recovered")
+            return member if self._changes.is_backing_off(member.key) else self._apply(member, step, "recovered")
         if wanted is None or not member.loses(wanted):
             self._changes.withdraw(member, "withdrawn")
             return member
@@ -290,7 +290,7 @@ class Service:
             raise  # whether it was changed is not known: the step stays
         except errors.EngineTimeout as error:  # nor is it here, but the engine answers about others
             LOG.warning("Container %s is changed again: %s", member.key, error)
-            self._changes.rest(member.key)
+            self._changes.back_off(member.key)
             return member
         except (errors.EngineConflict, errors.EngineNotFound) as error:
             if not isinstance(error, errors.EngineBusy):

@@ -11,7 +11,7 @@ from containerhost.engines.memoryuse import ROOT
 from containerhost.inventory.topology import uptime
 from containerhost.linux import controlgroups
 from containerhost.linux.controlgroups import container_part
-from containerhost.linux.process.processes import NoAnswer, asked
+from containerhost.linux.process.processes import ProcReadTimeout, read_with_timeout
 from containerhost.linux.sysfs import Host
 
 ROUNDS = 3  # whose highest use a shrink waits for
@@ -58,8 +58,8 @@ class Load:
 def age(host: Host, pid: int) -> float | None:
     """Return the seconds since a process began (proc_pid_stat(5), starttime); None where the host does not tell."""
     try:
-        fields = (asked(pid, lambda: host.text(f"/proc/{pid}/stat")) or "").rpartition(")")[2].split()
-    except NoAnswer:
+        fields = (read_with_timeout(pid, lambda: host.text(f"/proc/{pid}/stat")) or "").rpartition(")")[2].split()
+    except ProcReadTimeout:
         return None
     if len(fields) < STARTTIME or not fields[STARTTIME - 1].isdecimal():
         return None

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from containerhost.linux.daemonnodes import HOMES
 from containerhost.linux.files import closing
-from containerhost.linux.process.processes import NoAnswer, is_hosts, namespace, pids
+from containerhost.linux.process.processes import ProcReadTimeout, is_hosts, namespace, pids
 
 FILES, MOUNT, COPY = "forkfile", "forkmount", "rsync"
 ROOTS = re.compile(r"/(?:[^/]+/)*storage-pools/[^/]+/containers/([^/]+)/")  # of containers, by the daemon's name
@@ -107,5 +107,5 @@ def mounts(pid: int) -> str | None:
     """Return the mount namespace of a process; None if there is no such process, or it cannot be looked at."""
     try:
         return namespace(pid, "mnt")
-    except NoAnswer:
+    except ProcReadTimeout:
         return None

@@ -29,7 +29,7 @@ from containerhost.engines.verify import InterfaceMissing, complaints, require_i
 from containerhost.inventory import memorynodes
 from containerhost.linux.idlist import id_list
 from containerhost.linux.poll import retry
-from containerhost.linux.process.processes import NoAnswer, began, is_still
+from containerhost.linux.process.processes import ProcReadTimeout, began, is_still
 from containerhost.linux.storage.blocknodes import NodeMissing
 from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
@@ -536,7 +536,7 @@ class LxdEngine:
         found = metrics(self.client.state(name)).pid
         when = None
         if found is not None:
-            with contextlib.suppress(NoAnswer):
+            with contextlib.suppress(ProcReadTimeout):
                 when = began(found)
         if found is not None and when is not None:  # LXD may still name one that has just ended
             self._inits[name] = found, when

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from containerhost.errors import HostActionFailed
 from containerhost.linux.files import closing
 from containerhost.linux.poll import wait_while
-from containerhost.linux.process.processes import NoAnswer, alone, asked, namespace, stat
+from containerhost.linux.process.processes import ProcReadTimeout, alone, namespace, read_with_timeout, stat
 
 MARK = "CONTAINERHOST_COMMAND"  # the environment variable whose value is the mark
 TIMEOUT = 5.0  # s until they are gone
@@ -72,7 +72,7 @@ def place(pid: int) -> Place | None:
     """Return the parent and session of a process; None for one that has ended, or cannot be looked at."""
     try:
         state, parent, _, session, *_ = stat(pid)
-    except (NoAnswer, ValueError):
+    except (ProcReadTimeout, ValueError):
         return None
     return None if state in GONE else Place(int(parent), int(session))
 
@@ -82,11 +82,11 @@ def environment(pid: int) -> frozenset[bytes]:
     moment: an empty one is read again."""
     file = Path(f"/proc/{pid}/environ")
     try:
-        found = asked(pid, file.read_bytes)
+        found = read_with_timeout(pid, file.read_bytes)
         if not found:
             time.sleep(STARTING)
-            found = asked(pid, file.read_bytes)
-    except (OSError, NoAnswer):
+            found = read_with_timeout(pid, file.read_bytes)
+    except (OSError, ProcReadTimeout):
         return frozenset()
     return frozenset(found.split(b"\0"))
 

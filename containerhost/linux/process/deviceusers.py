@@ -20,8 +20,7 @@ from containerhost.linux.freezer import Freezer, ThawedMeanwhile
 from containerhost.linux.process import namespaces, openfiles
 from containerhost.linux.process.processes import (
     ANSWER_TIMEOUT,
-    NoAnswer,
-    asked,
+    ProcReadTimeout,
     began,
     group_of,
     is_hosts,
@@ -29,6 +28,7 @@ from containerhost.linux.process.processes import (
     name,
     namespace,
     pids,
+    read_with_timeout,
     threads,
 )
 from containerhost.linux.sysfs import Host
@@ -60,14 +60,14 @@ def char_users(nodes: Collection[tuple[int, int]], timeout: float = SCAN_TIMEOUT
 
     :param timeout: seconds for all; a process with many open files gets a tenth of it
     """
-    found, end = list[str](), time.monotonic() + timeout
+    found, end, limit = list[str](), time.monotonic() + timeout, timeout / 10
     for pid in pids() if nodes else ():
         if (now := time.monotonic()) > end:
             break
-        read = functools.partial(openfiles.nodes, pid, stat.S_IFCHR, now + timeout / 10, opened=True)
-        with contextlib.suppress(OSError, NoAnswer):  # TimeoutError, too
+        read = functools.partial(openfiles.nodes, pid, stat.S_IFCHR, now + limit, opened=True)
+        with contextlib.suppress(OSError, ProcReadTimeout):  # TimeoutError, too
             # kcmp(2) waits for a process that starts a program; one with too many files ends by itself.
-            if not is_hosts(pid) and asked(pid, read, timeout / 10 + ANSWER_TIMEOUT, counted=False) & set(nodes):
+            if not is_hosts(pid) and set(nodes) & read_with_timeout(pid, read, limit + ANSWER_TIMEOUT, counted=False):
                 found.append(in_words(pid))
     return tuple(found)
 

@@ -2,9 +2,9 @@
 """Read the host's processes, and enter the root directory of a tenant's process safely.
 
 A process that starts a program (execve(2)) and waits for a FUSE file meanwhile makes whoever reads its ``stat``,
-``maps`` or ``ns`` in /proc wait, too; its ``status``, ``comm``, ``cgroup``, ``cmdline`` and ``fd`` answer. A tenant's
-process is thus asked for those in a thread, which a signal can end, and its container not again while that waits, or
-when answers to all that was asked took too long.
+``maps`` or ``ns`` in /proc wait, too; its ``status``, ``comm``, ``cgroup``, ``cmdline`` and ``fd`` answer. Those are
+read in a worker thread with a timeout, and nothing of the container while such a thread waits, or when reads of it took
+too long.
 """
 
 import contextlib
@@ -41,37 +41,38 @@ GONE = (FileNotFoundError, ProcessLookupError)
 # Processes come and go while they are looked at: one that is gone has nothing open.
 
 
-class NoAnswer(HostActionFailed):
+class ProcReadTimeout(HostActionFailed):
     """Signal that the kernel lets nobody look at the process for now."""
 
 
-def asked(pid: int, act: Callable[[], Result], timeout: float = ANSWER_TIMEOUT, *, counted: bool = True) -> Result:
-    """Return what ``act`` finds out about a process, if that can be told in time.
+def read_with_timeout(pid: int, act: Callable[[], Result], timeout: float = ANSWER_TIMEOUT, *, counted: bool = True
+                      ) -> Result:
+    """Return what ``act`` reads of a process of a container, within a timeout.
 
     :param timeout: seconds
     :param counted: whether its time is one of waiting; not of what takes long to read a lot, and has a limit of its own
-    :raises NoAnswer: it cannot be told, or the container made somebody wait who still does, or often enough
+    :raises ProcReadTimeout: it is over, an earlier read of the container still waits, or its reads took too long
     """
     if is_hosts(pid):
         return act()
     for container in [key for key, call in list(_waiting.items()) if call.done()]:
         _waiting.pop(container, None)
     if (_waiting or _buckets) and ((container := container_of(pid)) in _waiting or _buckets.overflow(container)):
-        raise no_answer(pid)
+        raise read_timeout(pid)
     start = time.monotonic()
     try:
         return timelimit.within(timeout, f"look at process {pid}", act)
     except timelimit.StillRunning as error:
         _waiting[container_of(pid)] = error.call
-        raise no_answer(pid) from error
+        raise read_timeout(pid) from error
     finally:
         if counted and (waited := time.monotonic() - start) > USUAL:
             _buckets.add(container_of(pid), waited - USUAL)
 
 
-def no_answer(pid: int) -> NoAnswer:
-    return NoAnswer(f"process {pid} ({name(pid)}) of {container_of(pid)} does not let the host look at it: it waits in "
-                    "the kernel, mostly for a FUSE file system. Stop that container, then try again")
+def read_timeout(pid: int) -> ProcReadTimeout:
+    return ProcReadTimeout(f"process {pid} ({name(pid)}) of {container_of(pid)} does not let the host look at it: it "
+                           "waits in the kernel, mostly for a FUSE file system. Stop that container, then try again")
 
 
 def is_hosts(pid: int) -> bool:
@@ -120,7 +121,7 @@ def namespace(pid: int, kind: str = "pid") -> str | None:
     """Return a namespace of a process; None if there is no such process.
 
     :param kind: as in /proc/PID/ns
-    :raises NoAnswer:
+    :raises ProcReadTimeout:
     """
     def read() -> str | None:
         try:
@@ -128,14 +129,14 @@ def namespace(pid: int, kind: str = "pid") -> str | None:
         except OSError:
             return None
 
-    return asked(pid, read)
+    return read_with_timeout(pid, read)
 
 
 def began(pid: int) -> int | None:
     """Return the start time of a process, in clock ticks since boot: with its number it identifies one process for
     ever. None for one that is gone, also if nobody has waited for it.
 
-    :raises NoAnswer:
+    :raises ProcReadTimeout:
     """
     fields = stat(pid)
     return int(fields[19]) if fields and fields[0] not in ("Z", "X") else None
@@ -145,7 +146,7 @@ def is_still(pid: int, start: int) -> bool:
     """Return whether a process is the one that began then; one that cannot be looked at is."""
     try:
         return began(pid) == start
-    except NoAnswer:
+    except ProcReadTimeout:
         return True
 
 
@@ -172,14 +173,14 @@ def runs(pid: int) -> bool:
     """Return whether there is such a process, and somebody still waits for its end."""
     try:
         return began(pid) is not None
-    except NoAnswer:
+    except ProcReadTimeout:
         return True
 
 
 def stat(pid: int) -> list[str]:
     """Return the fields of /proc/<pid>/stat (proc(5)) from the third on; none of one that is gone.
 
-    :raises NoAnswer:
+    :raises ProcReadTimeout:
     """
     def read() -> list[str]:
         try:
@@ -189,7 +190,7 @@ def stat(pid: int) -> list[str]:
         except OSError:
             return []
 
-    return asked(pid, read)
+    return read_with_timeout(pid, read)
 
 
 def members(home: str, first: int) -> Iterator[int]:
@@ -199,7 +200,7 @@ def members(home: str, first: int) -> Iterator[int]:
 
     :param home: the PID namespace
     :param first: one of them
-    :raises NoAnswer: a process of it cannot be looked at
+    :raises ProcReadTimeout: a process of it cannot be looked at
     """
     group, patience = group_of(first), STRANGERS_TIMEOUT
     for process in pids():
@@ -212,7 +213,7 @@ def members(home: str, first: int) -> Iterator[int]:
             start = time.monotonic()
             try:
                 found = belongs(process, home)
-            except NoAnswer:
+            except ProcReadTimeout:
                 if container_of(process) == container_of(first):
                     raise
                 continue
@@ -230,7 +231,7 @@ def alone(home: str, first: int) -> Iterator[int]:
     group = group_of(first)
     for process in pids():
         if group in (None, group_of(process)):
-            with contextlib.suppress(NoAnswer):
+            with contextlib.suppress(ProcReadTimeout):
                 if namespace(process) == home:
                     yield process
 
@@ -245,7 +246,7 @@ def spaces(pid: int) -> list[str]:
 
     Source: ioctl_ns(2).
 
-    :raises NoAnswer:
+    :raises ProcReadTimeout:
     """
     def read() -> list[str]:
         found = list[str]()
@@ -257,7 +258,7 @@ def spaces(pid: int) -> list[str]:
                 fd = fcntl.ioctl(fd, NS_GET_PARENT)
         return found
 
-    return asked(pid, read)
+    return read_with_timeout(pid, read)
 
 
 def table(pid: int, file: str) -> list[str]:

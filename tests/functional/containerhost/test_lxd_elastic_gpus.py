@@ -199,7 +199,7 @@ class ElasticGpusTest(ElasticGpusCase):
         outside = self.home / "outside"
         outside.mkdir()
         # On a busy machine a look at the container's processes may fail once; it is tried again.
-        self.useFixture(fixtures.MockPatch("containerhost.elastic.changes.REST", 0.0))
+        self.useFixture(fixtures.MockPatch("containerhost.elastic.changes.BACK_OFF", 0.0))
         for script in (f"ln -s {outside} ack.json", "mkfifo ack.json resources.json", "echo '[[[' > ack.json",
                        "echo '{\"generation\": 99}' > ack.json"):
             with self.subTest(script):

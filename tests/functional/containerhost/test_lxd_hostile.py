@@ -22,7 +22,7 @@ from containerhost.guest.guestfiles import GuestFiles
 from containerhost.linux import daemonhelpers
 from containerhost.linux.guest_directory import LIMIT
 from containerhost.linux.process import deviceusers
-from containerhost.linux.process.processes import NoAnswer, asked, is_hosts, name, pids
+from containerhost.linux.process.processes import ProcReadTimeout, is_hosts, name, pids, read_with_timeout
 from containerhost.privileged import Privileged
 from tests import holddirectory, levels
 from tests.functional.containerhost.base import LxdTestCase
@@ -294,8 +294,8 @@ class HeldProcessTest(LxdTestCase):
     @staticmethod
     def holds(pid: int) -> bool:
         try:
-            asked(pid, Path(f"/proc/{pid}/maps").read_bytes, 0.5)
-        except NoAnswer:
+            read_with_timeout(pid, Path(f"/proc/{pid}/maps").read_bytes, 0.5)
+        except ProcReadTimeout:
             return True
         except OSError:
             return False

@@ -54,14 +54,14 @@ class AskedTest(testtools.TestCase):
         one, other = self.contained(), self.contained()
         over = threading.Event()
         self.addCleanup(over.set)
-        error = self.assertRaises(processes.NoAnswer, processes.asked, one, over.wait, 0.1)
+        error = self.assertRaises(processes.ProcReadTimeout, processes.read_with_timeout, one, over.wait, 0.1)
         self.assertIn(f"process {one} (python", str(error))
-        self.assertRaises(processes.NoAnswer, processes.namespace, one)
+        self.assertRaises(processes.ProcReadTimeout, processes.namespace, one)
         self.assertEqual((True, True), (processes.runs(one), processes.is_still(one, 1)))
         home = processes.namespace(other)
         self.assertEqual([other], list(processes.alone(home, other)))
         self.assertEqual([other], list(processes.members(home, other)))
-        self.assertRaises(processes.NoAnswer, list, processes.members("pid:[1]", one))
+        self.assertRaises(processes.ProcReadTimeout, list, processes.members("pid:[1]", one))
         over.set()
         await_that(processes._waiting[f"process {one}"].done, "it has answered")
         self.assertNotEqual(home, processes.namespace(one))
@@ -70,8 +70,8 @@ class AskedTest(testtools.TestCase):
         one = self.contained()
         for _ in range(20):
             try:
-                processes.asked(one, lambda: time.sleep(0.15))
-            except processes.NoAnswer:
+                processes.read_with_timeout(one, lambda: time.sleep(0.15))
+            except processes.ProcReadTimeout:
                 break
         else:
             self.fail("it was asked again and again")
@@ -80,7 +80,7 @@ class AskedTest(testtools.TestCase):
     def test_what_takes_its_time_to_read_a_lot_does_not_count(self) -> None:
         one = self.contained()
         for _ in range(10):
-            processes.asked(one, lambda: time.sleep(0.15), counted=False)
+            processes.read_with_timeout(one, lambda: time.sleep(0.15), counted=False)
         self.assertIsNotNone(processes.namespace(one))
 
     def test_groups_of_a_process_do_not_make_the_question_long(self) -> None:
@@ -95,4 +95,4 @@ class AskedTest(testtools.TestCase):
         self.assertLess(few, (time.process_time() - begin) / 2)
 
     def test_what_it_raises_is_raised(self) -> None:
-        self.assertRaises(ZeroDivisionError, processes.asked, self.contained(), lambda: 1 // 0)
+        self.assertRaises(ZeroDivisionError, processes.read_with_timeout, self.contained(), lambda: 1 // 0)
