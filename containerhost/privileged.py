@@ -353,7 +353,7 @@ def in_container(pid: int, act: Callable[[], Result]) -> Result:
 
     :raises HostActionFailed: see :func:`containerhost.linux.process.childprocess.run`
     """
-    return childprocess.run(int(pid), act, f"cannot look into directories of process {int(pid)}")
+    return childprocess.run(int(pid), act, f"cannot read directories of process {int(pid)}")
 
 
 def network_of(pid: int) -> str:
@@ -431,4 +431,4 @@ def lines(pid: int, file: str) -> list[str]:
     try:
         return table(pid, file)
     except OSError as error:
-        raise HostActionFailed(f"cannot look into process {pid}: {error.strerror}") from error
+        raise HostActionFailed(f"cannot inspect process {pid}: {error.strerror}") from error

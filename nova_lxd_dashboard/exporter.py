@@ -83,7 +83,7 @@ def url(pattern: str, host: str, ip: str) -> str:
     if "{host}" not in pattern and "{ip}" not in pattern:
         raise ExporterFailed(f"{SETTING} is {pattern!r}, without {{host}} and {{ip}}; it should be like {EXAMPLE}")
     if "{host}" in pattern and not NAME.fullmatch(host):
-        raise ExporterFailed(f"the host's name {host!r} is none that a URL may have: let {SETTING} have {{ip}} instead")
+        raise ExporterFailed(f"the host's name {host!r} cannot be part of a URL: let {SETTING} have {{ip}} instead")
     found = pattern.rstrip("/").replace("{host}", host).replace("{ip}", _address(ip) if "{ip}" in pattern else "")
     try:
         parts = urlsplit(found)

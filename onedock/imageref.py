@@ -45,7 +45,7 @@ class ImageRef:
         archive = () if self.archive is None else (("archive", ARCHIVE, self.archive),)
         for key, pattern, value in (("image", IMAGE, self.image), ("reference", REFERENCE, self.reference), *archive):
             if not (isinstance(value, str) and pattern.fullmatch(value)):
-                raise BadInput(f"{key} is {str(value)[:80]!r}, which is none")
+                raise BadInput(f"{key} is {str(value)[:80]!r}, which is invalid")
         if self.vm is not None and (type(self.vm) is not int or self.vm < 0):
             raise BadInput(f"vm is {str(self.vm)[:80]!r}, which is no number of a VM")
 

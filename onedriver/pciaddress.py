@@ -71,7 +71,7 @@ def from_opennebula(text: str) -> PciAddress:
     """
     match = ADDRESS.fullmatch(text.lower())
     if match is None:
-        raise BadInput(f"PCI address {text[:60]!r} is none: 0000:17:00:0 was expected, or 0000:17:00:0:mig3 for a "
+        raise BadInput(f"PCI address {text[:60]!r} is invalid: 0000:17:00:0 was expected, or 0000:17:00:0:mig3 for a "
                        "slice, 0000:17:00:0:share0 for a share of a GPU")
     part = None if match["gi"] is None else (int(match["gi"]), int(match["ci"] or 0))
     return PciAddress(match["domain"], match["bus"], match["slot"], match["function"], part, number(match["share"]))

@@ -52,7 +52,8 @@ class Cleaner:
         try:
             return frozenset((*self._holders(consumer), *(() if container is None else (container,))))
         except (AllocationsUnreadable, EngineError) as error:
-            raise ScrubFailed(f"no telling which containers may have the devices of {consumer}: {error}") from error
+            raise ScrubFailed(
+                f"cannot determine which containers may have the devices of {consumer}: {error}") from error
 
     def free(self, record: Allocation, container: int | None, view: HostView, *, given: bool = True) -> str | None:
         """Clean a device and free it, or block it. One that is only claimed was not changed.

@@ -85,7 +85,7 @@ class NetFunction:
         for vf in told:
             if vf["vf"] == index:
                 return bool(vf.get("spoofchk", False))
-        raise HostActionFailed(f"`ip link show dev {netdev}` does not tell of VF {index}: {done.stderr.strip()}")
+        raise HostActionFailed(f"`ip link show dev {netdev}` does not list VF {index}: {done.stderr.strip()}")
 
     def set_rate(self, rate: int) -> None:
         """Let a VF send at most ``rate`` Mbit/s, whatever its holder sets; 0 is no limit."""

@@ -102,7 +102,7 @@ def require_distinct(wanted: Iterable[tuple[Device, GrantOptions]], mine: Iterab
     shares = {name.partition("/share")[0]: name for name in mine if "/share" in name}
     for device, options in wanted:
         if device.id in devices:
-            raise SpecError(f"device {device.id} is asked for twice by one container")
+            raise SpecError(f"device {device.id} is requested twice by one container")
         if device.kind is Kind.GPU_SHARE and shares.setdefault(device.address, device.id) != device.id:
             raise SpecError(f"one container would have two shares of GPU {device.address}, {shares[device.address]} "
                             f"and {device.id}, which are no more than one: choose shares of two GPUs")

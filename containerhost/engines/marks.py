@@ -26,7 +26,7 @@ def read(labels: Mapping[str, str], label: str, values: Callable[[Any], Content]
         records.version(found)
         return values(found)
     except (KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"mark {label} is none of this project's: {text[:200]!r}") from error
+        raise ValueError(f"mark {label} is not of this project: {text[:200]!r}") from error
 
 
 def contradiction(labels: Mapping[str, str], label: str) -> ValueError:

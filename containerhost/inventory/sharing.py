@@ -59,7 +59,7 @@ def shares(content: Mapping[str, Any]) -> dict[str, int]:
 
 def _containers(address: str, value: Any) -> int:
     if not isinstance(value, dict) or "containers" not in value or value.keys() - {"containers", "method"}:
-        raise SpecError(f"GPU {address}: {value!r} must be {{containers: NUMBER}}, perhaps with method: {TIME_SLICING}")
+        raise SpecError(f"GPU {address}: {value!r} must be {{containers: NUMBER}}, optional method: {TIME_SLICING}")
     method = value.get("method", TIME_SLICING)
     if method == MPS:
         raise SpecError(

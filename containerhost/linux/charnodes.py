@@ -87,7 +87,7 @@ def groups(pid: int) -> dict[str, str]:
     try:
         return controlgroups.parse(Path(f"/proc/{pid}/cgroup").read_bytes())
     except OSError as error:
-        raise HostActionFailed(f"cannot look into process {pid}: {error.strerror}") from error
+        raise HostActionFailed(f"cannot inspect process {pid}: {error.strerror}") from error
 
 
 def filtered(directory: str) -> str:

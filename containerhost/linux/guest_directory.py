@@ -118,7 +118,7 @@ def _require_local(pid: int, fd: int) -> None:
     mount = next((mount for mount in _mounts(str(pid), TABLE_LIMIT) if mount.number == number), None)
     if mount is None or not (mount.kind in LOCAL or _is_hosts_overlay(mount)):
         raise HostActionFailed(f"/{'/'.join(DIRECTORY)} of process {pid} is on a file system of type "
-                               f"{mount.kind if mount else 'unknown'}, which the host does not look into")
+                               f"{mount.kind if mount else 'unknown'}, which the host does not read")
 
 
 def _is_hosts_overlay(mount: _Mount) -> bool:

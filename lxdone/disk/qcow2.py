@@ -33,7 +33,7 @@ class Origin(NamedTuple):
 
     :ivar datastores: the directory that everything must be in
     :ivar image: SOURCE of the image that the disk was made of; None is none
-    :ivar size: bytes that OpenNebula says it has; None is not told
+    :ivar size: bytes that OpenNebula says it has; None is unknown
     :ivar seen: it was looked at when the VM was deployed, and no tenant can change it since: only ``datastores`` counts
     """
 
@@ -185,7 +185,7 @@ def behind(info: Mapping[str, Any], disk: str) -> tuple[Path | None, str]:
     kind = info.get("backing-filename-format")
     if kind not in FORMATS:
         # Guessing it would let the content of a raw file decide which files are opened.
-        raise NotSupported(f"disk {disk} has a backing file whose format is {kind or 'not told'}; it must be "
+        raise NotSupported(f"disk {disk} has a backing file whose format is {kind or 'unknown'}; it must be "
                            "raw or qcow2")
     if not name.startswith("/"):
         raise NotSupported(f"disk {disk} has a backing file {name[:200]!r} that is not named by its path")

@@ -167,7 +167,7 @@ def elsewhere(directory: Path, record: RootState | None) -> str | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise DriverError(f"{directory / RUNNING} cannot be read: {error.strerror}; it is to be a small file of the "
+        raise DriverError(f"{directory / RUNNING} cannot be read: {error.strerror}; it must be a small file of the "
                           "directory's owner: remove what is there") from error
     found = node.decode(errors="replace").strip()
     return found if NODE.fullmatch(found) else "another"

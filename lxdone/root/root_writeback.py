@@ -265,7 +265,7 @@ class RootWriteback:
         """
         record = root_state.read(home)
         if record is None:
-            raise DriverError(f"nothing on this node tells which disk the root of container {name} is of")
+            raise DriverError(f"no record on this node names the disk of the root of container {name}")
         if record.image:
             raise NotSupported(f"the root of container {name} is an image of Ceph, and cannot be copied while the VM "
                                "runs: power it off first (onevm poweroff)")

@@ -48,7 +48,7 @@ def _chosen(need: Need, inventory: Inventory, records: Mapping[str, Allocation],
     found = (mine + free)[:need.count]
     if len(found) < need.count:
         raise DeviceHeld(f"Placement gave {consumer} {need.count} slices {need.resource_class} of GPU {need.gpu}, "
-                         f"where {len(found)} of {len(slices)} can be had: see `containerhost list` for the holders "
+                         f"where {len(found)} of {len(slices)} are available: see `containerhost list` for the holders "
                          "and the health of the others")
     return sorted(found)
 

@@ -254,7 +254,7 @@ def remembered(name: str, text: str) -> tuple[str, model.VIF]:
         if path != "-":
             details[model.VIF_DETAILS_OVS_DATAPATH_TYPE] = path
     except ValueError as error:
-        raise errors.SpecError(f"interface {name} has the mark {text!r}, which is none of this driver") from error
+        raise errors.SpecError(f"interface {name} has the mark {text!r}, which is not of this driver") from error
     type_ = model.VIF_TYPE_TAP if Kind(how) is Kind.PLAIN else model.VIF_TYPE_OVS
     return owner, model.VIF(id=port, address="00:00:00:00:00:00", devname=name, type=type_, network=network,
                             details=details)

@@ -32,8 +32,8 @@ def within(seconds: float, path: str) -> Iterator[None]:
     :raises TooSlow: the time is over
     """
     def end(_number: int, _frame: FrameType | None) -> None:
-        raise TooSlow(f"{path[:300]} was asked for, and is not there whole after {seconds:g} seconds, the most that "
-                      "this may take; nothing of it is kept. Try again when its server is faster, or put the image "
+        raise TooSlow(f"{path[:300]} was not fetched completely within {seconds:g} seconds, the limit; nothing of "
+                      "it is kept. Try again when its server is faster, or put the image "
                       "into a directory of the front-end that SAFE_DIRS names")
 
     before = signal.signal(signal.SIGALRM, end)

@@ -173,7 +173,7 @@ def directory() -> Path:
     try:
         home = pwd.getpwuid(os.getuid()).pw_dir
     except KeyError as error:
-        raise DriverError(f"user {os.getuid()} is none of the host's users (getent passwd) and has no home") from error
+        raise DriverError(f"user {os.getuid()} is no user of the host (getent passwd) and has no home") from error
     return Path(home) / HOME / os.uname().nodename / network
 
 

@@ -205,7 +205,7 @@ def memory(wanted: Memory, extensions: Collection[str]) -> dict[str, str]:
         if page not in HUGE_PAGES:
             raise SpecError(f"huge pages of {page} bytes: LXD limits pages of {', '.join(HUGE_PAGES.values())} only")
         if "limits_hugepages" not in extensions:
-            raise UnsupportedOnHost("huge pages are asked for, but this daemon lacks the extension limits_hugepages")
+            raise UnsupportedOnHost("huge pages are requested, but this daemon lacks the extension limits_hugepages")
         config[f"limits.hugepages.{HUGE_PAGES[page]}"] = str(size)
     return config
 

@@ -95,7 +95,7 @@ def _require_none_waits(container: int, problem: str) -> None:
         waiting = waiting or next(_waiting_named(NAME.format(container), key[1] or 0, TIMEOUT), None)
     if waiting:
         raise HostActionFailed(f"{problem}: the host's process {waiting} waits for the container since an earlier try. "
-                               "It goes on when the container's processes let go, or end")
+                               "It goes on when the container's processes release it, or end")
 
 
 def _waiting_named(own: str, start: int, timeout: float) -> Iterator[int]:

@@ -307,7 +307,7 @@ def open_directory(pid: int, steps: tuple[str, ...]) -> int | None:
     try:
         fd = os.open(f"/proc/{pid}/root", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise HostActionFailed(f"cannot look into process {pid}: {error.strerror}") from error
+        raise HostActionFailed(f"cannot inspect process {pid}: {error.strerror}") from error
     for step in steps:
         try:
             with closing(fd):

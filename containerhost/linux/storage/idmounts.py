@@ -131,7 +131,7 @@ def in_use(node: str, backing: str | None) -> bool:
         os.close(os.open(node, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
     except OSError as error:
         if error.errno != errno.EBUSY:
-            raise HostActionFailed(f"{node} cannot be looked at: {error.strerror}") from error
+            raise HostActionFailed(f"{node} cannot be read: {error.strerror}") from error
         return True
     return False
 

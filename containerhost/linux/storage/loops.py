@@ -42,7 +42,7 @@ def over(file: Path, start: int, size: int, *, read_only: bool) -> Iterator[str]
             if belongs(node, file):
                 yield node
                 return
-    raise HostActionFailed(f"no loop device could be had over {file}: others took each free one first")
+    raise HostActionFailed(f"no loop device could be attached to {file}: others took each free one first")
 
 
 def existing(file: Path) -> str | None:
@@ -101,4 +101,4 @@ def make(file: Path, start: int, size: int, *, read_only: bool) -> tuple[int | N
     except OSError as error:
         if error.errno == errno.EBUSY:
             return None, ""
-        raise HostActionFailed(f"no loop device can be had over {file}: {error.strerror}") from error
+        raise HostActionFailed(f"no loop device can be attached to {file}: {error.strerror}") from error

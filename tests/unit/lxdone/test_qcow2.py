@@ -20,7 +20,7 @@ class BehindTest(testtools.TestCase):
 
     def test_what_would_open_more_than_files_of_known_formats_is_refused(self) -> None:
         for info, words in (
-            ({"backing-filename": "/ds/1/a"}, "not told"),
+            ({"backing-filename": "/ds/1/a"}, "unknown"),
             ({"backing-filename": "/ds/1/a", "backing-filename-format": "vmdk"}, "vmdk"),
             ({"backing-filename": "nbd://host/x", "backing-filename-format": "raw"}, "not named by its path"),
             ({"backing-filename": "json:{}", "backing-filename-format": "raw"}, "not named by its path"),

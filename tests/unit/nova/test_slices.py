@@ -45,7 +45,7 @@ class ChooseTest(testtools.TestCase):
         for held in ({FIRST: OTHER}, {GPU_A: ONE_D}):
             error = self.assertRaises(DeviceHeld, self.choose, Need(GPU_A, SMALL, 2), held=held)
             self.assertIn(f"2 slices {SMALL} of GPU {GPU_A}", str(error))
-            self.assertIn("of 2 can be had", str(error))
+            self.assertIn("of 2 are available", str(error))
 
 
 class UnusableTest(testtools.TestCase):

@@ -181,7 +181,7 @@ def _arranged(geometry: Geometry, wanted: Sequence[Piece], held: Collection[str]
     for one in pinned:
         if one.id not in matched:
             ids = ", ".join(slice_id(geometry.address, one.id, part.id) for part in _held_parts(geometry, one, held))
-            raise DeviceHeld(f"GPU {geometry.address}: {ids} would go, but somebody holds it: see `containerhost "
+            raise DeviceHeld(f"GPU {geometry.address}: {ids} would go, but it is allocated: see `containerhost "
                              f"list`; keep {one.profile} in the file, or free it first")
     for going in range(len(movable) + 1):
         for gone in itertools.combinations(movable, going):
