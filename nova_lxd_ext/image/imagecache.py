@@ -3,9 +3,10 @@
 
 import datetime
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from nova import objects
+from nova.image.glance import API as Glance
 from oslo_config import cfg
 from oslo_log import log as logging
 
@@ -14,12 +15,6 @@ from containerhost.engines.capabilities import Image
 from nova_lxd_ext.image.images import Cache, ids_of
 
 LOG = logging.getLogger(__name__)
-
-
-class Glance(Protocol):
-    """The part of nova.image.glance.API that is used."""
-
-    def get(self, context: Any, id_or_uri: str) -> dict[str, Any]: ...
 
 
 class ImageCache:

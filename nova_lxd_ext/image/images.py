@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, cast
 
 from nova import exception
+from nova.image.glance import API as Glance
 from nova.objects.image_meta import ImageMeta
 from oslo_concurrency import lockutils
 from oslo_log import log as logging
@@ -46,13 +47,6 @@ FORMAT = "nova.format"
 # An image without it was imported as its tenant made it, by an earlier release: it is fetched again.
 REBUILT = "nova.rebuilt"
 REBUILT_VERSION = "1"
-
-
-class Glance(Protocol):
-    """The part of nova.image.glance.API that is used."""
-
-    def download(self, context: Any, id_or_uri: str, data: Any = None, dest_path: str | None = None,
-                 trusted_certs: Any = None) -> Any: ...
 
 
 class Cache:

@@ -4,10 +4,11 @@ disk but the engine's packed one."""
 
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from nova import exception, objects
 from nova.compute import task_states
+from nova.image.glance import API as Glance
 from oslo_log import log as logging
 from oslo_utils import excutils, units
 
@@ -22,15 +23,6 @@ LOG = logging.getLogger(__name__)
 
 STEP = 10  # per cent between two reports
 PACKED = 50  # per cent: packing is the first half, uploading the other
-
-
-class Glance(Protocol):
-    """The part of nova.image.glance.API that is used."""
-
-    def get(self, context: Any, id_or_uri: str) -> dict[str, Any]: ...
-
-    def update(self, context: Any, id_or_uri: str, image_info: dict[str, Any], data: Any = None,
-               purge_props: bool = False) -> dict[str, Any]: ...
 
 
 class Snapshots:
