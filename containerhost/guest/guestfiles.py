@@ -22,7 +22,10 @@ LEAK_RATE = 1 / 60  # s of waiting in a second
 
 
 class GuestFiles:
-    """:param pid: tells a container's first process on this host; None while it does not run
+    """Small files in /run/containerhost of running containers.
+
+    :param pid: tells a container's first process on this host; None while it does not run
+    :raises EngineError, HostActionFailed: from both methods, because of what the tenant put there
     """
 
     def __init__(self, pid: Callable[[str], int | None], privileged: Privileged,
@@ -33,9 +36,11 @@ class GuestFiles:
         self._buckets = LeakyBuckets(BURST, LEAK_RATE, clock)
 
     def write(self, name: str, file: str, content: bytes) -> None:
+        """Create or replace a file, and the directory if it is missing; everybody in the container may read it."""
         self._rate_limited(name, lambda: self._privileged.write_guest_file(self._running(name), file, content))
 
     def read(self, name: str, file: str) -> bytes | None:
+        """Read a file of the container; None if there is no such file."""
         return self._rate_limited(name, lambda: self._privileged.read_guest_file(self._running(name), file))
 
     def _rate_limited(self, name: str, act: Callable[[], Result]) -> Result:

@@ -10,32 +10,16 @@ import json
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from containerhost import errors
 from containerhost.guest import resources
+from containerhost.guest.guestfiles import GuestFiles
 
 LOG = logging.getLogger(__name__)
 
 POLL_INTERVAL = 0.1  # s between two looks
 NOT_TOLD = "Container %s cannot be notified of its resources: %s"
 FAULTS = "faults.json"  # {"schema": 1, "faults": ["0000:3b:00.0: tainted by the operator: ...", ...]}
-
-
-class GuestFiles(Protocol):
-    """Small files in /run/containerhost of running containers.
-
-    :raises EngineError, HostActionFailed: from both, because of what the tenant put there
-    """
-
-    def write(self, name: str, file: str, content: bytes) -> None:
-        """Create or replace a file, and the directory if it is missing; everybody in the container may read it."""
-
-    def read(self, name: str, file: str) -> bytes | None:
-        """Read a file of the container.
-
-        :returns: None if there is no such file
-        """
 
 
 class GuestNotice:

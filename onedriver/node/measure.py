@@ -8,13 +8,13 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from containerhost import vendors
 from containerhost.allocation import faults
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind
-from containerhost.engines.contract import ContainerState, Metrics, ServerInfo, Status
+from containerhost.engines.contract import ContainerState, Metrics, Status
 from containerhost.inventory.scan import scan
 from containerhost.linux.files import atomic_write
 from containerhost.linux.storage.diskio import disk_io
@@ -22,6 +22,7 @@ from containerhost.linux.sysfs import Host
 from containerhost.vendors.base import Use
 from onedriver.errors import BadInput
 from onedriver.node import probes, vmlock
+from onedriver.node.monitored import MonitoredEngine
 from onedriver.node.names import LABEL
 from onedriver.node.pcifilter import PciFilter
 from onedriver.node.probes import Sample, Space
@@ -40,17 +41,6 @@ TELL_TIME = 5.0  # s; what is written into a container takes some milliseconds
 WHOLE_PERIOD = 180  # seconds; a complete list costs oned a write to its database
 
 
-class Engine(Protocol):
-    name: str
-
-    def server(self) -> ServerInfo: ...
-
-    def containers(self) -> tuple[ContainerState, ...]: ...
-
-    def measured(self) -> tuple[tuple[ContainerState, Metrics], ...]:
-        """Return the metrics of all containers (one request)."""
-
-
 class Measure:
     """One method for each probe.
 
@@ -61,7 +51,7 @@ class Measure:
     :param datastores: OpenNebula's directory of them; it need not be there yet
     """
 
-    def __init__(self, driver: str, engine: Engine, owners: Path, state: Path, reported: PciFilter,
+    def __init__(self, driver: str, engine: MonitoredEngine, owners: Path, state: Path, reported: PciFilter,
                  host: Host, datastores: Path) -> None:
         self._driver = driver
         self._engine = engine

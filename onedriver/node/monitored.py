@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pass on to monitoring what the engine answers; its rounds start the driver's ``reconcile`` where there is work."""
 
+import abc
 import sys
 
 from containerhost.engines.contract import Containers, ContainerState, Metrics, ServerInfo
 from containerhost.linux.run import detached
 
 
-class MonitoredEngine:
+class MonitoredEngine(abc.ABC):
     """:param driver: whose command ``reconcile`` is started"""
 
     def __init__(self, driver: str, engine: Containers) -> None:
@@ -17,6 +18,10 @@ class MonitoredEngine:
 
     def server(self) -> ServerInfo:
         return self._engine.server()
+
+    @abc.abstractmethod
+    def containers(self) -> tuple[ContainerState, ...]:
+        """Return the containers as OpenNebula is to see them, and start reconciling where that has work."""
 
     def measured(self) -> tuple[tuple[ContainerState, Metrics], ...]:
         return self._engine.measured()
