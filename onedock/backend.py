@@ -76,10 +76,10 @@ def devices_of(options: Options, docker: DockerEngine) -> "DeviceRecovery":
 
 def measure(options: Options) -> "Measure":
     from containerhost.linux.sysfs import Host
-    from onedock.monitored import MonitoredEngine
     from onedriver.node.measure import Measure
+    from onedriver.node.monitored import MonitoredEngine
 
     docker = engine(options)
-    seen = MonitoredEngine(docker, devices_of(options, docker))
+    seen = MonitoredEngine(DRIVER, docker, devices_of(options, docker).pending)
     return Measure(DRIVER, seen, Path(options.owners), Path(options.state), options.pci, Host(),
                    Path(options.datastores))
