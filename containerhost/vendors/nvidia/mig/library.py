@@ -6,13 +6,14 @@ NVML reference, chapter "Multi Instance GPU Management".
 """
 
 import ctypes
-import threading
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pynvml
 
 from containerhost.errors import DeviceNotFound, HostActionFailed
+from containerhost.linux.process.timelimit import StillRunning, within
 from containerhost.vendors.nvidia.mig.geometry import ComputeInstance, Geometry, GpuInstance, Placement, Profile
 from containerhost.vendors.nvidia.nvml import address_of, text
 
@@ -195,22 +196,10 @@ def _call(timeout: float, what: str, call: Callable[..., Any], *arguments: Any) 
     :param timeout: seconds
     :param what: the library is to do, in words
     """
-    answers: list[Any] = []
-    failures: list[BaseException] = []
-
-    def ask() -> None:
-        try:
-            answers.append(call(*arguments))
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=ask, name="nvml-mig", daemon=True)
-    thread.start()
-    thread.join(timeout)
-    if answers:
-        return answers[0]
-    if not failures:
-        raise HostActionFailed(f"NVML did not {what} within {timeout:g} s: the GPU may have died; see the kernel's log")
-    if isinstance(failures[0], pynvml.NVMLError):
-        raise HostActionFailed(f"NVML cannot {what}: {failures[0]}") from failures[0]
-    raise failures[0]
+    try:
+        return within(timeout, f"NVML: {what}", functools.partial(call, *arguments))
+    except StillRunning as error:
+        raise HostActionFailed(f"NVML did not {what} within {timeout:g} s: the GPU may have died; see the kernel's log"
+                               ) from error
+    except pynvml.NVMLError as error:
+        raise HostActionFailed(f"NVML cannot {what}: {error}") from error
