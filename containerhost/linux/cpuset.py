@@ -68,7 +68,7 @@ def _bind(pid: int, group: str, file: str, text: str) -> None:
             if error.errno != errno.EBUSY:  # of version 1: a group below it has more
                 raise
             found = freezer.of_container(pid, Host())
-            with freezer.frozen([found], Host()) if found else contextlib.nullcontext():
+            with freezer.frozen(found, Host()) if found else contextlib.nullcontext():
                 _narrow(group, file, text)
     except OSError as error:
         raise HostActionFailed(f"control group {group} cannot have {text or 'all'} as {file}: {error.strerror}"

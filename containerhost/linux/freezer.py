@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Freeze the control groups of containers while the host looks at their processes.
+"""Freeze the control group of a container while the host reads what its processes have open, or changes the group.
 
 A process that forks and exits faster than /proc is read, or passes its files on by a socket, is never where the walk
-looks; a frozen one is. Containers that can pass files to each other are frozen together.
+looks; a frozen one is.
 
-There is one look at a time, for a limited time. A process of its own thaws the groups when its standard input ends, so
-also when the process that looks is killed. The file that is locked meanwhile names the frozen groups, a line each:
-where both were killed, the next look thaws them, or :func:`thaw_left`. A group that its user has frozen stays frozen.
+There is one look at a time, for a limited time. A process of its own thaws the group when its standard input ends, so
+also when the process that looks is killed. The file that is locked meanwhile names the frozen group: where both were
+killed, the next look thaws it, or :func:`thaw_left`. A group that its user has frozen stays frozen.
 
 Sources: Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst; cgroup-v2.rst, ``cgroup.freeze``.
 """
@@ -15,8 +15,7 @@ import contextlib
 import functools
 import hashlib
 import os
-import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,12 +39,10 @@ LOCK_TIMEOUT = 60.0  # s; another look ends within that
 THAW_TIMEOUT = 10.0  # s
 POLL_INTERVAL = 0.005  # s
 
-# Seconds, the file with the groups' names, of which those stay that it could not thaw, and value and file of each.
+# Seconds, the file with the group's name, which stays there unless the group is thawed, and value and file that thaw.
 THAW = """
-trap "" HUP INT TERM; echo frozen; timeout -s KILL "$1" cat; names=$2; shift 2
-while [ $# != 0 ]; do echo "$1" > "$2" || left="$left$2
-"; shift 2; done
-printf %s "$left" > "$names"
+trap "" HUP INT TERM; echo frozen; timeout -s KILL "$1" cat
+echo "$3" > "$4" && : > "$2"
 """
 
 
@@ -145,41 +142,33 @@ def hierarchies(pid: int, host: Host) -> Iterator[tuple[str, str, str]]:
 
 
 @contextlib.contextmanager
-def frozen(groups: Collection[Freezer], host: Host) -> Iterator[None]:
-    """Keep containers frozen while the block runs. The block must have a time limit below FROZEN_TIMEOUT.
+def frozen(group: Freezer, host: Host) -> Iterator[None]:
+    """Keep a container frozen while the block runs. The block must have a time limit below FROZEN_TIMEOUT.
 
-    :raises HostActionFailed: they cannot be frozen in time
-    :raises ThawedMeanwhile: one ran while the block did
+    :raises HostActionFailed: it cannot be frozen in time
+    :raises ThawedMeanwhile: it ran while the block did
     """
     with locked() as fd, contextlib.ExitStack() as stack:
-        end = time.monotonic() + FREEZE_TIMEOUT
-        free = {group: lock for group in sorted(groups)
-                if (lock := _taken(group, host, stack, end)) is not None and not group.is_requested(host)}
-        if free:
-            stack.enter_context(requested(free, fd))
-        end = time.monotonic() + FREEZE_TIMEOUT
-        for group in groups:
-            if not wait_until(functools.partial(group.is_frozen, host), end - time.monotonic(), POLL_INTERVAL):
-                raise HostActionFailed(f"control group {group.path} cannot be frozen within {FREEZE_TIMEOUT:g} s: a "
-                                       "process of that container waits in the kernel. Stop the container, then try "
-                                       "again")
+        lock = _taken(group, host, stack)
+        if lock is not None and not group.is_requested(host):
+            stack.enter_context(requested(group, lock, fd))
+        if not wait_until(functools.partial(group.is_frozen, host), FREEZE_TIMEOUT, POLL_INTERVAL):
+            raise HostActionFailed(f"control group {group.path} cannot be frozen within {FREEZE_TIMEOUT:g} s: a "
+                                   "process of that container waits in the kernel. Stop the container, then try again")
         yield
-        for group in groups:
-            if not group.is_frozen(host):
-                raise ThawedMeanwhile(f"control group {group.path} was thawed while its processes were looked at; try "
-                                      "again")
+        if not group.is_frozen(host):
+            raise ThawedMeanwhile(f"control group {group.path} was thawed while its processes were looked at; try "
+                                  "again")
 
 
-def _taken(group: Freezer, host: Host, stack: contextlib.ExitStack, end: float) -> int | None:
+def _taken(group: Freezer, host: Host, stack: contextlib.ExitStack) -> int | None:
     """Lock a group unless it is frozen: by its user, or by a process that copies its root.
 
-    :param end: when to give up, on the monotonic clock
     :returns: the open file of its lock; None if it stays as it is, or is gone
     :raises HostActionFailed: another process is at work on it
     """
     try:
-        timeout = 0 if group.is_requested(host) else max(0.0, end - time.monotonic())
-        return stack.enter_context(group.locked(host, timeout))
+        return stack.enter_context(group.locked(host, 0 if group.is_requested(host) else FREEZE_TIMEOUT))
     except TimeoutError as error:
         if group.is_requested(host):
             return None
@@ -187,21 +176,18 @@ def _taken(group: Freezer, host: Host, stack: contextlib.ExitStack, end: float) 
 
 
 @contextlib.contextmanager
-def requested(groups: Mapping[Freezer, int], fd: int) -> Iterator[None]:
-    """Freeze groups, and thaw them when the block ends or this process does.
+def requested(group: Freezer, lock: int, fd: int) -> Iterator[None]:
+    """Freeze a group, and thaw it when the block ends or this process does.
 
-    :param groups: with the open file of each one's lock
+    :param lock: the open file of its lock
     :param fd: of the locked file
     """
-    words = [word for group in groups for word in (group.thawing, group.path)]
-    command = ["sh", "-c", THAW, "thaw", str(FROZEN_TIMEOUT), str(LOCK), *words]
-    # It inherits all locks: nobody else freezes anything before it has ended.
-    with holding(command, " and ".join(group.path for group in groups), THAW_TIMEOUT, "what thaws it does not start",
-                 pass_fds=[fd, *groups.values()]) as process:
+    command = ["sh", "-c", THAW, "thaw", str(FROZEN_TIMEOUT), str(LOCK), group.thawing, group.path]
+    # It inherits both locks: nobody else freezes anything before it has ended.
+    with holding(command, group.path, THAW_TIMEOUT, "the thaw helper does not start", pass_fds=[fd, lock]) as process:
         try:
-            os.pwrite(fd, "\n".join(group.path for group in groups).encode(), 0)
-            for group in groups:
-                group.freeze()
+            os.pwrite(fd, group.path.encode(), 0)
+            group.freeze()
             yield
         finally:
             release(process, THAW_TIMEOUT)

@@ -110,7 +110,7 @@ def users_in(first: int, look: Callable[[int], str | None]) -> tuple[str, ...]:
     while True:
         late = time.monotonic() > end
         try:
-            with freezer.frozen([group], Host()):
+            with freezer.frozen(group, Host()):
                 users, waiting = namespaces.limited(look_at_all, PROBLEM, STUCK_TIMEOUT)
             if users or not waiting or late:
                 return (*users, *waiting)
