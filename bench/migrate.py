@@ -24,7 +24,7 @@ from raw import Raw
 from spawn import timed
 
 from nova_lxd_ext import backend
-from nova_lxd_ext.server.requested import NOTHING
+from nova_lxd_ext.instance.requested import NOTHING
 from tests.functional.lxd import Daemon
 from tests.unit.nova import records
 

@@ -21,7 +21,7 @@ import emulated
 import stage
 from raw import Raw
 
-from nova_lxd_ext.server import labels
+from nova_lxd_ext.instance import labels
 
 AIM = 1.3
 WORKERS = 4  # containers made at once

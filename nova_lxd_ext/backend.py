@@ -41,15 +41,16 @@ from nova_lxd_ext.host.resources import Resources
 from nova_lxd_ext.image.imagecache import ImageCache
 from nova_lxd_ext.image.images import Cache
 from nova_lxd_ext.image.snapshots import Snapshots
+from nova_lxd_ext.instance import labels
+from nova_lxd_ext.instance.flavor import HostCpus
+from nova_lxd_ext.instance.states import States
 from nova_lxd_ext.network.vifdirect import DirectPorts
 from nova_lxd_ext.network.vifevents import VifEvents
 from nova_lxd_ext.network.vifplug import Plugs
 from nova_lxd_ext.network.vifs import Ports
 from nova_lxd_ext.peers import Peers
 from nova_lxd_ext.privsep import privileged
-from nova_lxd_ext.server import labels
 from nova_lxd_ext.server.attachments import DeviceAttachments
-from nova_lxd_ext.server.flavor import HostCpus
 from nova_lxd_ext.server.incoming import IncomingMigrations
 from nova_lxd_ext.server.jobmemory import JobMemories
 from nova_lxd_ext.server.lifecycle import Lifecycle
@@ -58,7 +59,6 @@ from nova_lxd_ext.server.migration import Migrations
 from nova_lxd_ext.server.power import Power
 from nova_lxd_ext.server.recovery import Recovery
 from nova_lxd_ext.server.rescue import Rescue
-from nova_lxd_ext.server.states import States
 from nova_lxd_ext.storage.connectors import Connectors
 from nova_lxd_ext.storage.ephemerals import Ephemerals
 from nova_lxd_ext.storage.volumecopy import Copier

@@ -23,9 +23,9 @@ from nova_lxd_ext.hardware import placedclaims, tags
 from nova_lxd_ext.hardware.onetimeuse import one_time_use
 from nova_lxd_ext.hardware.pcitracker import PciTracker
 from nova_lxd_ext.host import hostinfo, orphans, provider, startup
+from nova_lxd_ext.instance.requested import RequestedResources
+from nova_lxd_ext.instance.states import POWER_STATES
 from nova_lxd_ext.server import diagnostics, failure_events, known, watch
-from nova_lxd_ext.server.requested import RequestedResources
-from nova_lxd_ext.server.states import POWER_STATES
 from nova_lxd_ext.storage import volumeconfig
 
 conf.register()

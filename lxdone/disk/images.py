@@ -23,10 +23,9 @@ from containerhost.linux.storage import fsfreeze, idmounts, loops, mountedfs
 from containerhost.linux.storage.idmounts import IdMap
 from containerhost.rollback import Rollback
 from lxdone import translate
-from lxdone.disk import blockdisks, ceph, diskformat, filesystems, growth, qcow2
+from lxdone.disk import blockdisks, ceph, diskformat, filesystems, growth, qcow2, stamps
 from lxdone.disk.diskformat import Format
 from lxdone.disk.filesystems import FileSystem
-from lxdone.root import root_state
 from onedriver.errors import DriverError, NotSupported
 from onedriver.node import datastores
 from onedriver.vm import Disk, Vm
@@ -117,7 +116,7 @@ class Images:
                     require_read_only(disk)
                     isofiles.extract(file, directory, self._timeout)
                 copied = found is Format.QCOW2
-                store = None if record.is_device else root_state.store_of(Path(record.file).parent)
+                store = None if record.is_device else stamps.store_of(Path(record.file).parent)
                 record = dataclasses.replace(record, copied=copied, stamp=self._base(directory, file) if copied
                                              else None, store=store)
                 self._write(directory, record)
@@ -132,7 +131,7 @@ class Images:
     def _base(self, directory: Path, file: Path) -> str | None:
         """Return the stamp of the file that the disk's copy is of, or is about to be."""
         before = self._read(directory)
-        return before.stamp if before and directory.with_suffix(COPY).exists() else root_state.stamp(file)
+        return before.stamp if before and directory.with_suffix(COPY).exists() else stamps.stamp(file)
 
     def is_there(self, vm_id: int, disk: Disk) -> bool:
         directory = self._directory(vm_id, disk.id)
@@ -201,7 +200,7 @@ class Images:
                               f"wrote is in {copy}; keep what is needed of both, then remove {copy}")
 
         def ready(new: Path) -> None:
-            self._write(directory, dataclasses.replace(record, coming=root_state.stamp(new)))
+            self._write(directory, dataclasses.replace(record, coming=stamps.stamp(new)))
 
         qcow2.from_raw(copy, file, self._datastores, self._timeout, ready)
 
@@ -246,7 +245,7 @@ class Images:
     @staticmethod
     def _stamp(record: Record) -> str:
         with opened(record, write=False) as file:
-            return root_state.stamp(file)
+            return stamps.stamp(file)
 
     def discard_all(self, vm_id: int) -> None:
         """Take all of them from the host as they are; what was not written back is lost."""
@@ -395,7 +394,7 @@ def is_gone(record: Record) -> bool:
     :raises DriverError: that is not certain, because the datastore may not be there
     """
     file = Path(record.file)
-    return datastores.is_gone(file.parents[1], root_state.STORE, record.store, file.parent.name, file.name)
+    return datastores.is_gone(file.parents[1], stamps.STORE, record.store, file.parent.name, file.name)
 
 
 def require_read_only(disk: Disk) -> None:

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lxdone import translate
-from lxdone.disk import ceph, diskformat, filesystems
+from lxdone.disk import ceph, diskformat, filesystems, stamps
 from lxdone.disk.diskformat import Format
-from lxdone.root import root_state
 from onedriver.node import datastores
 from onedriver.vm import Vm
 
@@ -85,7 +84,7 @@ def restore(root: RootFile) -> None:
 def stamp(root: RootFile) -> str:
     """Return a value that identifies its present content."""
     with opened(root) as disk:
-        return digest(disk) if root.image else root_state.stamp(disk)
+        return digest(disk) if root.image else stamps.stamp(disk)
 
 
 def digest(disk: Path) -> str:

@@ -6,26 +6,24 @@ directory says so, and a mark beside the disk says the same to other nodes, whic
 
 Root trusts its own record. The mark is a hint of the datastore's owner, who could also start the VM or remove its disk.
 
-A stamp identifies one content of a disk. A disk with another stamp than the record's was changed elsewhere:
-OpenNebula moved, reverted or enlarged it, or the VM ran on another node.
+A disk with another stamp than the record's was changed elsewhere: OpenNebula moved, reverted or enlarged it, or the VM
+ran on another node.
 """
 
 import dataclasses
 import os
 import re
-import secrets
 from pathlib import Path
 
 from containerhost.linux import records
-from containerhost.linux.files import Directory, atomic_write
+from containerhost.linux.files import atomic_write
+from lxdone.disk import stamps
 from onedriver.errors import DriverError
 from onedriver.node import datastores
 
 FILE = "root.json"  # in the VM's directory on the node
 VERSION = 2  # of that file
 RUNNING = "lxdone.running"  # in its directory in the datastore: which node has a newer root
-STORE = ".lxdone"  # in the datastore's own directory: who sees it sees the datastore, not the place where it is to be
-IDENTITY = re.compile(r"[0-9a-f]{32}")  # what it has; a place where none is mounted may have a file of that name too
 NODE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -82,21 +80,6 @@ def write(home: Path, record: RootState) -> None:
     atomic_write(file, records.replacing(file, dataclasses.asdict(record), VERSION).encode())
 
 
-def stamp(file: Path) -> str:
-    """Return the stamp of a disk that is a file; it is opened, because a network file system only then refreshes its
-    attributes.
-
-    :param file: by a path that is safe to open, see :mod:`onedriver.node.datastores`
-    :raises DriverError: it cannot be read
-    """
-    try:
-        with file.open("rb") as disk:
-            found = os.fstat(disk.fileno())
-    except OSError as error:
-        raise DriverError(f"the root disk {file} cannot be read: {error.strerror}") from error
-    return f"{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"
-
-
 def mark(record: RootState) -> None:
     """Notify other nodes that this one's root is newer.
 
@@ -104,44 +87,9 @@ def mark(record: RootState) -> None:
     """
     try:
         with datastores.open_directory(record.directory) as directory:
-            put(directory, RUNNING, f"{os.uname().nodename}\n".encode())
+            stamps.put(directory, RUNNING, f"{os.uname().nodename}\n".encode())
     except OSError as error:
-        raise unwritable(error) from error
-
-
-def store_of(directory: Path) -> str:
-    """Return the identity of a datastore, which its mark has from its first VM on.
-
-    :param directory: a VM's in it, without which nothing is made: the datastore may not be mounted
-    :raises DriverError: root may not write there
-    """
-    try:
-        with datastores.open_directory(directory), datastores.open_directory(directory.parent) as store:
-            if identity(store) is None:
-                put(store, STORE, f"{secrets.token_hex(16)}\n".encode())
-            return identity(store) or ""
-    except OSError as error:
-        raise unwritable(error) from error
-
-
-def identity(store: Directory) -> str | None:
-    """Return None where the datastore has none yet, or something else under the mark's name."""
-    try:
-        found = store.read(STORE, datastores.MARK_LIMIT).decode(errors="replace").strip()
-    except OSError:
-        return None
-    return found if IDENTITY.fullmatch(found) else None
-
-
-def unwritable(error: OSError) -> DriverError:
-    return DriverError(f"the datastore cannot be written: {error}; the driver is root on the node: export shared "
-                       "datastores with no_root_squash")
-
-
-def put(directory: Directory, name: str, content: bytes) -> None:
-    """Write a file for the directory's owner; it replaces whatever has the name."""
-    found = os.fstat(directory.fd)
-    directory.write(name, content, 0o644, (found.st_uid, found.st_gid))
+        raise stamps.unwritable(error) from error
 
 
 def unmark(record: RootState) -> None:
@@ -176,7 +124,7 @@ def elsewhere(directory: Path, record: RootState | None) -> str | None:
 def is_ended(record: RootState) -> bool:
     """Return whether OpenNebula surely removed the VM's directory: nothing needs any more what the container wrote."""
     try:
-        return datastores.is_gone(record.directory.parent, STORE, record.store, record.directory.name)
+        return datastores.is_gone(record.directory.parent, stamps.STORE, record.store, record.directory.name)
     except DriverError:
         return False
 
@@ -187,7 +135,7 @@ def is_over(record: RootState) -> bool:
     if record.unsaved or record.coming:
         return False
     try:
-        return datastores.is_gone(record.directory.parent, STORE, record.store, record.directory.name) or (
+        return datastores.is_gone(record.directory.parent, stamps.STORE, record.store, record.directory.name) or (
             elsewhere(record.directory, record) is not None)
     except DriverError:
         return False

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lxdone import translate
-from lxdone.disk import diskformat, filesystems, growth, qcow2
+from lxdone.disk import diskformat, filesystems, growth, qcow2, stamps
 from lxdone.disk.diskformat import Format
 from lxdone.root import root_files, root_packing, root_state
 from lxdone.root.root_files import RootFile
@@ -86,7 +86,7 @@ class RootWriteback:
         if before and before.unsaved:
             root_state.unmark(before)
         root_state.write(home, RootState(str(file), root.size or 0, root.save, wanted.image, wanted.user, stamp="",
-                                         unsaved=False, store=root_state.store_of(file.parent)))
+                                         unsaved=False, store=stamps.store_of(file.parent)))
 
     def begin(self, home: Path, vm: Vm, file: Path) -> None:
         """Record that the container is about to run, so that its root becomes newer than the disk.
@@ -97,7 +97,7 @@ class RootWriteback:
         same = before is not None and before.unsaved and before.file == str(file)
         record = RootState(str(file), translate.root(vm).size or 0, translate.root(vm).save, wanted.image, wanted.user,
                            before.stamp if same and before else root_files.stamp(wanted),
-                           before.coming if same and before else None, store=root_state.store_of(file.parent))
+                           before.coming if same and before else None, store=stamps.store_of(file.parent))
         root_state.write(home, record)
         root_state.mark(record)
 
@@ -213,7 +213,7 @@ class RootWriteback:
         :param announce: gets the disk's new stamp before it is the disk
         """
         def ready(new: Path) -> None:
-            announce(root_state.stamp(new))
+            announce(stamps.stamp(new))
 
         if root.image:
             with root_files.replaced(root) as device:

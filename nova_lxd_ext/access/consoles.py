@@ -20,7 +20,7 @@ from containerhost.engines.contract import Console, Engine, Status
 from containerhost.linux.poll import wait_while
 from nova_lxd_ext.access import consolesession
 from nova_lxd_ext.access.tickets import Tickets
-from nova_lxd_ext.server.states import States
+from nova_lxd_ext.instance.states import States
 
 LOG = logging.getLogger(__name__)
 

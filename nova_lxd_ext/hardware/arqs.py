@@ -8,7 +8,7 @@ from nova import context as nova_context
 from nova import objects
 from nova.accelerator import cyborg
 
-from nova_lxd_ext.server.flavor import ACCELERATORS
+from nova_lxd_ext.instance.flavor import ACCELERATORS
 
 
 def of(instance: objects.Instance, passed: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:

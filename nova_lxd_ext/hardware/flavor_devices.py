@@ -19,10 +19,9 @@ from containerhost.engines.spec import Part, grants_of
 from containerhost.inventory.scan import HostView
 from nova_lxd_ext.hardware import accelerators, arqs, devices
 from nova_lxd_ext.hardware.allocations import HostSlices
-from nova_lxd_ext.network import vifconfig
-from nova_lxd_ext.server import flavor
-from nova_lxd_ext.server.attachments import AttachmentProvider
-from nova_lxd_ext.server.requested import RequestedResources
+from nova_lxd_ext.instance import flavor
+from nova_lxd_ext.instance.attachmentprovider import AttachmentProvider
+from nova_lxd_ext.instance.requested import RequestedResources, prefix_of
 
 LOG = logging.getLogger(__name__)
 
@@ -73,7 +72,7 @@ class FlavorDevices(AttachmentProvider):
                  *self._slices.of(instance, consumer(instance), requested.allocations, view))
         if not names:
             return ()
-        ports = [vifconfig.prefix_of(vif) for vif in requested.network_info]
+        ports = [prefix_of(vif) for vif in requested.network_info]
         return devices.requests(instance.uuid, names, view.inventory, policy, ports.count("eth"), ports.count("ib"))
 
     def _claimed(self, instance: objects.Instance, view: HostView) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from nova import objects
 from oslo_log import log as logging
 
 from containerhost.engines.contract import ContainerState
-from nova_lxd_ext.server import labels
+from nova_lxd_ext.instance import labels
 
 LOG = logging.getLogger(__name__)
 

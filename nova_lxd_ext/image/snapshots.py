@@ -17,7 +17,7 @@ from containerhost.engines.capabilities import Exports, Packed, Reader
 from containerhost.images.members import HOLES
 from nova_lxd_ext.errors import LXDError
 from nova_lxd_ext.host.architectures import canonical
-from nova_lxd_ext.server.states import States
+from nova_lxd_ext.instance.states import States
 
 LOG = logging.getLogger(__name__)
 

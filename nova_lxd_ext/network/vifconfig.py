@@ -16,6 +16,7 @@ from nova.network import model, os_vif_util
 from containerhost import errors
 from containerhost.engines.network.veth import Pair, Shape
 from containerhost.engines.spec import Nic
+from nova_lxd_ext.instance.requested import prefix_of
 
 INNER_PREFIX = "lxd"
 MARK = "nova-lxd-ext"
@@ -136,10 +137,6 @@ def free_name(vif: model.VIF, taken: Iterable[str]) -> str:
     """Return the first name for one more port that is not ``taken``."""
     prefix, taken = prefix_of(vif), frozenset(taken)
     return next(name for number in range(len(taken) + 1) if (name := f"{prefix}{number}") not in taken)
-
-
-def prefix_of(vif: model.VIF) -> str:
-    return "ib" if vif["type"] == model.VIF_TYPE_IB_HOSTDEV else "eth"
 
 
 def awaited(vifs: Iterable[model.VIF]) -> list[tuple[str, str]]:

@@ -19,7 +19,7 @@ from containerhost.devices.grants import Grant, GrantOptions
 from containerhost.errors import DeviceNotFound
 from containerhost.inventory.scan import HostView
 from nova_lxd_ext.hardware.flavor_devices import consumer
-from nova_lxd_ext.server import flavor
+from nova_lxd_ext.instance import flavor
 
 LOG = logging.getLogger(__name__)
 

@@ -18,14 +18,14 @@ from containerhost.engines.network.veth import Veths
 from containerhost.engines.spec import Nic, Part
 from containerhost.inventory.scan import HostView
 from containerhost.rollback import Rollback
+from nova_lxd_ext.instance import labels
+from nova_lxd_ext.instance.attachmentprovider import AttachmentProvider
+from nova_lxd_ext.instance.requested import RequestedResources
 from nova_lxd_ext.network import vifconfig
 from nova_lxd_ext.network.vifconfig import Kind
 from nova_lxd_ext.network.vifdirect import DirectPorts
 from nova_lxd_ext.network.vifevents import VifEvents
 from nova_lxd_ext.network.vifplug import Plugs
-from nova_lxd_ext.server import labels
-from nova_lxd_ext.server.attachments import AttachmentProvider
-from nova_lxd_ext.server.requested import RequestedResources
 
 LOG = logging.getLogger(__name__)
 

@@ -19,12 +19,12 @@ from containerhost.engines.corebinding import unbound
 from containerhost.engines.spec import Mount
 from containerhost.rollback import Rollback
 from nova_lxd_ext.host import startup
-from nova_lxd_ext.server import labels
+from nova_lxd_ext.instance import labels
+from nova_lxd_ext.instance.requested import NOTHING
+from nova_lxd_ext.instance.states import States
 from nova_lxd_ext.server.attachments import DeviceAttachments
 from nova_lxd_ext.server.lifecycle import Lifecycle
 from nova_lxd_ext.server.recoveryrecords import log_errors
-from nova_lxd_ext.server.requested import NOTHING
-from nova_lxd_ext.server.states import States
 from nova_lxd_ext.storage import configdrive
 from nova_lxd_ext.storage.ephemerals import Ephemerals
 

@@ -19,9 +19,9 @@ from containerhost.engines.spec import DirectoryDisk, Part
 from containerhost.inventory.scan import HostView
 from containerhost.linux.storage.idmounts import IdMap
 from nova_lxd_ext.hardware.flavor_devices import consumer
-from nova_lxd_ext.server import flavor, labels
-from nova_lxd_ext.server.attachments import AttachmentProvider
-from nova_lxd_ext.server.requested import RequestedResources
+from nova_lxd_ext.instance import flavor, labels
+from nova_lxd_ext.instance.attachmentprovider import AttachmentProvider
+from nova_lxd_ext.instance.requested import RequestedResources
 
 PART = "shared-memory"
 

@@ -8,7 +8,7 @@ from nova import context as nova_context
 from nova import objects
 from nova.virt import driver
 
-from nova_lxd_ext.server.requested import RequestedResources
+from nova_lxd_ext.instance.requested import RequestedResources
 
 
 def host() -> str:

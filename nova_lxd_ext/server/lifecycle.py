@@ -25,10 +25,11 @@ from containerhost.rollback import Rollback
 from nova_lxd_ext.hardware import tags
 from nova_lxd_ext.host import startup
 from nova_lxd_ext.image.images import Cache
-from nova_lxd_ext.server import cloudinit, flavor, labels
+from nova_lxd_ext.instance import flavor, labels
+from nova_lxd_ext.instance.requested import NOTHING, RequestedResources
+from nova_lxd_ext.instance.states import States
+from nova_lxd_ext.server import cloudinit
 from nova_lxd_ext.server.attachments import DeviceAttachments
-from nova_lxd_ext.server.requested import NOTHING, RequestedResources
-from nova_lxd_ext.server.states import States
 from nova_lxd_ext.storage import configdrive, directories
 
 LOG = logging.getLogger(__name__)

@@ -32,13 +32,13 @@ from containerhost.inventory.scan import HostView
 from containerhost.rollback import Rollback
 from nova_lxd_ext.hardware.flavor_devices import FlavorDevices
 from nova_lxd_ext.host import startup
+from nova_lxd_ext.instance import flavor as flavors
+from nova_lxd_ext.instance.requested import RequestedResources
+from nova_lxd_ext.instance.states import States
 from nova_lxd_ext.network import vifconfig
-from nova_lxd_ext.server import flavor as flavors
 from nova_lxd_ext.server.attachments import DeviceAttachments
 from nova_lxd_ext.server.incoming import as_it_was, as_it_will_be, is_at_home
 from nova_lxd_ext.server.lifecycle import Lifecycle
-from nova_lxd_ext.server.requested import RequestedResources
-from nova_lxd_ext.server.states import States
 from nova_lxd_ext.storage import volumeconfig
 from nova_lxd_ext.validators import SHARED_MEMORY
 

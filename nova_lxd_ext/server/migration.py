@@ -29,14 +29,14 @@ from nova_lxd_ext.errors import as_nova
 from nova_lxd_ext.hardware import tags
 from nova_lxd_ext.hardware.tags import PublishTags
 from nova_lxd_ext.host import startup
+from nova_lxd_ext.instance.requested import RequestedResources
+from nova_lxd_ext.instance.states import States
 from nova_lxd_ext.peers import Peers
 from nova_lxd_ext.server.attachments import DeviceAttachments
 from nova_lxd_ext.server.incoming import as_it_will_be, is_at_home
 from nova_lxd_ext.server.lifecycle import Lifecycle
 from nova_lxd_ext.server.liveresize import LiveResize
 from nova_lxd_ext.server.power import Power
-from nova_lxd_ext.server.requested import RequestedResources
-from nova_lxd_ext.server.states import States
 from nova_lxd_ext.storage.ephemerals import Ephemerals, sizes
 
 LOG = logging.getLogger(__name__)

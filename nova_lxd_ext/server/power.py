@@ -15,9 +15,9 @@ from containerhost import errors
 from containerhost.engines.contract import Engine, Status
 from containerhost.inventory.scan import HostView
 from nova_lxd_ext.host import startup
+from nova_lxd_ext.instance.requested import RequestedResources
+from nova_lxd_ext.instance.states import States
 from nova_lxd_ext.server.attachments import DeviceAttachments
-from nova_lxd_ext.server.requested import RequestedResources
-from nova_lxd_ext.server.states import States
 
 LOG = logging.getLogger(__name__)
 P = ParamSpec("P")

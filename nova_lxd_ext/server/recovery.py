@@ -20,6 +20,7 @@ from nova.scheduler.client import report
 from oslo_log import log as logging
 
 from nova_lxd_ext.hardware.placedclaims import UNCLAIMED
+from nova_lxd_ext.instance.states import States
 from nova_lxd_ext.server import lostrequests, recoverysteps
 from nova_lxd_ext.server.incoming import OVER
 from nova_lxd_ext.server.lifecycle import Lifecycle
@@ -28,7 +29,6 @@ from nova_lxd_ext.server.moverecovery import ATTRIBUTES, CONFIRMING, PRE_MIGRATI
 from nova_lxd_ext.server.power import Power
 from nova_lxd_ext.server.recoveryrecords import is_deleted, is_in_flight, leave_host, log_errors, save, set_status
 from nova_lxd_ext.server.recoverysteps import SECOND_REQUESTS, Step
-from nova_lxd_ext.server.states import States
 from nova_lxd_ext.server.taskrecovery import TaskRecovery, is_failed
 
 LOG = logging.getLogger(__name__)

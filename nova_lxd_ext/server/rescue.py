@@ -23,12 +23,12 @@ from containerhost.rollback import Rollback
 from nova_lxd_ext.access import password as passwords
 from nova_lxd_ext.host import startup
 from nova_lxd_ext.image.images import Cache
-from nova_lxd_ext.server import labels
+from nova_lxd_ext.instance import labels
+from nova_lxd_ext.instance.requested import RequestedResources
+from nova_lxd_ext.instance.states import States
 from nova_lxd_ext.server.attachments import DeviceAttachments
 from nova_lxd_ext.server.lifecycle import Lifecycle
 from nova_lxd_ext.server.power import Power
-from nova_lxd_ext.server.requested import RequestedResources
-from nova_lxd_ext.server.states import States
 from nova_lxd_ext.storage import configdrive
 
 LOG = logging.getLogger(__name__)

@@ -9,6 +9,7 @@ from nova.compute import instance_actions, power_state, task_states, vm_states
 from nova.compute import utils as compute_utils
 from oslo_log import log as logging
 
+from nova_lxd_ext.instance.states import States
 from nova_lxd_ext.server import known, lostrequests
 from nova_lxd_ext.server.lifecycle import WHOLE, Lifecycle
 from nova_lxd_ext.server.lostrequests import Lost
@@ -16,7 +17,6 @@ from nova_lxd_ext.server.moverecovery import ATTRIBUTES
 from nova_lxd_ext.server.power import Power
 from nova_lxd_ext.server.recoveryrecords import fail, leave_host, record_outcome, save
 from nova_lxd_ext.server.recoverysteps import FROZEN, MOVES, NOTHING_DONE, REBUILDS, REVERTS, SHELVINGS, UNSHELVINGS
-from nova_lxd_ext.server.states import States
 
 LOG = logging.getLogger(__name__)
 

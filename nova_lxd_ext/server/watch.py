@@ -14,8 +14,8 @@ from oslo_log import log as logging
 
 from containerhost import errors
 from containerhost.engines.contract import Change, ContainerState, Engine, Events, Status
-from nova_lxd_ext.server import labels
-from nova_lxd_ext.server.states import States
+from nova_lxd_ext.instance import labels
+from nova_lxd_ext.instance.states import States
 
 LOG = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from containerhost.engines.capabilities import Disk, DiskOffer, DiskTransfers, P
 from containerhost.engines.contract import ContainerState
 from containerhost.engines.spec import PoolDisk
 from containerhost.inventory.scan import HostView
-from nova_lxd_ext.server import labels
-from nova_lxd_ext.server.attachments import AttachmentProvider
-from nova_lxd_ext.server.requested import RequestedResources
+from nova_lxd_ext.instance import labels
+from nova_lxd_ext.instance.attachmentprovider import AttachmentProvider
+from nova_lxd_ext.instance.requested import RequestedResources
 
 LOG = logging.getLogger(__name__)
 

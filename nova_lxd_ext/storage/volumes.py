@@ -19,10 +19,10 @@ from containerhost.inventory.scan import HostView
 from containerhost.rollback import Rollback
 from nova_lxd_ext.hardware import tags
 from nova_lxd_ext.hardware.tags import PublishTags
-from nova_lxd_ext.server import labels
-from nova_lxd_ext.server.attachments import AttachmentProvider
-from nova_lxd_ext.server.requested import RequestedResources
-from nova_lxd_ext.server.states import States
+from nova_lxd_ext.instance import labels
+from nova_lxd_ext.instance.attachmentprovider import AttachmentProvider
+from nova_lxd_ext.instance.requested import RequestedResources
+from nova_lxd_ext.instance.states import States
 from nova_lxd_ext.storage import connections, volumeconfig
 from nova_lxd_ext.storage.connections import Connection
 from nova_lxd_ext.storage.connectors import BackendError, Connectors

@@ -9,6 +9,7 @@ import subprocess
 import threading
 from pathlib import Path
 
+from lxdone.disk import stamps
 from lxdone.root import root_state
 from onedriver.node import datastores
 from tests import levels
@@ -94,12 +95,12 @@ class DatastoreOwnerTest(ActionsCase):
         machine = self.given()
         mark = self.directory / root_state.RUNNING
         mark.symlink_to(self.victim)
-        (self.store / root_state.STORE).symlink_to(self.victim)
+        (self.store / stamps.STORE).symlink_to(self.victim)
         self.refused("remove what is there", "deploy", machine, lcm=BOOT)
         mark.unlink()
         self.booted(machine)
         self.assertTrue(self.is_his(mark))
-        self.assertTrue(self.is_his(self.store / root_state.STORE))
+        self.assertTrue(self.is_his(self.store / stamps.STORE))
 
     @levels.exhaustive("a link, a rename and a whole life stay")
     def test_mark_that_is_a_link_to_a_file_of_root_is_not_given_away(self) -> None:

@@ -14,6 +14,7 @@ import fixtures
 
 from containerhost.allocation.store import AllocationStore
 from containerhost.engines.contract import Status
+from lxdone.disk import stamps
 from lxdone.root import root_state
 from onedriver.node import vmlock
 from tests import levels
@@ -211,7 +212,7 @@ class SshTest(MovesCase):
 
     def test_nothing_is_removed_without_certainty(self) -> None:
         machine, directory = self.booted(), self.directory(self.first, Machine())
-        aside, mark = self.work / "aside", self.first.datastores / "0" / root_state.STORE
+        aside, mark = self.work / "aside", self.first.datastores / "0" / stamps.STORE
         shutil.move(directory, aside)
         self._stays(machine)  # it runs
         shutil.move(aside, directory)
@@ -255,7 +256,7 @@ class SshTest(MovesCase):
         self.assertEqual(0, self.node.command("lxdone reconcile").status)
         self.assertTrue((self.node.state / machine.name).exists())  # OpenNebula still has the VM
         shutil.move(directory, aside)
-        mark = self.first.datastores / "0" / root_state.STORE
+        mark = self.first.datastores / "0" / stamps.STORE
         identity = mark.read_text()
         mark.unlink()
         self.assertEqual(0, self.node.command("lxdone reconcile").status)

@@ -28,7 +28,7 @@ from containerhost.engines.contract import ContainerState
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.inventory.scan import scan
 from nova_lxd_ext import conf, osvif_hook
-from nova_lxd_ext.server import labels
+from nova_lxd_ext.instance import labels
 from tests.functional import lxd
 from tests.functional.nova import reuse, states, wakeups
 

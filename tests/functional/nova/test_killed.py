@@ -32,8 +32,8 @@ from containerhost.devices.model import Kind, LinkLayer, Role
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.inventory.scan import scan
 from nova_lxd_ext import backend, conf
-from nova_lxd_ext.server import labels
-from nova_lxd_ext.server.requested import NOTHING
+from nova_lxd_ext.instance import labels
+from nova_lxd_ext.instance.requested import NOTHING
 from nova_lxd_ext.storage import configdrive, connections, directories
 from nova_lxd_ext.storage.connectors import Connectors
 from tests import levels

@@ -17,8 +17,8 @@ from containerhost.inventory.scan import HostView
 from containerhost.privileged import Privileged
 from nova_lxd_ext import backend
 from nova_lxd_ext.hardware.flavor_devices import consumer
+from nova_lxd_ext.instance.requested import NOTHING
 from nova_lxd_ext.server.migration import Migrations
-from nova_lxd_ext.server.requested import NOTHING
 from tests.functional.nova.test_killed import CONF
 from tests.unit.nova import records
 

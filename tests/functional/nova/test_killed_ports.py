@@ -14,7 +14,7 @@ from containerhost.engines.contract import Status
 from containerhost.privileged import Privileged
 from nova_lxd_ext import backend
 from nova_lxd_ext.hardware.flavor_devices import consumer
-from nova_lxd_ext.server.requested import RequestedResources
+from nova_lxd_ext.instance.requested import RequestedResources
 from tests import levels
 from tests.unit.nova import ports, records
 

@@ -12,7 +12,7 @@ from nova import exception, objects
 
 from containerhost.engines.spec import ContainerSpec, Cpu, Memory, RootDisk
 from nova_lxd_ext import backend, conf
-from nova_lxd_ext.server import labels
+from nova_lxd_ext.instance import labels
 from nova_lxd_ext.storage import connections
 from nova_lxd_ext.storage.volumeconfig import Volume
 from nova_lxd_ext.storage.volumes import Volumes

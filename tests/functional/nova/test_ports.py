@@ -16,7 +16,7 @@ from oslo_utils import uuidutils
 from containerhost.engines.contract import Status
 from containerhost.inventory.scan import HostView
 from containerhost.linux.poll import wait_until
-from nova_lxd_ext.server.requested import RequestedResources
+from nova_lxd_ext.instance.requested import RequestedResources
 from tests import levels
 from tests.functional import ovs
 from tests.unit.nova import records

@@ -19,7 +19,7 @@ from containerhost.allocation.store import AllocationStore
 from containerhost.engines.contract import Status
 from containerhost.engines.lxd.client import LxdClient
 from nova_lxd_ext.image.images import IMAGE_ID
-from nova_lxd_ext.server import labels
+from nova_lxd_ext.instance import labels
 from tests import levels
 from tests.functional.nova.glance import Uploads, filtered
 from tests.functional.nova.killing import Killer

@@ -10,7 +10,7 @@ import fixtures
 from containerhost import errors
 from containerhost.engines.contract import Status
 from nova_lxd_ext.image.images import IMAGE_ID
-from nova_lxd_ext.server import labels
+from nova_lxd_ext.instance import labels
 from nova_lxd_ext.server.rescue import TARGET
 from tests import levels
 from tests.functional.nova import base

@@ -18,7 +18,7 @@ from containerhost.engines.capabilities import Disk
 from containerhost.engines.contract import ContainerState
 from containerhost.engines.lxd.engine import LxdEngine
 from nova_lxd_ext.driver import LXDDriver
-from nova_lxd_ext.server import labels
+from nova_lxd_ext.instance import labels
 from nova_lxd_ext.server.incoming import IncomingMigrations
 from tests.functional import lxd
 from tests.ports import free_port

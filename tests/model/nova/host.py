@@ -29,13 +29,14 @@ from containerhost.linux.sysfs import Host as Tree
 from nova_lxd_ext import backend
 from nova_lxd_ext.hardware.allocations import HostSlices
 from nova_lxd_ext.hardware.flavor_devices import FlavorDevices
+from nova_lxd_ext.instance import labels
+from nova_lxd_ext.instance.flavor import HostCpus
+from nova_lxd_ext.instance.states import States
 from nova_lxd_ext.network.vifdirect import DirectPorts
 from nova_lxd_ext.network.vifevents import VifEvents
 from nova_lxd_ext.network.vifplug import Plugs
 from nova_lxd_ext.network.vifs import Ports
-from nova_lxd_ext.server import labels
 from nova_lxd_ext.server.attachments import DeviceAttachments
-from nova_lxd_ext.server.flavor import HostCpus
 from nova_lxd_ext.server.incoming import IncomingMigrations
 from nova_lxd_ext.server.lifecycle import Lifecycle
 from nova_lxd_ext.server.liveresize import LiveResize
@@ -43,7 +44,6 @@ from nova_lxd_ext.server.migration import Migrations
 from nova_lxd_ext.server.power import Power
 from nova_lxd_ext.server.recovery import Recovery
 from nova_lxd_ext.server.rescue import Rescue
-from nova_lxd_ext.server.states import States
 from nova_lxd_ext.storage.ephemerals import Ephemerals
 from nova_lxd_ext.storage.volumes import Volumes
 from tests.model.nova.cloud import Cloud, Killed

@@ -18,8 +18,8 @@ from nova_lxd_ext import conf
 from nova_lxd_ext.hardware.allocations import Placement
 from nova_lxd_ext.hardware.deviceproviders import DeviceProviders
 from nova_lxd_ext.host.resources import Resources
+from nova_lxd_ext.instance.requested import NOTHING, RequestedResources
 from nova_lxd_ext.server.migration import Migrations
-from nova_lxd_ext.server.requested import NOTHING, RequestedResources
 from tests.unit.containerhost.hosts import MEMORY
 from tests.unit.costs.counting import GPU_0, GPU_1, VF_0, VF_1, CostCase, Hardware
 from tests.unit.nova import fakes, ports, records

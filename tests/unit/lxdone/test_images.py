@@ -10,9 +10,8 @@ from unittest import mock
 import fixtures
 import testtools
 
-from lxdone.disk import images
+from lxdone.disk import images, stamps
 from lxdone.disk.images import Images, Record
-from lxdone.root import root_state
 from onedriver.errors import BadInput, DriverError, NotSupported
 from tests.unit.containerhost.linux.test_records import lease, of_first_release, of_later_release
 from tests.unit.lxdone.machines import machine
@@ -32,7 +31,7 @@ class CopyCase(testtools.TestCase):
 
     def record(self, file: str = "", **values: bool | str) -> None:
         record = Record(file or str(self.file), copied=False, read_only=bool(values.pop("read_only", False)))
-        found = dataclasses.asdict(record) | {"store": root_state.store_of(self.directory)} | values
+        found = dataclasses.asdict(record) | {"store": stamps.store_of(self.directory)} | values
         (self.state / "5.json").write_text(json.dumps(found))
 
     def copy(self) -> None:
@@ -65,9 +64,9 @@ class CopyTest(CopyCase):
 
     def test_written_disk_is_unsaved_until_it_is_held(self) -> None:
         (self.state / "5.raw").write_text("newer")
-        self.record(copied=True, stamp=root_state.stamp(self.file))
+        self.record(copied=True, stamp=stamps.stamp(self.file))
         self.assertEqual((True, False), (self.disks.is_unsaved(1), self.disks.is_changed(1)))
-        self.record(copied=True, stamp=root_state.stamp(self.file), held=root_state.stamp(self.file))
+        self.record(copied=True, stamp=stamps.stamp(self.file), held=stamps.stamp(self.file))
         self.assertEqual((False, False), (self.disks.is_unsaved(1), self.disks.is_changed(1)))
         self.record(copied=True, stamp="another", held="another")
         self.assertEqual((False, True), (self.disks.is_unsaved(1), self.disks.is_changed(1)))
@@ -92,7 +91,7 @@ class CopyTest(CopyCase):
 
         written = self.useFixture(fixtures.MockPatchObject(images.qcow2, "from_raw", side_effect=replaced)).mock
         (self.state / "5.raw").write_text("newer")
-        self.record(copied=True, stamp=root_state.stamp(self.file))
+        self.record(copied=True, stamp=stamps.stamp(self.file))
         with mock.patch.object(self.disks, "_remove", side_effect=KeyboardInterrupt):
             self.assertRaises(KeyboardInterrupt, self.disks.release, 1, 5)
         self.assertFalse(self.disks.is_changed(1))

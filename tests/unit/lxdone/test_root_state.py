@@ -6,6 +6,7 @@ from pathlib import Path
 import fixtures
 import testtools
 
+from lxdone.disk import stamps
 from lxdone.root import root_state
 from lxdone.root.root_state import RootState
 from onedriver.errors import DriverError
@@ -21,8 +22,8 @@ class RecordsTest(testtools.TestCase):
         self.directory.mkdir(parents=True)
         self.disk = self.directory / "disk.0"
         self.disk.write_text("content")
-        self.record = RootState(str(self.disk), 1 << 20, False, None, None, root_state.stamp(self.disk),
-                                store=root_state.store_of(self.directory))
+        self.record = RootState(str(self.disk), 1 << 20, False, None, None, stamps.stamp(self.disk),
+                                store=stamps.store_of(self.directory))
 
     def saved(self) -> RootState:
         return dataclasses.replace(self.record, unsaved=False)
@@ -46,16 +47,16 @@ class RecordsTest(testtools.TestCase):
         self.assertEqual(self.saved(), root_state.read(self.home))
 
     def test_another_content_has_another_stamp(self) -> None:
-        self.assertTrue(self.record.is_of(root_state.stamp(self.disk)))
+        self.assertTrue(self.record.is_of(stamps.stamp(self.disk)))
         for change in (lambda: self.disk.write_text("longer content"), lambda: os.utime(self.disk, (1, 1)),
                        lambda: os.replace(self.directory / "other", self.disk)):
             (self.directory / "other").write_text("content")
             change()
-            self.assertFalse(self.record.is_of(root_state.stamp(self.disk)))
-        coming = dataclasses.replace(self.record, coming=root_state.stamp(self.disk))
-        self.assertTrue(coming.is_of(root_state.stamp(self.disk)))
+            self.assertFalse(self.record.is_of(stamps.stamp(self.disk)))
+        coming = dataclasses.replace(self.record, coming=stamps.stamp(self.disk))
+        self.assertTrue(coming.is_of(stamps.stamp(self.disk)))
         self.disk.unlink()
-        self.assertRaises(DriverError, root_state.stamp, self.disk)
+        self.assertRaises(DriverError, stamps.stamp, self.disk)
 
     def test_other_nodes_see_who_has_the_newer_root(self) -> None:
         self.assertIsNone(root_state.elsewhere(self.directory, None))
@@ -83,7 +84,7 @@ class RecordsTest(testtools.TestCase):
         self.directory.symlink_to(self.directory)  # what cannot be looked at is not gone
         self.assertFalse(root_state.is_over(dataclasses.replace(self.saved(), file=str(self.directory / "x/disk.0"))))
         self.directory.unlink()
-        (self.store / root_state.STORE).unlink()  # the datastore is not mounted
+        (self.store / stamps.STORE).unlink()  # the datastore is not mounted
         self.assertFalse(root_state.is_over(self.saved()))
 
     def test_another_datastore_in_its_place_is_none(self) -> None:
@@ -91,27 +92,27 @@ class RecordsTest(testtools.TestCase):
         os.rename(self.store, self.store.with_name("aside"))
         other = self.store / "8"
         other.mkdir(parents=True)
-        for content in (root_state.store_of(other), ""):  # with a mark of an earlier release, too
-            (self.store / root_state.STORE).write_text(content)
+        for content in (stamps.store_of(other), ""):  # with a mark of an earlier release, too
+            (self.store / stamps.STORE).write_text(content)
             self.assertFalse(root_state.is_over(self.saved()))
-        (self.store / root_state.STORE).write_text(f"{self.record.store}\n")
+        (self.store / stamps.STORE).write_text(f"{self.record.store}\n")
         self.assertTrue(root_state.is_over(self.saved()))
         self.assertTrue(root_state.is_over(dataclasses.replace(self.saved(), store=None)))
 
     def test_no_place_is_marked_where_no_datastore_is_mounted(self) -> None:
         os.rename(self.store, self.store.with_name("aside"))
         self.store.mkdir()
-        for act in (lambda: root_state.mark(self.record), lambda: root_state.store_of(self.directory)):
+        for act in (lambda: root_state.mark(self.record), lambda: stamps.store_of(self.directory)):
             self.assertRaises(DriverError, act)
             self.assertEqual([], os.listdir(self.store))
 
     def test_its_identity_stays_and_replaces_what_is_none(self) -> None:
-        self.assertEqual(self.record.store, root_state.store_of(self.directory))
-        mark = self.store / root_state.STORE
+        self.assertEqual(self.record.store, stamps.store_of(self.directory))
+        mark = self.store / stamps.STORE
         for make in (lambda: mark.symlink_to(self.disk), lambda: os.mkfifo(mark), lambda: mark.write_text("")):
             mark.unlink()
             make()
-            self.assertNotEqual(self.record.store, root_state.store_of(self.directory))
+            self.assertNotEqual(self.record.store, stamps.store_of(self.directory))
             self.assertEqual((True, "content"), (mark.is_file() and not mark.is_symlink(), self.disk.read_text()))
 
     def test_a_datastore_that_cannot_be_written_is_told(self) -> None:

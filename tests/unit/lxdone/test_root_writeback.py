@@ -10,6 +10,7 @@ from unittest import mock
 import fixtures
 import testtools
 
+from lxdone.disk import stamps
 from lxdone.root import root_state, root_writeback
 from lxdone.root.root_writeback import RootWriteback
 from onedriver.errors import DriverError, NotSupported
@@ -41,14 +42,14 @@ class RootWritebackTest(testtools.TestCase):
         assert record
         root_state.unmark(record)
         root_state.write(self.home, dataclasses.replace(record, unsaved=False, coming=None,
-                                                        stamp=root_state.stamp(self.file)))
+                                                        stamp=stamps.stamp(self.file)))
 
     def test_a_container_that_runs_is_newer_than_its_disk(self) -> None:
         self.assertFalse(self.writeback.is_unsaved(self.home))
         self.writeback.begin(self.home, self.vm, self.file)
         self.assertTrue(self.writeback.is_unsaved(self.home))
         self.assertTrue((self.directory / root_state.RUNNING).exists())
-        self.assertTrue((self.directory.parent / root_state.STORE).exists())
+        self.assertTrue((self.directory.parent / stamps.STORE).exists())
         self.writeback.end(self.home)
         self.assertEqual(([], ["disk.0"]), (os.listdir(self.home), os.listdir(self.directory)))
 

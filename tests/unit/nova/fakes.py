@@ -30,17 +30,17 @@ from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
 from nova_lxd_ext.hardware.allocations import HostSlices, Placement
 from nova_lxd_ext.hardware.flavor_devices import FlavorDevices
+from nova_lxd_ext.instance import labels
+from nova_lxd_ext.instance.flavor import HostCpus
+from nova_lxd_ext.instance.states import States
 from nova_lxd_ext.network.vifdirect import DirectPorts
 from nova_lxd_ext.network.vifevents import VifEvents
 from nova_lxd_ext.network.vifplug import Plugs
 from nova_lxd_ext.network.vifs import Ports
-from nova_lxd_ext.server import labels
 from nova_lxd_ext.server.attachments import DeviceAttachments
-from nova_lxd_ext.server.flavor import HostCpus
 from nova_lxd_ext.server.lifecycle import Lifecycle
 from nova_lxd_ext.server.liveresize import LiveResize
 from nova_lxd_ext.server.power import Power
-from nova_lxd_ext.server.states import States
 from nova_lxd_ext.storage.connectors import Connectors
 from nova_lxd_ext.storage.ephemerals import Ephemerals
 from nova_lxd_ext.storage.volumes import Volumes

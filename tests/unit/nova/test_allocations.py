@@ -22,7 +22,7 @@ from nova_lxd_ext.hardware.allocations import HostSlices, Placement
 from nova_lxd_ext.hardware.deviceproviders import DeviceProviders
 from nova_lxd_ext.hardware.flavor_devices import FlavorDevices, consumer
 from nova_lxd_ext.hardware.sliceproviders import provider_name, provider_uuid
-from nova_lxd_ext.server.requested import NOTHING, RequestedResources
+from nova_lxd_ext.instance.requested import NOTHING, RequestedResources
 from tests.unit.containerhost.hosts import FixedView
 from tests.unit.nova import fakes, records
 from tests.unit.nova.migkit import GPU_A, GPU_B, LARGE, NODE, SMALL, gpu, host

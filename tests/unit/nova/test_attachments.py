@@ -9,8 +9,9 @@ import testtools
 from containerhost import errors
 from containerhost.engines.spec import BlockDevice, Nic, Part
 from containerhost.inventory.scan import HostView
-from nova_lxd_ext.server.attachments import AttachmentProvider, DeviceAttachments
-from nova_lxd_ext.server.requested import NOTHING, RequestedResources
+from nova_lxd_ext.instance.attachmentprovider import AttachmentProvider
+from nova_lxd_ext.instance.requested import NOTHING, RequestedResources
+from nova_lxd_ext.server.attachments import DeviceAttachments
 from tests.unit.containerhost.engines.test_lxd_config import gpu_grant
 from tests.unit.nova import records
 

@@ -17,7 +17,7 @@ from containerhost.engines.contract import Status
 from nova_lxd_ext import conf
 from nova_lxd_ext.access import consoles, consolesession
 from nova_lxd_ext.access.tickets import Tickets
-from nova_lxd_ext.server import labels, states
+from nova_lxd_ext.instance import labels, states
 from tests.unit.nova import fakes, records
 from tests.unit.nova.guestfakes import GuestEngine
 from tests.waiting import await_that

@@ -9,8 +9,8 @@ from containerhost.engines.contract import ContainerState, Status
 from containerhost.engines.spec import PoolDisk
 from containerhost.errors import SpecError
 from containerhost.inventory.scan import HostView
-from nova_lxd_ext.server import labels
-from nova_lxd_ext.server.requested import RequestedResources
+from nova_lxd_ext.instance import labels
+from nova_lxd_ext.instance.requested import RequestedResources
 from nova_lxd_ext.storage.ephemerals import Ephemerals, sizes
 from tests.unit.nova import fakes, records
 

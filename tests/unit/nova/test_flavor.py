@@ -6,8 +6,8 @@ from containerhost.engines.claim import Claim, Range
 from containerhost.engines.gpuclaim import GpuClaim
 from containerhost.engines.spec import Cpu, IoLimit, Memory, RootDisk, Security
 from hpcplan.affinity import Affinity
-from nova_lxd_ext.server import flavor
-from nova_lxd_ext.server.flavor import HostCpus
+from nova_lxd_ext.instance import flavor
+from nova_lxd_ext.instance.flavor import HostCpus
 from tests.unit.nova import records
 
 MIB, GIB = 2**20, 2**30

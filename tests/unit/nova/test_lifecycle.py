@@ -18,8 +18,8 @@ from containerhost.engines.contract import ContainerState, Status
 from containerhost.guest import resources
 from nova_lxd_ext import conf
 from nova_lxd_ext.access import console
-from nova_lxd_ext.server import labels
-from nova_lxd_ext.server.requested import RequestedResources
+from nova_lxd_ext.instance import labels
+from nova_lxd_ext.instance.requested import RequestedResources
 from nova_lxd_ext.storage import configdrive, directories
 from tests.unit.nova import fakes, records
 from tests.unit.nova.fakes import GPU_0, GPU_1, Killed

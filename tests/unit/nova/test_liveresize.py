@@ -17,8 +17,8 @@ from containerhost.engines.contract import Status
 from containerhost.engines.spec import Cpu
 from containerhost.guest import resources
 from hpcplan.affinity import Affinity
+from nova_lxd_ext.instance.requested import NOTHING, RequestedResources
 from nova_lxd_ext.server import liveresize
-from nova_lxd_ext.server.requested import NOTHING, RequestedResources
 from tests.unit.nova import fakes, ports, records
 from tests.unit.nova.fakes import GPU_0, GPU_1
 from tests.unit.nova.test_migration import MOVE, MovesCase

@@ -18,10 +18,10 @@ from containerhost.engines.contract import Status
 from containerhost.engines.spec import ContainerSpec, PoolDisk
 from containerhost.guest import resources
 from nova_lxd_ext import conf
-from nova_lxd_ext.server import labels
+from nova_lxd_ext.instance import labels
+from nova_lxd_ext.instance.requested import NOTHING
 from nova_lxd_ext.server.incoming import IncomingMigrations
 from nova_lxd_ext.server.migration import Migrations
-from nova_lxd_ext.server.requested import NOTHING
 from tests.unit.nova import fakes, records
 from tests.unit.nova.fakes import GPU_0, GPU_1
 

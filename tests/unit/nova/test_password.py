@@ -4,7 +4,7 @@ from nova import exception, objects
 
 from containerhost.engines.contract import Executed, Status
 from nova_lxd_ext.access import password
-from nova_lxd_ext.server import labels
+from nova_lxd_ext.instance import labels
 from tests.unit.nova import records
 from tests.unit.nova.guestfakes import GuestEngine
 

@@ -11,7 +11,7 @@ from containerhost import errors
 from containerhost.engines.contract import Status
 from containerhost.linux.process.processes import Process
 from nova_lxd_ext import conf
-from nova_lxd_ext.server.requested import NOTHING
+from nova_lxd_ext.instance.requested import NOTHING
 from tests.unit.nova import fakes, records
 from tests.unit.nova.fakes import GPU_0
 

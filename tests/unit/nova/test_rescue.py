@@ -13,8 +13,8 @@ from containerhost import errors
 from containerhost.engines.contract import Executed, Status
 from containerhost.engines.spec import RescueMount
 from nova_lxd_ext import conf
-from nova_lxd_ext.server import labels
-from nova_lxd_ext.server.requested import NOTHING
+from nova_lxd_ext.instance import labels
+from nova_lxd_ext.instance.requested import NOTHING
 from nova_lxd_ext.server.rescue import TARGET, Rescue
 from nova_lxd_ext.storage import configdrive, directories
 from tests.unit.nova import fakes, records

@@ -15,7 +15,7 @@ from containerhost.engines.capabilities import Packed, Source
 from nova_lxd_ext import conf
 from nova_lxd_ext.errors import LXDError
 from nova_lxd_ext.image.snapshots import Snapshots
-from nova_lxd_ext.server.requested import NOTHING
+from nova_lxd_ext.instance.requested import NOTHING
 from tests.unit.nova import fakes, records
 
 conf.register()

@@ -9,7 +9,7 @@ from nova.compute import power_state
 from containerhost import errors
 from containerhost.engines.contract import ContainerState, Status
 from containerhost.engines.spec import ContainerSpec, Cpu, Memory, RootDisk
-from nova_lxd_ext.server.states import POWER_STATES, SNAPSHOT_AGE, States
+from nova_lxd_ext.instance.states import POWER_STATES, SNAPSHOT_AGE, States
 from tests.unit.nova import records
 from tests.unit.nova.fakes import Clock, FakeEngine
 

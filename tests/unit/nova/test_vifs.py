@@ -18,11 +18,11 @@ from containerhost.engines.network import veth
 from containerhost.engines.spec import ContainerSpec, Cpu, Memory, Nic, RootDisk
 from containerhost.inventory.scan import HostView
 from containerhost.linux.sysfs import Host
+from nova_lxd_ext.instance import labels
+from nova_lxd_ext.instance.requested import NOTHING, RequestedResources
 from nova_lxd_ext.network import vifconfig
 from nova_lxd_ext.network.vifevents import VifEvents
 from nova_lxd_ext.network.vifs import Ports
-from nova_lxd_ext.server import labels
-from nova_lxd_ext.server.requested import NOTHING, RequestedResources
 from tests.unit.nova import fakes, ports, records
 from tests.unit.nova.ports import FIRST, HOST_END, INNER_END, MAC, SECOND
 

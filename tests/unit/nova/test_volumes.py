@@ -15,9 +15,9 @@ from containerhost.engines.contract import ContainerState, Status
 from containerhost.engines.spec import BlockDevice, ContainerSpec, Cpu, Memory, RootDisk
 from containerhost.inventory.scan import HostView
 from nova_lxd_ext import conf
-from nova_lxd_ext.server import labels
-from nova_lxd_ext.server.requested import RequestedResources
-from nova_lxd_ext.server.states import States
+from nova_lxd_ext.instance import labels
+from nova_lxd_ext.instance.requested import RequestedResources
+from nova_lxd_ext.instance.states import States
 from nova_lxd_ext.storage import connections, connectors, volumeconfig
 from nova_lxd_ext.storage.volumes import Volumes
 from tests.unit.nova import fakes, records

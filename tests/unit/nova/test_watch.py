@@ -8,7 +8,8 @@ from nova.virt import event
 
 from containerhost import errors
 from containerhost.engines.contract import Change, Status
-from nova_lxd_ext.server import states, watch
+from nova_lxd_ext.instance import states
+from nova_lxd_ext.server import watch
 from tests.unit.nova.guestfakes import FakeEvents, GuestEngine
 from tests.waiting import await_that
 

@@ -32,3 +32,8 @@ class RequestedResources:
 
 
 NOTHING = RequestedResources()
+
+
+def prefix_of(vif: model.VIF) -> str:
+    """Return how the name of the port's interface in the container begins."""
+    return "ib" if vif["type"] == model.VIF_TYPE_IB_HOSTDEV else "eth"

@@ -16,7 +16,7 @@ from oslo_log import log as logging
 
 from containerhost import errors
 from containerhost.engines.contract import ContainerState, Engine, Status
-from nova_lxd_ext.server import labels
+from nova_lxd_ext.instance import labels
 
 LOG = logging.getLogger(__name__)
 

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Identify one content of a disk by its stamp, and a datastore by a mark in its own directory."""
+
+import os
+import re
+import secrets
+from pathlib import Path
+
+from containerhost.linux.files import Directory
+from onedriver.errors import DriverError
+from onedriver.node import datastores
+
+STORE = ".lxdone"  # in the datastore's own directory: who sees it sees the datastore, not the place where it is to be
+IDENTITY = re.compile(r"[0-9a-f]{32}")  # what it has; a place where none is mounted may have a file of that name too
+
+
+def stamp(file: Path) -> str:
+    """Return the stamp of a disk that is a file; it is opened, because a network file system only then refreshes its
+    attributes.
+
+    :param file: by a path that is safe to open, see :mod:`onedriver.node.datastores`
+    :raises DriverError: it cannot be read
+    """
+    try:
+        with file.open("rb") as disk:
+            found = os.fstat(disk.fileno())
+    except OSError as error:
+        raise DriverError(f"the root disk {file} cannot be read: {error.strerror}") from error
+    return f"{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"
+
+
+def store_of(directory: Path) -> str:
+    """Return the identity of a datastore, which its mark has from its first VM on.
+
+    :param directory: a VM's in it, without which nothing is made: the datastore may not be mounted
+    :raises DriverError: root may not write there
+    """
+    try:
+        with datastores.open_directory(directory), datastores.open_directory(directory.parent) as store:
+            if identity(store) is None:
+                put(store, STORE, f"{secrets.token_hex(16)}\n".encode())
+            return identity(store) or ""
+    except OSError as error:
+        raise unwritable(error) from error
+
+
+def identity(store: Directory) -> str | None:
+    """Return None where the datastore has none yet, or something else under the mark's name."""
+    try:
+        found = store.read(STORE, datastores.MARK_LIMIT).decode(errors="replace").strip()
+    except OSError:
+        return None
+    return found if IDENTITY.fullmatch(found) else None
+
+
+def unwritable(error: OSError) -> DriverError:
+    return DriverError(f"the datastore cannot be written: {error}; the driver is root on the node: export shared "
+                       "datastores with no_root_squash")
+
+
+def put(directory: Directory, name: str, content: bytes) -> None:
+    """Write a file for the directory's owner; it replaces whatever has the name."""
+    found = os.fstat(directory.fd)
+    directory.write(name, content, 0o644, (found.st_uid, found.st_gid))
