@@ -22,28 +22,29 @@ from tests.model.opennebula.transitions import ACTIONS
 LEADS = {"poweroff": "poweroff", "suspended": "suspend", "stopped": "stop", "undeployed": "undeploy"}
 RESUMES = {"boot failure": "retry", "unknown": "resume unknown", "poweroff": "resume", "suspended": "resume suspended",
            "stopped": "resume stopped", "undeployed": "resume undeployed"}
+REVERTED = ("poweroff", "suspended")  # states in which the transfer driver reverts a disk
 
 
 def reverted(number: int) -> Callable[[OpenNebula, Server], None]:
     def revert(machine: OpenNebula, server: Server) -> None:
-        if server.state in ("poweroff", "suspended"):
-            machine.revert_disk(server, number, 0)
+        machine.revert_disk(server, number, 0)
     return revert
 
 
-BETWEEN: dict[str, Callable[[OpenNebula, Server], None]] = {
-    "nothing": lambda machine, server: None,
-    "its root is reverted": reverted(ROOT),
-    "its disk is reverted": reverted(VOLATILE),
+Step = Callable[[OpenNebula, Server], None]
+REVERTS: dict[str, Step] = {"its root is reverted": reverted(ROOT), "its disk is reverted": reverted(VOLATILE)}
+OTHERS: dict[str, Step] = {
     "the host restarts": lambda machine, server: machine.reboot_host(),
     "monitoring comes": lambda machine, server: machine.monitor(plan=()),
 }
+BETWEEN: dict[str, Step] = {"nothing": lambda machine, server: None, **REVERTS, **OTHERS}
 
 
 class Sweep:
     """Run the points of a driver's machine; a module imports the subclasses alone."""
 
     machine: ClassVar[type[OpenNebula]]
+    reverts: ClassVar[bool]  # whether disks of VMs that are off can be reverted
 
     def test_every_action_at_every_step(self) -> None:
         logging.disable(logging.CRITICAL)
@@ -58,11 +59,14 @@ class Sweep:
         self.assertEqual([], failures)  # type: ignore[attr-defined]
 
     def points(self) -> Iterator[tuple[str, str, str, int]]:
-        """Yield the points of this run: at the gate one of each action, and its share of the others."""
-        for asked in ACTIONS:
+        """Yield the points of this run: at the gate a share of those with :data:`OTHERS` in between."""
+        for asked, transition in ACTIONS.items():
             steps = self.interrupt(asked, "nothing", FAILURE, None)
-            possible = [(asked, *point) for point in itertools.product(BETWEEN, (SUCCESS, FAILURE), range(steps))]
-            yield from levels.some(f"sweep {self.machine.__name__} {asked}", possible, {0})
+            possible = [(asked, between, told, step) for between, told, step in itertools.product(
+                BETWEEN, (SUCCESS, FAILURE), range(steps)) if between not in REVERTS or (
+                    self.reverts and (transition.done if told == SUCCESS else transition.failed) in REVERTED)]
+            always = {place for place, point in enumerate(possible) if point[1] not in OTHERS}
+            yield from levels.some(f"sweep {self.machine.__name__} {asked}", possible, always)
 
     def interrupt(self, asked: str, between: str, told: str, step: int | None) -> int:
         """Kill an action at one of its steps, or at none.
@@ -97,7 +101,9 @@ class Sweep:
 
 class LxdoneSweepTest(Sweep, testtools.TestCase):
     machine = Lxdone
+    reverts = True
 
 
 class OnedockSweepTest(Sweep, testtools.TestCase):
     machine = Onedock
+    reverts = False
