@@ -18,7 +18,8 @@ from tests.model.nova import api
 from tests.model.nova.test_nova import Nova
 
 SMALL, LARGE = api.FLAVORS["1 GPU, 512 MiB"], api.FLAVORS["1 GPU, 1 GiB"]
-KINDS = ("killed", "unavailable", "times out")
+KINDS = ("killed", "unavailable", "times out", "other host restarts")
+OF_ENGINE = ("unavailable", "times out")  # faults of a request to the engine alone
 Request = Callable[[Nova, str], None]
 
 
@@ -40,8 +41,10 @@ def evacuated(machine: Nova, uuid: str) -> None:
     api.evacuate(machine.cloud, uuid, "two")
 
 
-def unshelved(machine: Nova, uuid: str) -> None:
+def unshelved(machine: Nova, uuid: str, locked: bool = False) -> None:
     api.unshelve(machine.cloud, uuid, "two")
+    if locked:
+        machine.cloud.begin_action(uuid, "lock")
 
 
 def booted(machine: Nova, uuid: str) -> None:
@@ -65,6 +68,7 @@ SWEPT: dict[str, tuple[tuple[Request, ...], Request]] = {
     "snapshot": ((), sent("snapshot")),
     "shelve": ((), sent("shelve")),
     "unshelve": ((sent("shelve"),), unshelved),
+    "unshelve, locked meanwhile": ((sent("shelve"),), functools.partial(unshelved, locked=True)),
     "rebuild": ((), sent("rebuild")),
     "resize": ((), HERE),
     "move": ((), AWAY),
@@ -97,7 +101,9 @@ class SweepTest(testtools.TestCase):
 def points() -> Iterator[tuple[str, str, int]]:
     """Yield the points of this run: at the gate one of each request and kind, and its share of the others."""
     for name, kind in itertools.product(SWEPT, KINDS):
-        steps = [step for step, what in enumerate(steps_of(name)) if kind == "killed" or what == "engine"]
+        if kind == "other host restarts" and "move" not in name:
+            continue
+        steps = [step for step, what in enumerate(steps_of(name)) if kind not in OF_ENGINE or what == "engine"]
         for step in levels.some(f"sweep {name} {kind}", steps, {0}):
             yield name, kind, step
 

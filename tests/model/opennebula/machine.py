@@ -53,7 +53,7 @@ SAME = ("containers", "devices", "records", "running")
 KEPT = ("containers", "devices", "records")
 COMPARED = {"attach_nic": SAME, "detach_nic": ("containers", "running"), "resize": (*SAME, "memory"), "save": SAME,
             "snapshot_create": SAME, "attach_disk": SAME, "detach_disk": SAME, "copy_disk": SAME, "resize_disk": SAME,
-            "snapshot_revert": ("containers",), "reboot": KEPT, "reset": KEPT}
+            "snapshot_revert": ("containers",), "reboot": ("containers",), "reset": ("containers",)}
 # Runs afterwards if it ran before: oned reverts only VMs that run, and one that is off was left so by an interruption.
 GOES_ON = ("snapshot_revert",)
 STARTS = ("deploy", "restore", "reboot", "reset", *GOES_ON)
@@ -182,6 +182,12 @@ class OpenNebula(frame.Machine):
             assert set(after[what]) <= set(before[what]), (
                 f"{transition.action} of VM {server.vm.id} failed ({error}), {what} were {before[what]}, "
                 f"and are {after[what]}")
+        if transition.action in ("reboot", "reset"):  # it may have what oned lists, as from the next start on
+            wanted = {pci.chosen().device_id for pci in server.vm.pcis}
+            for what in ("devices", "records"):
+                assert before[what] & wanted <= after[what] <= before[what] | wanted, (
+                    f"{transition.action} of VM {server.vm.id} failed ({error}), {what} were {before[what]}, "
+                    f"and are {after[what]}; {wanted} are its")
         if not before["containers"]:
             assert after["records"] <= before["records"], (
                 f"{transition.action} of VM {server.vm.id} failed ({error}), and it keeps {after['records']}")
