@@ -324,6 +324,7 @@ class OpenNebula(frame.Machine):
     def migrate_off(self, data: Any, plan: Any) -> None:
         """Move a VM that is off to another node: oned calls no action."""
         server = self.drawn(data, self.having("poweroff"))
+        self.clear_marks()  # which would move, too
         self.leave(server, plan)
         if server.state == "poweroff":
             self.node.move(server.vm.id, self.directory / ELSEWHERE)
