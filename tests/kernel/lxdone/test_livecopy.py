@@ -107,7 +107,9 @@ class LiveCopyTest(testtools.TestCase):
             self.assertEqual("now", (self.images / "new").read_text())
             (self.directory / "disk.1").write_text("now")
         self.assertEqual(["images/new", "node1/0/1/disk.1"], self.files())
-        self.assertIn("<VM_MAD>lxdone", (self.base / "given").read_text())
+        given = (self.base / "given").read_text()
+        self.assertIn("<VM_MAD>lxdone", given)
+        self.assertEqual("<VM>", given[:4])  # from its beginning
 
     def test_holes_of_a_disk_stay_holes(self) -> None:
         os.truncate(self.directory / "disk.1", 64 << 20)

@@ -65,6 +65,10 @@ class DivideTest(testtools.TestCase):
         divided = taskgroups.divide([{"vcpus": 2, "gpu": 0}, {"vcpus": 2, "gpu": 1}] * 2, 2)
         self.assertEqual([0, 0, 1, 1], divided)
 
+    def test_member_counts_by_its_share_of_the_jobs_total(self) -> None:
+        half, more, less = {"vcpus": 4}, {"memory": 600}, {"memory": 400}
+        self.assertEqual([1, 1, 0, 0], taskgroups.divide([half, half, more, less], 2))
+
     def test_members_that_request_nothing_are_spread_too(self) -> None:
         self.assertEqual([0, 0, 1, 1], taskgroups.divide([{}] * 4, 2))
 
@@ -197,6 +201,13 @@ class PlaceTest(testtools.TestCase):
         given_hosts = [Host("cpu", {"vcpus": 64}), Host("a", {"vcpus": 12, "gpu": 1}),
                        Host("b", {"vcpus": 16, "gpu": 4})]
         self.assertEqual(["a"] * 3 + ["b"] * 3, [taskgroups.place(job, given_hosts, 2)[rank] for rank in range(6)])
+
+    def test_rest_of_a_split_group_stays_together(self) -> None:
+        small = {"vcpus": 1}
+        for large, other in (({"vcpus": 4}, {}), ({"vcpus": 4, "gpu": 1}, {"gpu": 0})):
+            job = [Member(rank, 0, request) for rank, request in enumerate([large, small, small, small])]
+            given_hosts = [Host("n0", {"vcpus": 5, "gpu": 1}), Host("n1", {"vcpus": 4, **other})]
+            self.assertEqual(["n0"] + ["n1"] * 3, [taskgroups.place(job, given_hosts, 2)[rank] for rank in range(4)])
 
     def test_time_is_linear_in_hosts(self) -> None:
         reads: dict[int, int] = {}

@@ -173,7 +173,7 @@ class ProcessesTest(testtools.TestCase):
 
 class VfRateTest(testtools.TestCase):
     def test_no_limit_is_no_key(self) -> None:
-        self.assertEqual((None, 100), (flavor.vf_rate({}), flavor.vf_rate({"lxd:vf_max_tx_rate": "100"})))
+        self.assertEqual((None, 1), (flavor.vf_rate({}), flavor.vf_rate({"lxd:vf_max_tx_rate": "1"})))
         for text in ("", "0", "-1", "1.5", "1G"):
             with self.subTest(text):
                 error = self.assertRaises(errors.SpecError, flavor.vf_rate, {"lxd:vf_max_tx_rate": text})

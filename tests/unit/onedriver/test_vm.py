@@ -42,6 +42,18 @@ class VmTest(testtools.TestCase):
         found = vm.vm(message.find("VM"))
         self.assertEqual(["one-1-1"], [nic.target for nic in found.nics if nic.attach])
 
+    def test_disk_to_attach_is_marked(self) -> None:
+        data = changed("deployment.xml", ("<TARGET><![CDATA[sdc]]>", "<ATTACH>YES</ATTACH><TARGET><![CDATA[sdc]]>"))
+        self.assertEqual([1], [disk.id for disk in read(data).disks if disk.attach])
+
+    def test_snapshot_of_the_action(self) -> None:
+        message = document.parse(sample("snapshot_revert.xml"), "VMM_DRIVER_ACTION_DATA")
+        self.assertEqual((vm.Snapshot(0, "snap-0", active=True),), vm.vm(message.find("VM")).snapshots)
+
+    def test_attributes_of_hpc(self) -> None:
+        data = template_with("<HPC><JOB>j1</JOB><SHARED_MEMORY>64</SHARED_MEMORY><ELASTIC>YES</ELASTIC></HPC>")
+        self.assertEqual({"JOB": "j1", "SHARED_MEMORY": "64", "ELASTIC": "YES"}, read(data).hpc)
+
     def test_pinning_and_huge_pages(self) -> None:
         topology = read(template_with(PINNED)).topology
         self.assertEqual(("CORE", 2 * MIB, (NumaNode(frozenset({1, 3}), 1),)),

@@ -16,6 +16,7 @@ import testtools
 from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.cleaning import require_well
+from containerhost.allocation.functions import Functions
 from containerhost.allocation.refusals import Request
 from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore, Consumer
@@ -249,6 +250,23 @@ class TestAcquire(AllocatorTestCase):
         error = self.assertRaises(errors.DeviceHeld, self.acquire, "c1", self.vfs[0].id)
         self.assertIn("lab/router", str(error))
 
+    def test_what_was_changed_is_read_again(self):
+        gpu, vf = self.gpus[0].id, self.vfs[0].id
+        read = []
+        refresh = HostView.refresh
+
+        def noting(view, device_ids):
+            read.append(list(device_ids))
+            return refresh(view, read[-1])
+
+        with (mock.patch.object(HostView, "refresh", noting),
+              mock.patch.object(Functions, "prepare", lambda settings, device, *more: device.id == vf)):
+            self.acquire("c1", gpu, vf)
+            self.assertEqual([[gpu, vf], [vf]], read)
+            del read[:]
+            self.allocator.release(consumer("c1"))
+            self.assertEqual({gpu, vf}, set(read[0]))
+
     def test_nothing_is_asked_for(self):
         self.assertEqual((), self.acquire("c1"))
 
@@ -348,6 +366,16 @@ class TestSickDevices(testtools.TestCase):
         self.tree.path(f"/sys/bus/pci/devices/{self.other}").unlink()
         self.assertRaises(errors.DeviceNotFound, self.allocator.acquire, [Request(self.other)], consumer("c1"), view)
         self.assertEqual({self.gpu: None}, self.blocked())
+
+    def test_sick_gpu_that_a_container_can_do_without_stays_allocated(self):
+        requests = [Request(self.gpu), Request(self.other)]
+        self.allocator.acquire(requests, consumer("c1"))
+        self.assertEqual(frozenset(), self.allocator.detached(consumer("c1")))
+        self.say(xid(48))
+        self.assertEqual((requests[1],), self.allocator.leave_out(requests, consumer("c1"), 1))
+        self.assertEqual({self.gpu}, self.allocator.detached(consumer("c1")))
+        self.assertEqual((requests[1],), self.allocator.present(requests, consumer("c1")))
+        self.assertEqual({self.gpu, self.other}, self.allocator.held_by(consumer("c1")))
 
     def test_sickness_is_told_before_the_holder(self):
         self.allocator.acquire([Request(self.gpu)], consumer("c1"))

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import fixtures
@@ -14,6 +15,7 @@ import testtools
 from containerhost.allocation.store import Allocation, AllocationStore, Consumer
 from containerhost.devices.model import Device, Kind
 from containerhost.errors import AllocationsUnreadable, DeviceHeld, DeviceNotFound
+from containerhost.linux.files import Directory
 from tests.unit.containerhost.hosts import MEMORY
 
 ANNA = Consumer("nova", "lxd", "instance-00000001", "11111111-1111-4111-8111-111111111111")
@@ -256,6 +258,37 @@ class FailClosed(StoreTestCase):
             self.assertEqual([], list(self.root.glob(".claim")))
             for device_id in self.store.held_by(BERT):
                 self.store.release(device_id, BERT)
+
+
+class Interrupted(StoreTestCase):
+    """A process may be killed between the records of one claim."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.journal = self.root / ".claim"
+
+    def test_journal_has_all_devices_until_the_last_is_recorded(self):
+        journals = []
+        write = Directory.write
+
+        def noting(directory: Directory, name: str, *arguments: Any) -> None:
+            if not name.startswith("."):
+                journals.append(json.loads(self.journal.read_text()) if self.journal.exists() else None)
+            write(directory, name, *arguments)
+
+        with mock.patch.object(Directory, "write", noting):
+            self.store.claim([GPU, OTHER], ANNA, related)
+        self.assertEqual([[GPU.id, OTHER.id]] * 2, journals[-2:])
+        self.assertFalse(self.journal.exists())
+
+    def test_claim_of_the_journal_is_taken_back_once(self):
+        self.store.claim([GPU], BERT, related)
+        self.journal.write_text(json.dumps([GPU.id, OTHER.id]))
+        self.store.release(OTHER.id, ANNA)
+        self.assertEqual({}, self.held())
+        self.store.claim([GPU], ANNA, related)
+        self.store.release(OTHER.id, ANNA)
+        self.assertEqual({GPU.id: ANNA.container}, self.held())
 
 
 class Concurrency(StoreTestCase):

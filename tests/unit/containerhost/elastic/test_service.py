@@ -4,6 +4,7 @@
 import contextlib
 import json
 from pathlib import Path
+from unittest import mock
 
 import fixtures
 import testtools
@@ -170,6 +171,14 @@ class RoundTest(ServiceCase):
         self.assertEqual(("fake/a", 4, [], None), (row["container"], row["wanted"], row["cores"],
                                                    self.engine.containers_["a"].size))
         self.assertFalse((self.directory / "state").exists())
+
+    def test_first_round_begins_at_once(self) -> None:
+        service, stop = self.world.service(), mock.Mock()
+        stop.is_set.side_effect = [False, True]
+        self.engine.add("a", (1, 4))
+        service.run(stop, 60)
+        self.assertEqual([("measured",)], [call for call in self.engine.asked if call == ("measured",)])
+        stop.wait.assert_called_once()
 
     def test_load_moves_cores_to_the_busy_one(self) -> None:
         self.share_cores(policy="load")

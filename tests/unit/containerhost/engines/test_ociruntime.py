@@ -46,6 +46,26 @@ class CommandLineTest(testtools.TestCase):
         self.assertEqual("error", line["level"])
         self.assertIn("there is no record", line["msg"])
 
+    def test_deletion_of_another_container_tells_runcs_status(self):
+        directory = self.useFixture(fixtures.TempDir()).path
+        with mock.patch.object(ociruntime, "runc", return_value=3):
+            self.assertEqual(3, ociruntime.delete(directory, [*COMMON, "delete", ID]))
+
+
+class OwnUsersTest(testtools.TestCase):
+    def test_configuration_tells_them(self):
+        path = Path(self.useFixture(fixtures.TempDir()).path) / "config.json"
+        for kind, own in (("user", True), ("pid", False)):
+            path.write_text(json.dumps({"linux": {"namespaces": [{"type": kind}]}}))
+            self.assertIs(own, ociruntime.rewrite(str(path), (), None))
+
+    def test_root_of_the_container_is_another_user_of_the_host(self):
+        others = {"containerID": 1, "hostID": 7, "size": 9}
+        linux = {"uidMappings": [others, {"containerID": 0, "hostID": 1000, "size": 1}],
+                 "gidMappings": [{"containerID": 0, "hostID": 2000, "size": 1}, others]}
+        self.assertEqual((1000, 2000), ociruntime.owner_of_root({"linux": linux}))
+        self.assertEqual((0, 0), ociruntime.owner_of_root({"linux": {}}))
+
 
 class NodesTest(testtools.TestCase):
     def test_nodes_are_added_to_what_docker_wants(self):

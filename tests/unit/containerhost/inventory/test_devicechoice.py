@@ -49,8 +49,9 @@ class ChooseTest(testtools.TestCase):
         self.assertEqual((["g1", "f0"], Nearness.SWITCH), (ids(found), found.nearness))
 
     def test_below_one_root_before_one_node_before_two(self) -> None:
-        root, node, far = function(0, 1), function(1, 0, root=1), function(2, 0, root=2, node=1)
-        self.assertEqual(["g0", "f0"], ids(choose([gpu(0, 0), far, node, root], 1, 1)))
+        root, node, far = function(2, 1), function(1, 0, root=1), function(0, 0, root=2, node=1)
+        found = choose([gpu(0, 0), far, node, root], 1, 1)
+        self.assertEqual((["g0", "f2"], Nearness.ROOT), (ids(found), found.nearness))
         self.assertEqual(["g0", "f1"], ids(choose([gpu(0, 0), far, node], 1, 1)))
         self.assertEqual(Nearness.HOST, choose([gpu(0, 0), far], 1, 1).nearness)
 
@@ -65,6 +66,11 @@ class ChooseTest(testtools.TestCase):
 
     def test_broken_pair_is_told(self) -> None:
         self.assertIn("1 pairs of other devices are broken", choose([gpu(0, 0), function(0, 0)], 1, 0).reason)
+        self.assertIn("no pair of a free GPU and a free function is broken",
+                      choose([gpu(0, 0), function(0, 1)], 1, 0).reason)
+
+    def test_device_with_the_fewest_free_ones_at_its_root(self) -> None:
+        self.assertEqual(["g2"], ids(choose([gpu(0, 0), gpu(1, 1), gpu(2, 0, root=1)], 1, 0)))
 
     def test_linked_gpus_before_those_below_one_switch(self) -> None:
         free = [gpu(0, 0), gpu(1, 0), gpu(2, 1), gpu(3, 2)]
