@@ -3,9 +3,11 @@
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
+import nova.conf
 import testtools
 from nova import exception, objects
 from nova.compute import task_states, vm_states
@@ -14,6 +16,7 @@ from oslo_utils import units
 
 from containerhost import errors
 from containerhost.engines.contract import Status
+from containerhost.engines.resizelock import resizing
 from containerhost.engines.spec import Cpu
 from containerhost.guest import resources
 from hpcplan.affinity import Affinity
@@ -90,6 +93,25 @@ class LiveResizeTest(LiveCase):
         self.go_back()
         self.assert_as_it_was()
         self.assert_never_stopped()
+
+    def test_elastic_service_waits_for_a_resize_and_its_revert(self) -> None:
+        look, locked = self.one.live.look, []
+
+        def looking(name: str) -> Any:
+            try:
+                with resizing(Path(nova.conf.CONF.lxd.owners_dir), name, 0):
+                    locked.append(False)
+            except errors.EngineBusy:
+                locked.append(True)
+            return look(name)
+
+        self.one.live.look = looking
+        self.leave()
+        self.assertEqual({True}, set(locked))
+        self.arrive(self.here)
+        del locked[:]
+        self.assertTrue(self.stays())
+        self.assertEqual({True}, set(locked))
 
     def test_a_revert_that_cannot_be_live_stops_the_server(self) -> None:
         for name, cause, requested in (

@@ -301,6 +301,14 @@ class Concurrency(StoreTestCase):
             self.assertLess(time.monotonic() - begin, 5)
         self.assertIn("locked", str(error))
 
+    def test_each_change_waits_for_the_lock(self):
+        self.store.claim([GPU], ANNA, related)
+        other = AllocationStore(self.root, lock_limit=0.01)
+        with self.store._locked():
+            for change, arguments in ((other.block, ("why",)), (other.begin_cleaning, ()), (other.release, (ANNA,)),
+                                      (other.free, ())):
+                self.assertIn("locked", str(self.assertRaises(AllocationsUnreadable, change, GPU.id, *arguments)))
+
     def test_looking_while_others_work(self):
         """A record may vanish between finding its name and reading it."""
         self.store.claim([GPU, OTHER], ANNA, related)
