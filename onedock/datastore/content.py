@@ -11,7 +11,7 @@ import json
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 from onedock.datastore import digests
 from onedock.datastore.decompress import Corrupt
@@ -35,11 +35,14 @@ class Layer:
     """:ivar open: its tarball, perhaps packed
     :ivar digest: of the tarball as it is there; None when nobody told it
     :ivar size: bytes that it has at most, which OpenNebula counted; None when nobody told them
+    :ivar proven: whether its source is known to have the layer that the configuration names: it need not be read again
+        then. Anybody else who knows the digest of another tenant's layer could name it and get it
     """
 
     open: Callable[[], AbstractContextManager[BinaryIO]]
     digest: str | None = None
     size: int | None = None
+    proven: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +61,10 @@ class Content:
         if len(self.layers) != len(self.diff_ids):
             raise Corrupt(f"{self.reference}: its configuration names {len(self.diff_ids)} layers, but there are "
                           f"{len(self.layers)}")
+
+    def proven(self) -> Self:
+        """Return the same, from a source that is known to have the layers that it names."""
+        return dataclasses.replace(self, layers=tuple(dataclasses.replace(layer, proven=True) for layer in self.layers))
 
     @property
     def image(self) -> str:

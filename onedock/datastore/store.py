@@ -159,7 +159,7 @@ class Store:
     def _take_layer(self, layer: Layer, diff_id: str, image: Path, reference: str, room: Room) -> None:
         name = diff_id.partition(":")[2]
         # An image may have a layer twice.
-        if not (image / name).exists() and not linked(self._layers / name, image / name):
+        if not (image / name).exists() and not (layer.proven and linked(self._layers / name, image / name)):
             write(layer, diff_id, image / name, reference, room)
 
     def _share_layers(self, image: Path) -> None:

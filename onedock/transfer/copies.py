@@ -90,7 +90,8 @@ def save(disk: DiskPath, source: Path, how: str, snapshot: int | None = None) ->
         with archive.open("rb") as file:
             tarball = archives.Tarball(file, f"what VM {disk.vm} wrote")
             image = archives.read(tarball, content.own_architecture(), f"what VM {disk.vm} wrote")
-            store.put(place, dataclasses.replace(image, reference=found["reference"]), room)
+            # The node's Docker wrote it, of what the node has.
+            store.put(place, dataclasses.replace(image, reference=found["reference"]).proven(), room)
 
 
 def keep(stream: BinaryIO, wanted: Path, disk: DiskPath, place: Path, store: Store) -> None:

@@ -16,7 +16,7 @@ import fixtures
 import zstandard
 
 from onedock.datastore import actions, archives
-from onedock.datastore.content import WrongArchitecture
+from onedock.datastore.content import Content, Layer, WrongArchitecture
 from onedock.datastore.decompress import Corrupt
 from onedock.datastore.digests import DigestMismatch, SizeMismatch
 from onedock.datastore.record import Record
@@ -59,6 +59,29 @@ class ImagesTest(DatastoreTestCase):
             self.act("rm", {"SOURCE": str(source)})
             self.assertEqual(layers, sorted(self.layers().values()))
         self.assertEqual([], self.left())
+
+    def test_layer_of_another_image_is_not_had_by_its_digest(self) -> None:
+        secret = Image("secret")
+        self.registered(self.file(secret.saved()))
+        before = self.left()
+        forged = self.file(secret.saved({"0/layer.tar": tarball({"file": b"mine"})}), "forged")
+        self.assertRaises(DigestMismatch, self.act, "cp", {"PATH": str(forged)})
+        self.assertEqual(before, self.left())
+
+    def test_layers_are_fetched_anew_from_a_registry_that_nobody_named(self) -> None:
+        """It may be a tenant's, and name a layer of which it has the digest alone."""
+        image, opened = Image("secret"), mock.MagicMock(side_effect=BadInput("there is no layer"))
+        layers = (Layer(opened, digest(image.layers[0]), 1000),)
+        found = Content(image.config, layers, "docker://host/tool:1", 1000)
+        self.registered(self.file(image.saved()))
+        with mock.patch("onedock.datastore.registry.Registry.content", return_value=found):
+            for path, attributes in (("docker://r.example/tool:1", {"ONEDOCK_HOSTS": "r.example"}),
+                                     ("docker://r.example/tool:1", {"ONEDOCK_PLAIN_HOSTS": "r.example"}),
+                                     ("docker://tool:1", {})):
+                self.act("cp", {"PATH": path}, **attributes)
+            opened.assert_not_called()
+            self.assertRaises(BadInput, self.act, "cp", {"PATH": "docker://r.example/tool:1"})
+        opened.assert_called_once()
 
     def test_a_layer_that_an_image_has_twice(self) -> None:
         source = self.registered(self.file(Image("same", "other", "same").saved()))
