@@ -2,7 +2,9 @@
 """Check what must be right before nova-compute serves: the options make sense and the engine has what they name."""
 
 import collections
+import contextlib
 import re
+from pathlib import Path
 
 from nova import exception
 from oslo_config import cfg
@@ -11,6 +13,7 @@ from oslo_log import log as logging
 from containerhost import errors
 from containerhost.engines.contract import Engine, ServerInfo
 from containerhost.images import rebuild
+from containerhost.linux.lock import FileLock
 from containerhost.linux.poll import retry
 from containerhost.linux.run import missing
 from nova_lxd_ext.host import engineidentity
@@ -21,6 +24,25 @@ LOG = logging.getLogger(__name__)
 NAME = re.compile(r"[A-Za-z]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 UNLIMITED = frozenset({"dir"})  # pool types that may not hold a disk to its size
 POLL_INTERVAL = 1.0  # seconds between two looks for a daemon that is starting
+END_TIMEOUT = 10.0  # seconds; a nova-compute that was killed is gone by then
+
+_alone: dict[Path, contextlib.ExitStack] = {}  # locks, held until this process ends
+
+
+def require_alone(conf: cfg.ConfigOpts) -> None:
+    """Refuse to start beside another nova-compute of this name: it would take the requests that the other one serves
+    for interrupted ones, and undo them.
+
+    :raises InvalidConfiguration: another process serves as this host
+    """
+    path = Path(conf.instances_path) / f"lxd-{conf.host}.lock"
+    if path in _alone:
+        return
+    held = contextlib.ExitStack()
+    held.enter_context(FileLock(path, END_TIMEOUT).held(lambda told: exception.InvalidConfiguration(
+        f"another nova-compute serves as host {conf.host!r} already ({told}). Stop it first, or give this one another "
+        "[DEFAULT]host")))
+    _alone[path] = held
 
 
 def check(conf: cfg.ConfigOpts, engine: Engine, in_use: bool) -> None:

@@ -11,6 +11,7 @@ from oslo_config import fixture as config_fixture
 from containerhost import errors
 from containerhost.engines.contract import PoolUsage
 from containerhost.linux import poll
+from containerhost.linux.lock import FileLock
 from nova_lxd_ext import conf
 from nova_lxd_ext.host import startup
 from tests.unit.containerhost.linux.test_records import of_first_release, of_later_release
@@ -28,6 +29,30 @@ class NamesTest(testtools.TestCase):
             with self.subTest(template):
                 error = self.assertRaises(exception.InvalidConfiguration, startup.require_usable_names, template)
                 self.assertIn(template, str(error))
+
+
+class AloneTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        conf.register()
+        self.options = self.useFixture(config_fixture.Config(nova.conf.CONF))
+        self.directory = Path(self.useFixture(fixtures.TempDir()).path)
+        self.options.config(instances_path=str(self.directory), host="n1")
+        self.useFixture(fixtures.MockPatchObject(startup, "END_TIMEOUT", 0.05))
+        self.useFixture(fixtures.MockPatchObject(startup, "_alone", {}))
+        self.addCleanup(lambda: [held.close() for held in startup._alone.values()])
+
+    def test_second_process_of_one_name_does_not_start(self) -> None:
+        with FileLock(self.directory / "lxd-n1.lock", 0).held():
+            error = self.assertRaises(exception.InvalidConfiguration, startup.require_alone, nova.conf.CONF)
+        self.assertIn("another nova-compute serves as host 'n1'", str(error))
+        startup.require_alone(nova.conf.CONF)
+        startup.require_alone(nova.conf.CONF)  # as after a SIGHUP
+        self.assertRaises(TimeoutError, FileLock(self.directory / "lxd-n1.lock", 0).held().__enter__)
+
+    def test_another_name_starts_beside_it(self) -> None:
+        with FileLock(self.directory / "lxd-n2.lock", 0).held():
+            startup.require_alone(nova.conf.CONF)
 
 
 class CheckTest(testtools.TestCase):
