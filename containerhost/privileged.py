@@ -270,6 +270,10 @@ class Privileged:
         """See :func:`containerhost.linux.process.deviceusers.char_users`."""
         return deviceusers.char_users([(int(major), int(minor)) for major, minor in nodes])
 
+    def kill_frozen(self, pid: int) -> None:
+        """See :func:`containerhost.linux.freezer.kill`."""
+        freezer.kill(int(pid))
+
     def thaw_left(self) -> None:
         """See :func:`containerhost.linux.freezer.thaw_left`."""
         freezer.thaw_left()

@@ -15,6 +15,8 @@ import contextlib
 import functools
 import hashlib
 import os
+import select
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +24,7 @@ from typing import NamedTuple
 from containerhost.errors import HostActionFailed
 from containerhost.linux import controlgroups
 from containerhost.linux.controlgroups import CONTAINER
-from containerhost.linux.files import write_attribute
+from containerhost.linux.files import closing, write_attribute
 from containerhost.linux.lock import Failure, FileLock, byte_held
 from containerhost.linux.poll import wait_until
 from containerhost.linux.run import holding, release
@@ -37,7 +39,9 @@ FREEZE_TIMEOUT = 5.0  # s; a process that waits in the kernel without end never 
 FROZEN_TIMEOUT = 60  # s after which a group is thawed, whatever the process that looks does
 LOCK_TIMEOUT = 60.0  # s; another look ends within that
 THAW_TIMEOUT = 10.0  # s
+KILL_TIMEOUT = 10.0  # s; what then waits in the kernel is left to the engine
 POLL_INTERVAL = 0.005  # s
+KILL_INTERVAL = 0.05  # s
 
 # Seconds, the file with the group's name, which stays there unless the group is thawed, and value and file that thaw.
 THAW = """
@@ -225,6 +229,35 @@ def thaw_recorded(fd: int) -> None:
         os.pwrite(fd, "\n".join(failed).encode(), 0)
     for failure in failed.values():
         raise failure
+
+
+def kill(pid: int) -> None:
+    """Kill a container that made control groups in which it may have frozen processes of its own: with version 1 a
+    frozen process does not end when it is killed, and nothing else thaws it. Other containers are left to their engine.
+
+    What was killed freezes nothing any more, so the groups are thawed after that.
+
+    :param pid: the container's first process
+    """
+    host = Host()
+    with contextlib.ExitStack() as stack:
+        try:
+            process = stack.enter_context(closing(os.pidfd_open(pid)))
+        except (OSError, ValueError):
+            return  # it has ended
+        group = of_container(pid, host)
+        top = os.path.dirname(group.path) if group else ""
+        if group is None or not group.freezes_in_place or not next(os.walk(top), ("", [], []))[1]:
+            return
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+
+        def has_ended() -> bool:
+            for directory, _, _ in os.walk(top):
+                with contextlib.suppress(OSError):  # it is gone
+                    write_attribute(f"{directory}/{V1}", group.thawing)
+            return bool(select.select([process], [], [], 0)[0])
+
+        wait_until(has_ended, KILL_TIMEOUT, KILL_INTERVAL)
 
 
 def thaw_left() -> None:

@@ -218,7 +218,7 @@ class LxdEngine:
     def stop(self, name: str, *, timeout: int, force: bool = False) -> None:
         state = self.container(name)
         if force:
-            self._end_helpers(name)
+            self._kill_stuck(name)
         if state.status is Status.STOPPED:
             return
         if state.status is Status.FROZEN and not force:
@@ -542,11 +542,14 @@ class LxdEngine:
             self._inits[name] = found, when
         return found
 
-    def _end_helpers(self, name: str) -> None:
-        """Kill the daemon's helpers that wait for the tenant."""
-        killed = self._privileged.end_helpers(self.pid(name) or 0)
+    def _kill_stuck(self, name: str) -> None:
+        """Kill the daemon's helpers that wait for the tenant, and the container if it may have frozen processes."""
+        pid = self.pid(name)
+        killed = self._privileged.end_helpers(pid or 0)
         if killed:
             LOG.warning("Killed %d processes of the daemon that waited for container %s", killed, name)
+        if pid:
+            self._privileged.kill_frozen(pid)
 
     def _is(self, name: str, status: Status) -> bool:
         return self.container(name).status is status

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A hostile tenant of LXD: what it puts in the way of the host holds nothing up and leads nowhere."""
 
+import contextlib
 import fcntl
 import functools
 import os
@@ -19,10 +20,12 @@ from containerhost.engines.contract import Status
 from containerhost.engines.lxd.exports import Exports
 from containerhost.engines.spec import RootDisk
 from containerhost.guest.guestfiles import GuestFiles
-from containerhost.linux import daemonhelpers
+from containerhost.linux import daemonhelpers, freezer
+from containerhost.linux.files import write_attribute
 from containerhost.linux.guest_directory import LIMIT
 from containerhost.linux.process import deviceusers
 from containerhost.linux.process.processes import ProcReadTimeout, is_hosts, name, pids, read_with_timeout
+from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
 from tests import holddirectory, levels
 from tests.functional.containerhost.base import LxdTestCase
@@ -201,6 +204,40 @@ class HostileFilesTest(LxdTestCase):
         taker.join(timeout=60)
         self.assertEqual(1, len(failed))
         self.assertEqual([], [pid for pid in pids() if daemonhelpers.copied(pid)])
+
+
+class FrozenGroupTest(LxdTestCase):
+    """With version 1 of control groups a frozen process does not end when it is killed."""
+
+    def frozen(self) -> None:
+        self.running("c1")
+        script = ("mkdir -p /groups; mount -t cgroup -o freezer none /groups && mkdir -p /groups/own/one || exit 7; "
+                  "sleep 1000 > /dev/null 2>&1 & sleep 1; echo $! > /groups/own/one/cgroup.procs; "
+                  "echo FROZEN > /groups/own/one/freezer.state; "
+                  "(while :; do echo FROZEN > /groups/own/one/freezer.state; done) > /dev/null 2>&1 &")
+        status, output = self.inside("c1", "sh", "-c", script)
+        if status == 7:
+            self.skipTest(f"this guest cannot make groups: {output}")
+        self.assertEqual((0, ""), (status, output))
+        group = freezer.of_container(self.engine.pid("c1") or 0, Host())
+        assert group
+        self.addCleanup(self.thaw, os.path.dirname(group.path))
+
+    @staticmethod
+    def thaw(group: str) -> None:
+        for directory in (group, f"{group}/own", f"{group}/own/one"):
+            with contextlib.suppress(OSError):
+                write_attribute(f"{directory}/{freezer.V1}", "THAWED")
+
+    def test_processes_that_the_guest_froze_do_not_keep_its_container(self) -> None:
+        for paused in (False, True):
+            with self.subTest(paused=paused):
+                self.frozen()
+                if paused:
+                    self.engine.freeze("c1")
+                _, error = ends(lambda: self.engine.delete("c1"))
+                self.assertIsNone(error)
+                self.assertFalse(self.engine.exists("c1"))
 
 
 @levels.exhaustive("a call that waits stays", tests=("test_killed_service_leaves_its_locks_to_the_next",))

@@ -35,6 +35,7 @@ class PrivsepTest(testtools.TestCase):
                  "make_veth": ("a", "b", "mac", 1450, "mark", True),
                  "remove_veth": ("a",), "set_link": ("a", False), "enslave": ("a", "br"), "compute_checksums": ("a",),
                  "write_guest_file": (7, "resources.json", b"{}"), "end_helpers": (7,), "bind_cpus": (7, [0, 1]),
+                 "kill_frozen": (7,),
                  "bind_memory": (7, [0, 1]),
                  "end_copies": ("c1",), "apparent_size": (7, "default", "c1", 60.0),
                  "shape": ("a", 1, 2, 3), "shape_sent": ("a", "ifb", 1, 2, 3), "unshape": ("a",),
