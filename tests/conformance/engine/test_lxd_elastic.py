@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """LXD, and Incus where $LXD_PROGRAM is incusd."""
 
+from pathlib import Path
+
 from containerhost.engines.capabilities import LiveSizes
 from containerhost.engines.lxd.client import VersionedInstance
 from containerhost.engines.lxd.live import Live
@@ -8,6 +10,13 @@ from containerhost.privileged import Privileged
 from tests import levels
 from tests.conformance.engine import elastic, frame
 from tests.functional.containerhost.base import LxdTestCase
+
+CPUSET = Path("/sys/fs/cgroup/cpuset")
+# A group below the container's own has its CPUs, and a further one below that.
+NEST = """mkdir -p /groups && mount -t cgroup -o cpuset none /groups && cd /groups && mkdir -p one/two &&
+for group in one one/two; do
+    cat cpuset.cpus > $group/cpuset.cpus && cat cpuset.mems > $group/cpuset.mems || exit 1
+done"""
 
 
 @levels.exhaustive(frame.REPEATED, when=frame.INCUS)
@@ -17,3 +26,19 @@ class LxdElasticTest(elastic.ElasticConformance, LxdTestCase):
 
     def options(self) -> list[str]:
         return ["--engine", f"lxd={self.daemon.socket}"]
+
+    def test_groups_that_the_guest_made_keep_no_core(self) -> None:
+        """Version 1 lets no group have fewer CPUs than one below it."""
+        if not CPUSET.is_dir():
+            self.skipTest("this host has control groups of version 2")
+        service = self.service()
+        self.member("c1")
+        self.rounds_until(service, "c1", 2)
+        status, output = self.inside("c1", "sh", "-c", NEST)
+        self.assertEqual(0, status, output)
+        self.member("c2")
+        self.rounds_until(service, "c2", 1)
+        self.assertEqual(1, len(self.cores("c1")))
+        self.assertEqual((0, "1\n"), self.inside("c1", "nproc"))
+        self.engine.delete("c2")
+        self.rounds_until(service, "c1", 2)
