@@ -120,11 +120,12 @@ def lines(state: Path, sent: Collection[str]) -> Iterator[str]:
         vm = DIRECTORY.fullmatch(file.parent.name)
         with contextlib.suppress(FileNotFoundError):  # a new command, or the VM's end, removed it
             line = template.vector("VM", {"ID": vm["id"], **json.loads(file.read_text(encoding="utf-8"))}) if vm else ""
-            if (not line or time.time() - file.stat().st_mtime > REPORTED_FOR
-                    or (file.name == SENT_ONCE and token(line) in sent)):
+            if not line or (file.name == SENT_ONCE and token(line) in sent):
                 file.unlink()
                 continue
-            if token(line) in sent:
+            if time.time() - file.stat().st_mtime > REPORTED_FOR:
+                file.unlink()  # it is reported once more: the clock may have jumped before the first time
+            elif token(line) in sent:
                 file.rename(file.with_name(SENT_ONCE))
             yield line
 
