@@ -104,7 +104,7 @@ def environment(own: Mapping[str, str]) -> dict[str, str]:
     for word in words(own, "DOCKER_ENVIRONMENT") or ():
         key, sign, value = word.partition("=")
         if not sign or not VARIABLE.fullmatch(key):
-            raise BadInput(f"DOCKER_ENVIRONMENT has {word[:80]!r}, but must be words such as NAME=value")
+            raise BadInput(f"DOCKER_ENVIRONMENT has {word[:80]!r}, but expects words NAME=value")
         found[key] = value
     return found
 

@@ -69,8 +69,8 @@ def require_disks(vm: Vm) -> None:
     """
     first = root(vm)
     if first.type not in DATA:
-        raise NotSupported(f"disk {first.id} is of type {first.type}; the root of a container on Docker comes from a "
-                           "datastore of onedock's")
+        raise NotSupported(f"disk {first.id} is of type {first.type}; the root of a container on Docker comes from an "
+                           "onedock datastore")
     if first.read_only:
         raise NotSupported(f"disk {first.id} is READONLY; say DOCKER_READ_ONLY=YES for a root that cannot be written")
     for disk in volumes(vm):

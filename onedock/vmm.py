@@ -96,7 +96,7 @@ class Vmm(BaseVmm):
         try:
             self._find(own)
         except EngineConflict as error:
-            LOG.warning("VM %s ends without its container: %s", vm_id, error)
+            LOG.warning("The container of VM %s was not made by this driver and is left: %s", vm_id, error)
             self._remove_beside(vm_id)
         else:
             self._remove(vm_id)

@@ -238,7 +238,7 @@ class DeviceAllocator:
             view.refresh([device_id])
             complaint = self._cleaner.free(record, None, view, given=False)
             if complaint:
-                LOG.error("After a failed acquisition: %s", complaint)
+                LOG.error("Device %s was not freed after a failed acquisition: %s", device_id, complaint)
 
     def _release_all(self, device_ids: Collection[str], consumer: Consumer, container: int | None, view: HostView
                      ) -> tuple[str, ...]:

@@ -147,7 +147,7 @@ def _state(data: Mapping[str, Any]) -> State:
 def parse_journal(path: Path) -> list[str]:
     data = load(path)
     if not isinstance(data, list) or not all(isinstance(item, str) and ID.fullmatch(item) for item in data):
-        raise _unreadable(path, "it is no list of device ids")
+        raise _unreadable(path, "as a journal it must be a list of device ids")
     return data
 
 

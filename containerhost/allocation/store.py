@@ -386,12 +386,12 @@ def _refuse_if_taken(records: Mapping[str, Allocation], device: Device, consumer
         record = records.get(name)
         if record is None:
             continue
-        what = f"device {device.id}" if name == device.id else f"device {device.id}, related to {name}"
+        what = f"device {device.id}" if name == device.id else f"device {device.id}, related to {name},"
         returns = name == device.id and record.consumer == consumer and device.kind in REVOKED and record.holders
         if record.blocked is not None and not returns:
-            raise DeviceHeld(f"{what}, cannot be given to {consumer}: {name} is blocked: {record.blocked}")
+            raise DeviceHeld(f"{what} cannot be given to {consumer}: {name} is blocked: {record.blocked}")
         if record.consumer != consumer:
-            raise DeviceHeld(f"{what}, cannot be given to {consumer}: {record.consumer} holds {name}")
+            raise DeviceHeld(f"{what} cannot be given to {consumer}: {record.consumer} holds {name}")
 
 
 def excludes(one: str, other: str) -> bool:

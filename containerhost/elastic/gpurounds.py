@@ -189,11 +189,13 @@ class GpuRounds:
             LOG.info("Container %s is checked again: %s", member.key, error)
             return member
         except errors.DeviceInUse as error:
-            LOG.warning("Container %s keeps a GPU that is out of order: %s", member.key, error)
+            LOG.warning("GPU %s, out of order, is in use and stays in container %s: %s", ", ".join(step.devices),
+                        member.key, error)
             self._changes.fail(member, "in use")
             return member
         except FAILURES as error:
-            LOG.warning("Container %s keeps a GPU that is out of order: %s", member.key, error)
+            LOG.warning("GPU %s, out of order, could not be detached from container %s: %s", ", ".join(step.devices),
+                        member.key, error)
             self._changes.fail(member, "failed")
             return member
         LOG.info("Container %s goes on without GPU %s: %s", member.key, ", ".join(step.devices), outcome)

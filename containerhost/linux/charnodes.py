@@ -99,7 +99,8 @@ def filtered(directory: str) -> str:
         if devicefilter.decided(above):
             return above
         above = os.path.dirname(above)
-    raise HostActionFailed(f"nothing decides which devices {directory} may open, so none can be added or taken away")
+    raise HostActionFailed(f"no device program is attached to control group {directory} or one above it, so no "
+                           "device can be added or taken away")
 
 
 def make(pid: int, path: str, number: Number, mode: int) -> None:

@@ -124,5 +124,5 @@ def feed(command: list[str], reader: "Reader", timeout: int, what: str) -> None:
     except DriverError as error:
         if time.monotonic() - begun < timeout:
             raise
-        raise DriverError(f"raise operation_timeout (/etc/lxdone.toml) if {timeout:g} s are too few: {error}"
+        raise DriverError(f"{error}; it did not end within {timeout:g} s: see operation_timeout in /etc/lxdone.toml"
                           ) from error

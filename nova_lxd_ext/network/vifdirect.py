@@ -85,7 +85,7 @@ class DirectPorts:
     def set_link_state(self, instance: objects.Instance, up: bool, view: HostView) -> None:
         """Take the link from all virtual functions of the server, those of its flavor too, or give it back."""
         for complaint in self._allocator.repair.set_link_state(consumer(instance), up, view):
-            LOG.warning("A function %s: %s", "did not get its link back" if up else "goes on answering while paused",
+            LOG.warning("The link of a VF was not enabled: %s" if up else "The link of a VF was not disabled: %s",
                         complaint, instance=instance)
 
     def release(self, instance: objects.Instance, vif: model.VIF, container: int | None, view: HostView) -> None:

@@ -47,6 +47,6 @@ class VifEvents:
             LOG.warning("The server starts although neutron has not wired all of its ports", instance=instance)
 
     def _failed(self, event: str, instance: objects.Instance) -> None:
-        LOG.error("Neutron did not wire the server's ports: %s", event, instance=instance)
+        LOG.error("Neutron reported a failure of event %s", event, instance=instance)
         if self._conf.vif_plugging_is_fatal:
             raise exception.VirtualInterfaceCreateException(f"Neutron failed to do its part: {event}")

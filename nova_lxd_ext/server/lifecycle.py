@@ -222,7 +222,7 @@ class Lifecycle:
                     self.remove(context, instance)
                 except (errors.ContainerHostError, OSError):
                     # The other servers must not wait for this one; nova's deletion of it tries again.
-                    LOG.exception("The server could not be removed", instance=instance)
+                    LOG.exception("The server whose boot was interrupted could not be removed", instance=instance)
 
 
 def may_get_cores_back(instance: objects.Instance) -> bool:

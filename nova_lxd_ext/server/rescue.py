@@ -98,7 +98,7 @@ class Rescue:
             if name in containers and (instance.vm_state == vm_states.RESCUED
                                        or (runs and instance.task_state != task_states.RESCUING)):
                 continue
-            LOG.warning("The rescue was interrupted: the server has its own container again", instance=instance)
+            LOG.warning("The rescue was interrupted: the server's own container is restored", instance=instance)
             try:
                 self._bring_back(instance)
             except errors.ContainerHostError:

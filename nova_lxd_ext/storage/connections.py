@@ -86,7 +86,7 @@ def _file(server: str, volume: str) -> Path:
 
 def _name(volume: str) -> str:
     if not ID.fullmatch(volume):
-        raise ValueError(f"{volume!r} is no id of a volume")
+        raise ValueError(f"invalid volume ID: {volume!r}")
     return f"{volume}.json"
 
 
