@@ -31,7 +31,9 @@ LOG = logging.getLogger(__name__)
 
 
 class DeviceAllocator:
-    """Methods that read the host take the view of the operation that they are a part of; without one, a call is an
+    """Give a host's devices to consumers, and take them back clean, on the records that all drivers share.
+
+    Methods that read the host take the view of the operation that they are a part of; without one, a call is an
     operation of its own. Below a device's lock they read that device anew.
 
     :param view: makes the view of a new operation

@@ -31,7 +31,9 @@ Holders = Callable[[Consumer], Collection[int]]
 
 
 class Cleaner:
-    """:param holders: tells the first processes of the containers, of those that run, that may have got a consumer's
+    """Clean devices that containers were detached from, then free them, or block those that cannot be cleaned.
+
+    :param holders: tells the first processes of the containers, of those that run, that may have got a consumer's
         devices: its own, and those that it shares memory with
     """
 

@@ -26,7 +26,9 @@ BIND_TIMEOUT = 30.0  # s for a driver to bring up a function; firmware that is b
 
 
 class NetFunction:
-    """:param device: as the host knew it at some time; only what never changes is used: address, role, driver, parent
+    """Prepare a network function, physical or virtual, for a container, and restore it on the host afterwards.
+
+    :param device: as the host knew it at some time; only what never changes is used: address, role, driver, parent
     :param parent_netdevs: the PF's interfaces, one for each of its ports, for a VF
     """
 

@@ -16,7 +16,9 @@ from containerhost.privileged import Privileged
 
 
 class Reconciler:
-    """:param view, foreign: of :class:`containerhost.allocation.allocator.DeviceAllocator`
+    """Finish or undo allocations that a crash of a driver or of the host interrupted.
+
+    :param view, foreign: of :class:`containerhost.allocation.allocator.DeviceAllocator`
     """
 
     def __init__(self, store: AllocationStore, view: View, functions: Functions, cleaner: Cleaner, foreign: Foreign,

@@ -38,7 +38,9 @@ class Consumer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Allocation:
-    """:ivar restore: what the device must be set back to before it is free, by the name of the setting
+    """Record which consumer has a device, how far its allocation has got, and what must be restored to free it.
+
+    :ivar restore: what the device must be set back to before it is free, by the name of the setting
     :ivar blocked: why no other container may have the device; None when it is not blocked. It stays while the device is
         cleaned once more
     :ivar boot_id: the host's boot in which the state was written; None if unknown

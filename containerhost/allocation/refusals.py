@@ -15,7 +15,9 @@ from containerhost.vendors import make_grant
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """:ivar address: PCI address, or the id of a slice
+    """Name a device that a consumer asks for, with the options of its grant.
+
+    :ivar address: PCI address, or the id of a slice
     """
 
     address: str

@@ -17,7 +17,9 @@ OPERATOR = Consumer(driver="containerhost", engine="host", container="scrub", uu
 
 
 class DeviceRepair:
-    """:param view, foreign: of :class:`containerhost.allocation.allocator.DeviceAllocator`
+    """Repair devices that stay allocated (reset, driver, link), and clean devices for the operator.
+
+    :param view, foreign: of :class:`containerhost.allocation.allocator.DeviceAllocator`
     """
 
     def __init__(self, store: AllocationStore, view: View, functions: Functions, cleaner: Cleaner, foreign: Foreign

@@ -52,7 +52,7 @@ class JobMemory:
 
 
 class SharedMemories:
-    """The shared memory of the jobs of one driver and engine on this host.
+    """Share the memory of jobs of one driver and engine on this host: mount it while it has members, then unmount it.
 
     :param owners: directory of the allocation records; those of shared memory are below it
     """
@@ -232,7 +232,10 @@ class SharedMemories:
 
 @dataclasses.dataclass(frozen=True)
 class _Record:
-    """:ivar former: who is no member any more, and had devices then"""
+    """Record the size in bytes and the members of a job's shared memory.
+
+    :ivar former: who is no member any more, and had devices then
+    """
 
     size: int
     members: frozenset[Consumer] = frozenset()

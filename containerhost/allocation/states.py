@@ -18,7 +18,9 @@ from containerhost.errors import DeviceHeld
 
 
 class State(enum.StrEnum):
-    """:cvar FREE: no record
+    """Name the stage of a device's allocation, which is recorded before the host changes.
+
+    :cvar FREE: no record
     :cvar CLAIMED: nothing of the device was changed, and no container was given it
     :cvar PREPARED: its settings may have been changed, and no container was given it
     :cvar ATTACHED: a container may have it, or had it
@@ -62,7 +64,9 @@ def require_transition(device_id: str, old: State, new: State) -> None:
 
 
 class Action(enum.StrEnum):
-    """:cvar KEEP: the consumer keeps the device as it is
+    """Name what recovery does about an allocation that no process is working on.
+
+    :cvar KEEP: the consumer keeps the device as it is
     :cvar REBIND: it keeps the device; its driver is bound again if a crash left it unbound
     :cvar DROP: remove the record; the device was not changed
     :cvar CLEAN: clean the device, then free it, or block it with the reason

@@ -36,7 +36,9 @@ class Operation(enum.StrEnum):
 
 
 class Result(enum.StrEnum):
-    """:cvar REFUSED: the request could not be fulfilled as the devices are: held, sick, unknown
+    """Classify how an acquisition or release of devices ended.
+
+    :cvar REFUSED: the request could not be fulfilled as the devices are: held, sick, unknown
     :cvar FAILED: the host failed, or a device could not be cleaned
     """
 
@@ -47,7 +49,9 @@ class Result(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """:ivar counts: how many took at most each of ``BOUNDS`` and more than the one before, then how many took longer
+    """Hold the histogram of durations of one driver's operations of one kind with the same result.
+
+    :ivar counts: how many took at most each of ``BOUNDS`` and more than the one before, then how many took longer
     :ivar seconds: of all together
     """
 
@@ -64,7 +68,9 @@ class Timing:
 
 
 class Timings:
-    """:param directory: of the allocation records
+    """Count acquisitions and releases in a file that all processes of the host share.
+
+    :param directory: of the allocation records
     """
 
     def __init__(self, directory: Path) -> None:

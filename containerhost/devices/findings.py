@@ -7,7 +7,10 @@ from typing import Any
 
 
 class Severity(enum.StrEnum):
-    """``wrong``: something of this project does not work, or is not safe. ``note``: it works, but could do better."""
+    """Rank how serious a finding of a host check is.
+
+    ``wrong``: something of this project does not work, or is not safe. ``note``: it works, but could do better.
+    """
 
     WRONG = "wrong"
     NOTE = "note"
@@ -15,7 +18,9 @@ class Severity(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Finding:
-    """:ivar check: the group of checks, ``devices``, ``cgroups``…
+    """Describe a problem that a check of the host found, and its remedy.
+
+    :ivar check: the group of checks, ``devices``, ``cgroups``…
     :ivar subject: the device or part of the host
     """
 

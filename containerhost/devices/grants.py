@@ -75,7 +75,9 @@ def netdev_names(device: Device, options: GrantOptions) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class GpuGrant:
-    """:ivar libraries: driver capabilities whose libraries must be in the container; empty for none
+    """Identify the GPU or slice that a container is granted, and the driver's libraries that it needs.
+
+    :ivar libraries: driver capabilities whose libraries must be in the container; empty for none
     """
 
     address: str
@@ -87,7 +89,9 @@ class GpuGrant:
 
 @dataclasses.dataclass(frozen=True)
 class Grant:
-    """:ivar nodes: every character node the container may open for this device
+    """Hold everything that a container gets with one device: nodes, interfaces, environment and limits.
+
+    :ivar nodes: every character node the container may open for this device
     :ivar other_netdevs: of a function with several ports: the interfaces of those after the first
     :ivar limits: kernel resource limits that must hold from the container's start
     """

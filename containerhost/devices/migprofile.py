@@ -16,7 +16,9 @@ PATTERN = re.compile(r"(?:(?P<part>[1-7])c\.)?(?P<whole>(?P<slices>[1-8])g\.(?P<
 
 
 class MigProfile(NamedTuple):
-    """:ivar part: compute slices of a compute instance that has not all of its GPU instance's; None for one that has
+    """Hold the parts of a MIG profile's name, such as ``1c.3g.20gb``.
+
+    :ivar part: compute slices of a compute instance that has not all of its GPU instance's; None for one that has
     :ivar slices: compute slices of the GPU instance
     :ivar memory: GB of the GPU instance, as its name says
     :ivar suffix: one of SUFFIXES

@@ -30,7 +30,9 @@ _MAC = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}(?:(?::[0-9a-f]{2}){14})?")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Netdev:
-    """:ivar mac: hardware address: 6 bytes, 20 on InfiniBand
+    """Describe a network interface of a PCI function, from its directory in sysfs.
+
+    :ivar mac: hardware address: 6 bytes, 20 on InfiniBand
     :ivar up: the host has brought it up; its port may be down all the same
     """
 
@@ -46,7 +48,9 @@ class Netdev:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """:ivar netdevs: the function's interfaces in this network namespace, one for each port, in the order of its ports
+    """Hold the network interfaces of a PCI function, and what the host uses them for.
+
+    :ivar netdevs: the function's interfaces in this network namespace, one for each port, in the order of its ports
     :ivar away: the function has an interface, in another network namespace
     :ivar uses: what the host does with them, or with what stands on them, in words
     """

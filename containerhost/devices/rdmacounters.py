@@ -25,7 +25,9 @@ _WORDS = frozenset({"received_bytes", "sent_bytes"})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PortCounters:
-    """:ivar port: the kernel counts from 1
+    """Hold the traffic and error counters of one RDMA port.
+
+    :ivar port: the kernel counts from 1
     :ivar values: by the names of ``COUNTERS``; what the driver does not count is left out
     """
 

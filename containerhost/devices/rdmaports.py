@@ -52,7 +52,9 @@ class Gid:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Port:
-    """:ivar number: the kernel counts from 1
+    """Describe an RDMA port: its link, partition keys and GIDs.
+
+    :ivar number: the kernel counts from 1
     :ivar state: ``active``, ``down``, …
     :ivar rate: as the driver writes it: ``200 Gb/sec (4X HDR)``
     :ivar pkeys: partition keys by index, hexadecimal; the highest bit says full member

@@ -44,7 +44,9 @@ class Running(Protocol):
 
 
 class Changes:
-    """:param notices: by engine
+    """Track changes that were announced to containers, and persist them so that a restarted service goes on.
+
+    :param notices: by engine
     :param notice: seconds that a guest has to let go
     :param clock: seconds since 1970
     :param monotonic: seconds of a clock that is never set

@@ -17,7 +17,9 @@ Cores = frozenset[int]
 
 
 class Share(NamedTuple):
-    """:ivar size: how many cores it is to have
+    """Describe a container's part in the division of cores.
+
+    :ivar size: how many cores it is to have
     :ivar allowed: those that it may have
     :ivar present: those that it has
     """

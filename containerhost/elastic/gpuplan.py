@@ -63,7 +63,9 @@ class Gpus(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """:ivar give: it gets them back now
+    """Hold which GPUs a container gets back or loses, and whether its resource document must be corrected.
+
+    :ivar give: it gets them back now
     :ivar take: it is to lose them
     :ivar correct: its document does not say what it has
     """

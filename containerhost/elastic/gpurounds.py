@@ -39,7 +39,9 @@ class Seen:
 
 
 class GpuRounds:
-    """:param engines: those of which containers can run without some of their GPUs
+    """Take GPUs that are out of order from running containers that opted in, and give recovered ones back.
+
+    :param engines: those of which containers can run without some of their GPUs
     :ivar rows: what the status tells, by container, as the last round left it
     """
 

@@ -61,7 +61,9 @@ def gpu_numbers(gpus: Mapping[str, Any]) -> dict[str, int]:
 
 
 class ElasticCollector(Collector):
-    """:param read: returns what was seen and done
+    """Export the elastic service's metrics to Prometheus at each scrape.
+
+    :param read: returns what was seen and done
     """
 
     def __init__(self, read: Callable[[], tuple[Seen, Done]]) -> None:

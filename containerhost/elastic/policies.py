@@ -22,7 +22,9 @@ Amounts = dict[str, int]
 
 
 class Demand(NamedTuple):
-    """:ivar least, most: between these it may be
+    """State how many units (cores or pieces of memory) a container may have, has, and could use.
+
+    :ivar least, most: between these it may be
     :ivar present: what it has
     :ivar priority: 10 is served first
     :ivar need: what it could use now
@@ -46,7 +48,7 @@ class Supply(Protocol):
 
 
 class Pool:
-    """A supply of which everybody can have everything."""
+    """Supply a number of units, any of which any container can have."""
 
     def __init__(self, capacity: int) -> None:
         self._left = capacity

@@ -58,7 +58,9 @@ class ManagedEngine(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """:ivar policy: its name
+    """Hold the operator's settings of the elastic service.
+
+    :ivar policy: its name
     :ivar notice: seconds that a guest has to let go
     :ivar reserved: cores that no container gets
     :ivar reserved_memory: bytes that stay free on the host
@@ -73,7 +75,9 @@ class Options:
 
 
 class Service:
-    """:ivar steps, done, seen: of :class:`containerhost.elastic.changes.Changes`
+    """Resize running containers that opted in, and take or give back their GPUs, in rounds.
+
+    :ivar steps, done, seen: of :class:`containerhost.elastic.changes.Changes`
     """
 
     def __init__(self, engines: Mapping[str, ManagedEngine], options: Options, file: StateFile,

@@ -24,7 +24,7 @@ VERSION = 2
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A change of one container.
+    """Record a change of a container's size or GPUs that is under way.
 
     :ivar generation: of the document that the container has
     :ivar mark: that says what it may have
@@ -47,7 +47,9 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """:ivar steps: by engine and container, ``lxd/c1``
+    """Hold what the elastic service keeps on disk: changes under way, and what the last round saw.
+
+    :ivar steps: by engine and container, ``lxd/c1``
     :ivar seen: what the last round saw, as the status has it
     :ivar boot_id: the host's boot in which this was written
     """

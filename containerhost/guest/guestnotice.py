@@ -23,7 +23,9 @@ FAULTS = "faults.json"  # {"schema": 1, "faults": ["0000:3b:00.0: tainted by the
 
 
 class GuestNotice:
-    """:param timeout: seconds that a guest which listens has to let go
+    """Tell a container's guest what it has or is to lose, and wait until it acknowledges a loss.
+
+    :param timeout: seconds that a guest which listens has to let go
     :param clock: seconds since 1970
     :param monotonic: seconds of a clock that is never set
     """

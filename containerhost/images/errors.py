@@ -9,7 +9,7 @@ class BadImage(ContainerHostError):
 
 
 class TooLarge(BadImage):
-    """More than the allowed bytes.
+    """Signal that an image takes more bytes unpacked than are allowed.
 
     :ivar size: bytes unpacked, at least
     :ivar limit: bytes allowed

@@ -58,7 +58,9 @@ KINDS: Final = {
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """:ivar path: components of its name, without empty ones, ``.`` and ``..``; () is the archive's top
+    """Describe a validated member of an image's tar archive.
+
+    :ivar path: components of its name, without empty ones, ``.`` and ``..``; () is the archive's top
     :ivar link: where a symbolic link leads
     :ivar target: path of the member that a hard link is another name of
     :ivar size: bytes of the file, holes included
@@ -178,7 +180,10 @@ def _require_records(header: bytes) -> None:
 
 
 class _Header(tarfile.TarInfo):
-    """:ivar map_offset: where the map of a sparse file begins that is before its data; None for others"""
+    """Extend a header of ``tarfile`` by the place of a sparse file's map (GNU tar's PAX format 1.0).
+
+    :ivar map_offset: where the map of a sparse file begins that is before its data; None for others
+    """
 
     map_offset: int | None = None
 

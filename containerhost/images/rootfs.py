@@ -16,7 +16,10 @@ from containerhost.images.writer import Writer
 
 
 class Format(enum.StrEnum):
-    """``unified``: metadata.yaml and rootfs/ in one tarball (LXD doc, "Image format"); the others hold a root alone."""
+    """Name the format in which an image was uploaded.
+
+    ``unified``: metadata.yaml and rootfs/ in one tarball (LXD doc, "Image format"); the others hold a root alone.
+    """
 
     UNIFIED = "unified"
     ROOTFS = "rootfs"
@@ -25,7 +28,9 @@ class Format(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Rebuilt:
-    """:ivar unpacked: bytes it takes on disk: the length of the new archive before it is packed, which rounds files up
+    """Describe an image that was rebuilt as an archive of its root file system.
+
+    :ivar unpacked: bytes it takes on disk: the length of the new archive before it is packed, which rounds files up
         to 512 bytes and does not count holes. It depends on nothing else in the image: images of several tenants that
         have the same root file system are one for an engine
     :ivar architecture: as metadata.yaml names it; None when the file does not say

@@ -20,7 +20,10 @@ TYPES: Final = {Kind.FILE: tarfile.REGTYPE, Kind.HARD_LINK: tarfile.LNKTYPE, Kin
 
 
 class Writer:
-    """:ivar written: bytes so far"""
+    """Write validated members to a tar archive in pax format.
+
+    :ivar written: bytes so far
+    """
 
     def __init__(self, target: BinaryIO) -> None:
         self._target = target

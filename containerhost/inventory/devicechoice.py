@@ -54,7 +54,9 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """:ivar devices: GPUs first
+    """Hold the devices chosen for a request, how near they are to each other, and why these.
+
+    :ivar devices: GPUs first
     :ivar links: direct links between its GPUs
     """
 

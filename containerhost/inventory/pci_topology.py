@@ -38,7 +38,9 @@ ORDER = tuple(Way)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Connection:
-    """:ivar gpu, function: ids
+    """Tell what lies between a GPU and a network function on PCIe and across NUMA nodes.
+
+    :ivar gpu, function: ids
     """
 
     gpu: str

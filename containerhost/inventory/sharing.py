@@ -30,7 +30,9 @@ TIME_SLICING, MPS = "time-slicing", "mps"
 
 @dataclasses.dataclass(frozen=True)
 class Sharing:
-    """:ivar shares: how many containers may have a GPU at a time, by its address
+    """Hold the operator's choice of which GPUs several containers may share.
+
+    :ivar shares: how many containers may have a GPU at a time, by its address
     :ivar trouble: why the file is not understood; None when it is, or when there is none
     """
 

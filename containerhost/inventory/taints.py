@@ -48,7 +48,9 @@ class Taint:
 
 @dataclasses.dataclass(frozen=True)
 class Taints:
-    """:ivar by_id: decisions by device id
+    """Hold the operator's taints and tolerations of this host's devices.
+
+    :ivar by_id: decisions by device id
     :ivar trouble: why the file is not understood; None when it is, or when there is none
     """
 

@@ -24,7 +24,9 @@ _NANOSECONDS = 1_000_000_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NumaNode:
-    """:ivar cpus: the node's CPUs that are online
+    """Describe the processors, memory and hugepages of a NUMA node.
+
+    :ivar cpus: the node's CPUs that are online
     :ivar siblings: its cores, each as the hardware threads it has, by lowest thread
     :ivar socket: the package that all its CPUs are in; None when they are in several, or the host does not say
     :ivar memory: bytes
@@ -45,7 +47,9 @@ class NumaNode:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CpuInfo:
-    """:ivar arch: as ``uname -m`` says it
+    """Describe the host's processors: model, features, and numbers of sockets, cores and threads.
+
+    :ivar arch: as ``uname -m`` says it
     :ivar features: flags as /proc/cpuinfo names them
     """
 
@@ -60,7 +64,9 @@ class CpuInfo:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Topology:
-    """:ivar nodes: by id; a host without NUMA has one node, 0. Without nodes that have neither processors nor memory
+    """Describe the host's NUMA nodes and processors.
+
+    :ivar nodes: by id; a host without NUMA has one node, 0. Without nodes that have neither processors nor memory
     :ivar allocatable: nodes that the kernel lets this process have memory of; empty where it does not say
     :ivar of_devices: nodes with memory that belongs to an accelerator (:mod:`containerhost.inventory.memorynodes`). It
         is not the host's to give: none of them is among ``nodes``
@@ -100,7 +106,10 @@ class CpuTimes(NamedTuple):
 
 
 class MemoryUse(NamedTuple):
-    """:ivar used: bytes that starting programs could not get: total less MemAvailable"""
+    """Hold the size of the host's memory and how much is in use, in bytes, without that of accelerators.
+
+    :ivar used: bytes that starting programs could not get: total less MemAvailable
+    """
 
     total: int
     used: int

@@ -31,7 +31,9 @@ Result = TypeVar("Result")
 
 
 class _Mount(NamedTuple):
-    """:ivar device: number of the file system, of which each mounted one has another
+    """Identify a mount of a container and its file system, from a line of /proc/<pid>/mountinfo.
+
+    :ivar device: number of the file system, of which each mounted one has another
     :ivar kind: of file system
     """
 

@@ -27,7 +27,9 @@ WEDGED = Rule(
 
 
 class DrmLog(DriverLog):
-    """:cvar failed: a message that means that the GPU is lost to its driver
+    """Track the GPUs that a DRM driver gave up on, by its kernel messages.
+
+    :cvar failed: a message that means that the GPU is lost to its driver
     :cvar recovered: one that means the contrary
     """
 

@@ -65,7 +65,9 @@ Drivers = Callable[[], Collection[DriverLog]]
 
 @dataclasses.dataclass(frozen=True)
 class Log:
-    """:ivar by_address: what drivers said of each device since it was last reset
+    """Hold what was found in the kernel log about each device since its last reset.
+
+    :ivar by_address: what drivers said of each device since it was last reset
     :ivar counters: error counters of each device when it was last reset
     :ivar readable: whether there is a log that this process may read
     """
@@ -75,7 +77,9 @@ class Log:
     readable: bool = True
 
     def health(self, address: str, driver: str | None = None) -> Health:
-        """:param driver: that is bound to the device
+        """Return what drivers said of the device, and of all devices of its driver.
+
+        :param driver: that is bound to the device
         """
         return self.by_address.get(address, WELL) + self.by_address.get(driver or "", WELL)
 
@@ -85,7 +89,7 @@ class Log:
 
 
 class Reader:
-    """Take up message after message."""
+    """Pass each message of the kernel log to the drivers it may be of, and take up the marks of resets."""
 
     def __init__(self, drivers: Collection[DriverLog]) -> None:
         self._drivers = drivers

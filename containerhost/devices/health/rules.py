@@ -11,7 +11,10 @@ from typing import NamedTuple
 
 
 class Verdict(enum.StrEnum):
-    """``sick``: the device is given to nobody new. ``note``: it is shown, and the device used on."""
+    """Rank how serious a finding about a device's health is.
+
+    ``sick``: the device is given to nobody new. ``note``: it is shown, and the device used on.
+    """
 
     SICK = "sick"
     NOTE = "note"
@@ -19,7 +22,9 @@ class Verdict(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
-    """:ivar reads: the file or the call
+    """Describe what is read of a device, how bad a finding is, what is reported, and when it ends.
+
+    :ivar reads: the file or the call
     :ivar says: the complaint; ``{...}`` stands for what was found
     :ivar well: when it ends
     :ivar source: where the rule comes from
@@ -42,7 +47,9 @@ class Finding(NamedTuple):
 
 
 class Health(NamedTuple):
-    """:ivar complaints: why the device is sick, in words; empty means well
+    """Hold the complaints and notes about a device; ``+`` combines those of two.
+
+    :ivar complaints: why the device is sick, in words; empty means well
     :ivar notes: what is only worth a look
     """
 

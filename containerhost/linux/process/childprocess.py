@@ -65,7 +65,9 @@ def run(container: int, act: Callable[[], Result], problem: str, keep: Collectio
 
 
 def _run(own: str, act: Callable[[], Result], problem: str, keep: Collection[int], timeout: float) -> Result:
-    """:param own: the child's name
+    """Run ``act`` in a child process of this name, and return its result or raise its error.
+
+    :param own: the child's name
     """
     try:
         answer = _answer_of_child(own, act, keep, time.monotonic() + timeout)

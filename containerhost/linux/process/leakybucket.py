@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 
 class LeakyBuckets:
-    """:param burst: seconds of waiting that a bucket takes
+    """Track how long each container made the host wait, and for how long it is therefore to be left alone.
+
+    :param burst: seconds of waiting that a bucket takes
     :param leak_rate: seconds of waiting that are forgotten in a second
     """
 

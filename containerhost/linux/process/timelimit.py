@@ -17,7 +17,10 @@ R = TypeVar("R")
 
 
 class StillRunning(TimeoutError):
-    """:ivar call: ends when the call does"""
+    """Signal that a call exceeded its time limit and goes on in its thread.
+
+    :ivar call: ends when the call does
+    """
 
     def __init__(self, message: str, call: Future[Any]) -> None:
         super().__init__(message)

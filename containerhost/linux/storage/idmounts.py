@@ -54,7 +54,9 @@ class IdMap:
 
 @dataclasses.dataclass(frozen=True)
 class FileSystem:
-    """:ivar source: a file or a block device
+    """Locate a file system that is to be mounted: in a file or block device, or in a part of it.
+
+    :ivar source: a file or a block device
     :ivar kind: as the kernel names it
     :ivar start, size: bytes; the part of ``source`` that it is in
     """

@@ -11,7 +11,9 @@ from containerhost.linux.sysfs import Host
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """:ivar owners: directory of the allocation records
+    """Hold what the checks of `containerhost doctor` read of the host.
+
+    :ivar owners: directory of the allocation records
     """
 
     host: Host

@@ -13,7 +13,10 @@ from containerhost.inventory.topology import NumaNode, Topology
 
 
 class Status(enum.StrEnum):
-    """``host``: the host itself needs it. ``cleaning``: it comes back from a container."""
+    """Name who has a drawn device, or why no container can be given it.
+
+    ``host``: the host itself needs it. ``cleaning``: it comes back from a container.
+    """
 
     FREE = "free"
     HELD = "held"
@@ -71,14 +74,19 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Core:
-    """:ivar threads: CPU numbers with the container that is pinned to each"""
+    """Describe a hardware core and the containers that are pinned to it.
+
+    :ivar threads: CPU numbers with the container that is pinned to each
+    """
 
     threads: tuple[tuple[int, str | None], ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """:ivar id: None for devices whose node the host does not report
+    """Describe a NUMA node as it is drawn: its cores, and its cards by PCIe switch.
+
+    :ivar id: None for devices whose node the host does not report
     :ivar memory: bytes
     """
 

@@ -20,7 +20,9 @@ LOG = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """:ivar records: allocations by device id; None if they cannot be read
+    """Hold what the exporter reports in one scrape.
+
+    :ivar records: allocations by device id; None if they cannot be read
     :ivar uses: of GPUs and slices, by device id
     """
 

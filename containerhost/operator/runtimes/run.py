@@ -51,7 +51,9 @@ TRANSLATIONS = {"apptainer": apptainer.translate, "podman": podman.translate, "s
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """:ivar gpus, functions: numbers of whole GPUs and of network functions
+    """Describe the devices and cores that a command is to run with.
+
+    :ivar gpus, functions: numbers of whole GPUs and of network functions
     :ivar slices: profiles, one for each slice of a GPU: ``1g.10gb``
     :ivar devices: further devices by their ids
     :ivar cores: cores for itself, by the affinity; 0 for no binding

@@ -16,7 +16,9 @@ from containerhost.inventory.scan import Inventory
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """:ivar address: of the card
+    """Describe a card's change to its wanted number of virtual functions; equal numbers change nothing.
+
+    :ivar address: of the card
     :ivar before, after: how many virtual functions it has, and is to have
     """
 

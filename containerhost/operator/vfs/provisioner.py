@@ -22,7 +22,9 @@ LOCK_TIMEOUT = 1.0  # seconds
 
 
 class Provisioner:
-    """:param directory: of the allocation records
+    """Give the host's network cards their wanted numbers of virtual functions, on all cards or on none.
+
+    :param directory: of the allocation records
     :param inventory: scans the host; called at each question
     """
 

@@ -30,7 +30,9 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.0")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MigSlice:
-    """:ivar memory: bytes
+    """Describe a MIG slice as NVML reports it.
+
+    :ivar memory: bytes
     :ivar free: unused bytes of it; compute instances of one GPU instance share it
     """
 

@@ -17,8 +17,11 @@ CATALOG = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
 
 
 class Kind(enum.StrEnum):
-    """``fatal``: the GPU cannot be used on as it is. ``application``: the process that used it is at fault or hurt, the
-    GPU is not. ``recovered``: the GPU dealt with it."""
+    """Classify an Xid by what it means for the next consumer of the GPU.
+
+    ``fatal``: the GPU cannot be used on as it is. ``application``: the process that used it is at fault or hurt, the
+    GPU is not. ``recovered``: the GPU dealt with it.
+    """
 
     FATAL = "fatal"
     APPLICATION = "application"

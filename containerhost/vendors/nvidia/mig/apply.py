@@ -23,7 +23,9 @@ LOCK_TIMEOUT = 1.0  # seconds
 
 
 class Cutter:
-    """:param directory: of the allocation records
+    """Partition the host's NVIDIA GPUs into MIG slices, all as wanted or none.
+
+    :param directory: of the allocation records
     :param inventory: scans the host; called at each question
     """
 

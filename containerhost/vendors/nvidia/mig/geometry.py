@@ -45,7 +45,10 @@ class Profile:
 
 @dataclasses.dataclass(frozen=True)
 class ComputeInstance:
-    """:ivar slices: compute slices"""
+    """Describe a compute instance of a GPU instance, which a container gets as a slice.
+
+    :ivar slices: compute slices
+    """
 
     id: int
     slices: int
@@ -61,7 +64,9 @@ class GpuInstance:
 
 @dataclasses.dataclass(frozen=True)
 class Geometry:
-    """:ivar enabled: whether the GPU is in MIG mode
+    """Describe a GPU's MIG mode, its profiles and its present GPU instances.
+
+    :ivar enabled: whether the GPU is in MIG mode
     :ivar pending: whether it will be after its next reset
     """
 

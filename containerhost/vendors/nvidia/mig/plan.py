@@ -32,7 +32,10 @@ class SetMode:
 
 @dataclasses.dataclass(frozen=True)
 class RemovePart:
-    """:ivar slices: compute slices of the compute instance"""
+    """Describe the step that destroys a compute instance, which is a slice.
+
+    :ivar slices: compute slices of the compute instance
+    """
 
     gi: int
     ci: int
@@ -45,7 +48,7 @@ class RemovePart:
 
 @dataclasses.dataclass(frozen=True)
 class Remove:
-    """A GPU instance that has no compute instances any more."""
+    """Describe the step that destroys a GPU instance, of which no compute instance is left."""
 
     gi: int
     profile: str
@@ -57,7 +60,9 @@ class Remove:
 
 @dataclasses.dataclass(frozen=True)
 class Add:
-    """:ivar placement: None leaves it to the driver
+    """Describe the step that creates a GPU instance and its compute instances.
+
+    :ivar placement: None leaves it to the driver
     :ivar parts: compute slices of its compute instances
     """
 
@@ -86,7 +91,10 @@ Step = SetMode | RemovePart | Remove | Add | AddPart
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """:ivar steps: in order; none when the GPU is as wanted"""
+    """List the steps that partition one GPU as wanted.
+
+    :ivar steps: in order; none when the GPU is as wanted
+    """
 
     address: str
     steps: tuple[Step, ...]
