@@ -41,7 +41,9 @@ class ServiceFailed(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Page:
-    """:ivar servers: name by UUID, of the servers that hold some of the devices
+    """Hold one page of the list of devices, which has the devices of :data:`HOSTS_PER_PAGE` hosts.
+
+    :ivar servers: name by UUID, of the servers that hold some of the devices
     :ivar more: whether further hosts follow
     """
 

@@ -69,7 +69,7 @@ DOWNLOADS = "_base"  # where nova's other drivers keep fetched images, below ins
 
 @dataclasses.dataclass(frozen=True)
 class Backend:
-    """The driver's parts, one per capability."""
+    """Hold the driver's parts, which :func:`build` makes for one engine and host."""
 
     host: Host
     engine: LxdEngine

@@ -60,7 +60,7 @@ def act(action: str, *arguments: Any, **named: Any) -> Any:
 
 
 class Helper(Privileged):
-    """The same actions, done by the daemon."""
+    """Run the root actions in the daemon of oslo.privsep."""
 
     def stacked(self) -> list[tuple[int, tuple[str, ...]]]:
         return [(number, tuple(names)) for number, names in act("stacked")]

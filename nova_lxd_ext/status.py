@@ -33,7 +33,9 @@ OK = Result(Code.SUCCESS)
 
 
 class Checks(upgradecheck.UpgradeCommands):
-    """:param engine: the daemon that the options name; made of them if not given
+    """Check the options, the daemon, the allocation records and the host's programs before an upgrade.
+
+    :param engine: the daemon that the options name; made of them if not given
     """
 
     display_title = "Upgrade check of the LXD driver"

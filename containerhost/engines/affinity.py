@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """:ivar count: cores of the container
+    """Hold what the cores and NUMA nodes of one container are chosen by.
+
+    :ivar count: cores of the container
     :ivar ranks: MPI processes of the container, for ``cpumempin``; None is one for each core
     :ivar near: NUMA nodes of its devices, one entry for each device
     """
@@ -35,7 +37,9 @@ class Request:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Binding:
-    """:ivar cores: those the container runs on; empty leaves the choice to the engine
+    """Name the cores and NUMA nodes that one container is bound to.
+
+    :ivar cores: those the container runs on; empty leaves the choice to the engine
     :ivar nodes: those its memory must come from; empty is every node
     :ivar ranks: the cores of each rank, for ``cpumempin``
     """

@@ -17,7 +17,9 @@ from containerhost.engines.spec import ContainerSpec
 
 @dataclasses.dataclass(frozen=True)
 class Image:
-    """:ivar fingerprint: SHA-256 of its file, or of metadata and root file system one after the other
+    """Describe one image of the engine's store.
+
+    :ivar fingerprint: SHA-256 of its file, or of metadata and root file system one after the other
     :ivar filename: what the file was called when it was imported; here the alias it was meant for
     :ivar size: bytes, compressed as imported
     :ivar used: when a container was last made of it, else when it was imported
@@ -58,7 +60,9 @@ class ImageStore(Protocol):
 
 
 class Disk(NamedTuple):
-    """:ivar size: bytes; 0 where none was asked for
+    """Describe one further disk of a storage pool.
+
+    :ivar size: bytes; 0 where none was asked for
     :ivar labels: the marks it was made with
     :ivar used: a container has it in its configuration
     """
@@ -155,7 +159,7 @@ class DiskOffer:
 
 
 class DiskTransfers(Protocol):
-    """Move further disks of a storage pool from one daemon to another, as containers."""
+    """Move further disks of a storage pool from one daemon to another; the receiver fetches."""
 
     def offer(self, name: str, address: str) -> DiskOffer:
         """Begin to send a disk without writers to the receiver of the offer; it stays here as it is.
@@ -175,7 +179,9 @@ class DiskTransfers(Protocol):
 
 
 class Source(NamedTuple):
-    """:ivar kind: ``container`` or ``snapshot``, as the engine calls what it can pack
+    """Name what an export packs: a stopped container itself, or a snapshot of a running one.
+
+    :ivar kind: ``container`` or ``snapshot``, as the engine calls what it can pack
     :ivar architecture: the container's, as the kernel names it
     """
 
@@ -185,7 +191,9 @@ class Source(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """:ivar size: bytes of the file
+    """Identify the file in the engine's image store that an export has packed.
+
+    :ivar size: bytes of the file
     """
 
     fingerprint: str
@@ -298,7 +306,9 @@ class LiveChanges(Protocol[Current]):
 
 
 class Size(NamedTuple):
-    """:ivar cores: of the host, by which the container is bound
+    """Hold the cores and the memory that a running container is to have.
+
+    :ivar cores: of the host, by which the container is bound
     :ivar memory: bytes
     """
 

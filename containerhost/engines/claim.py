@@ -46,7 +46,9 @@ class Wanted(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """:ivar memory: bytes
+    """Hold the least and the most cores and memory between which the elastic service resizes a container.
+
+    :ivar memory: bytes
     :ivar choice: the host's cores that the container may have; empty: all that containers may have
     """
 

@@ -50,7 +50,7 @@ class ContainerState:
 
 
 class InterfaceMetrics(NamedTuple):
-    """Counters since the interface is in the container.
+    """Count what one interface of a container received and sent since it came into the container.
 
     :ivar mac: "" where the engine does not report it
     :ivar host_name: the host's end where there is one
@@ -90,7 +90,9 @@ class Metrics:
 
 
 class PoolUsage(NamedTuple):
-    """:ivar driver: ``zfs``, ``btrfs``, ``lvm``, ``dir``…
+    """Hold the total and the used bytes of one storage pool.
+
+    :ivar driver: ``zfs``, ``btrfs``, ``lvm``, ``dir``…
     """
 
     name: str
@@ -100,7 +102,9 @@ class PoolUsage(NamedTuple):
 
 
 class ServerInfo(NamedTuple):
-    """:ivar name: ``lxd`` or ``incus``
+    """Describe the daemon that runs the containers, and its host.
+
+    :ivar name: ``lxd`` or ``incus``
     :ivar architectures: as the kernel names them (``x86_64``), the host's own first
     :ivar certificate: fingerprint of the daemon's certificate, which tells it from every other one; "" where unknown
     """
@@ -134,7 +138,7 @@ class Executed(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A container began, or ended, to be in a state; by the time this is read it may be in another."""
+    """Tell which state a container has entered; by the time this is read it may be in another."""
 
     name: str
     status: Status
@@ -279,7 +283,7 @@ class Containers(Protocol):
 
 
 class Engine(Containers, Protocol):
-    """Manage containers on LXD."""
+    """Manage containers with what only LXD and Incus offer: storage pools, fenced disks, consoles and events."""
 
     def pool(self, name: str) -> PoolUsage: ...
 

@@ -27,7 +27,9 @@ TIMEOUT = 600.0  # s; a holder makes or changes a container
 
 
 class CoreBinding:
-    """:param host: the machine whose cores are chosen
+    """Bind containers with an affinity to free cores of this host and the NUMA nodes of those cores.
+
+    :param host: the machine whose cores are chosen
     :param directory: which every process that makes containers on this host shares
     :param consumer: the label that tells whose a container is: one that replaces another has the same cores
     :param reserved: cores that no container gets for itself

@@ -27,7 +27,9 @@ VERSION = 3  # of the records
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """:ivar container: its name
+    """Locate a container's block device node as the daemon names it.
+
+    :ivar container: its name
     :ivar directory: as the daemon calls that of the container's nodes
     :ivar device: as the daemon calls it
     """
@@ -39,7 +41,9 @@ class Node:
 
 @dataclasses.dataclass(frozen=True)
 class Fenced:
-    """:ivar by: who fences it
+    """Record a fenced block device, so that its node can be restored after the process that fences it was killed.
+
+    :ivar by: who fences it
     :ivar container: the container's first process
     :ivar node: None in a record of a release that knew the node by its path in the container
     :ivar number: major and minor of the device

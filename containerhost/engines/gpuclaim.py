@@ -22,7 +22,9 @@ MOST = 999  # more than any host has
 
 @dataclasses.dataclass(frozen=True)
 class GpuClaim:
-    """:ivar least: whole GPUs that the container keeps
+    """Say how many of a container's GPUs stay when the elastic service takes those that are broken.
+
+    :ivar least: whole GPUs that the container keeps
     :ivar libraries: which of the driver's come with a GPU
     """
 

@@ -23,7 +23,9 @@ GROUP = "containerhost.engines"
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """:ivar endpoint: of the daemon; empty is the usual one
+    """Hold what an engine of this host is built from, whichever engine it is.
+
+    :ivar endpoint: of the daemon; empty is the usual one
     :ivar project: of LXD or Incus; empty is the default one
     :ivar locks: the directory that all drivers of the host share
     :ivar records: of Docker's containers
@@ -37,7 +39,9 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class LocalEngine:
-    """:ivar marks: None where running containers keep their devices
+    """Hold one engine of this host, its changes of running containers, and the root actions that it uses.
+
+    :ivar marks: None where running containers keep their devices
     """
 
     engine: Containers

@@ -22,7 +22,9 @@ PROCESSES = 16384
 
 @dataclasses.dataclass(frozen=True)
 class Cpu:
-    """:ivar count: virtual CPUs the tenant asked for
+    """Describe a container's virtual CPUs and the host cores and NUMA nodes that it is bound to.
+
+    :ivar count: virtual CPUs the tenant asked for
     :ivar cores: host cores the container is bound to; empty lets the engine choose ``count`` of them
     :ivar affinity: how the cores are chosen, by :class:`containerhost.engines.corebinding.CoreBinding`
     :ivar choice: the host cores it chooses from; None if the cloud chose the cores
@@ -65,7 +67,9 @@ class Cpu:
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """:ivar size: bytes
+    """Describe a container's limits of memory and of huge pages.
+
+    :ivar size: bytes
     :ivar hugepages: bytes of huge pages by page size in bytes
     """
 
@@ -84,7 +88,9 @@ class IoLimit:
 
 
 class RootDisk(NamedTuple):
-    """:ivar size: bytes; None leaves the pool's default
+    """Describe a container's root disk in a storage pool.
+
+    :ivar size: bytes; None leaves the pool's default
     """
 
     pool: str
@@ -203,7 +209,9 @@ class RescueMount(NamedTuple):
 
 
 class Security(NamedTuple):
-    """:ivar read_only: nothing in the container can change its root disk
+    """Hold how a container is confined: its range of user ids, nested containers and writes to its root disk.
+
+    :ivar read_only: nothing in the container can change its root disk
     """
 
     privileged: bool = False
@@ -252,7 +260,9 @@ class CloudInit(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ContainerSpec:
-    """:ivar image: what the engine calls the image (LXD: fingerprint or alias)
+    """Describe a container as the cloud wants it, for any engine.
+
+    :ivar image: what the engine calls the image (LXD: fingerprint or alias)
     :ivar labels: the driver's own marks on the container (LXD: ``user.<key>``), never tenant keys
     :ivar processes: most processes and threads at once
     :ivar limits: kernel resource limits by name, e.g. ``memlock``; ``unlimited`` or a number

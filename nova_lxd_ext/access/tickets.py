@@ -18,7 +18,9 @@ class _Ticket:
 
 
 class Tickets:
-    """:param lifetime: seconds after which a ticket that nobody asked for again is worth nothing
+    """Issue and check the tickets with which nova's console proxy connects to containers.
+
+    :param lifetime: seconds after which a ticket that nobody asked for again is worth nothing
     """
 
     def __init__(self, lifetime: float, clock: Callable[[], float] = time.monotonic) -> None:

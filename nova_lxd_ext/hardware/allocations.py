@@ -16,7 +16,9 @@ from nova_lxd_ext.hardware import sliceproviders, slices
 
 
 class Placement:
-    """:param client: nova's own client; made at the first question, because it asks for the service's address
+    """Read allocations from Placement: those of one server, and those against one resource provider.
+
+    :param client: nova's own client; made at the first question, because it asks for the service's address
     """
 
     def __init__(self, client: Callable[[], Any] = report.report_client_singleton) -> None:

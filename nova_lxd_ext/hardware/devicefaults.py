@@ -15,7 +15,9 @@ LOG = logging.getLogger(__name__)
 
 
 class DeviceFaults:
-    """:param tell: tells a container what is wrong with its devices, and whether it could
+    """Track the faults of servers' devices, and report what changed to the log and to the containers.
+
+    :param tell: tells a container what is wrong with its devices, and whether it could
     """
 
     def __init__(self, tell: Callable[[str, Sequence[str]], bool] = lambda name, faults: True) -> None:

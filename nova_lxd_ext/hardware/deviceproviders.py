@@ -19,7 +19,10 @@ LOG = logging.getLogger(__name__)
 
 
 class DeviceProviders:
-    """:param inventory: scans the host's devices"""
+    """Write this host's GPU slices and shares, and its reserved PCI functions, into nova's provider tree.
+
+    :param inventory: scans the host's devices
+    """
 
     def __init__(self, store: AllocationStore, placement: Placement, inventory: Callable[[], Inventory]) -> None:
         self._store = store

@@ -18,7 +18,7 @@ from containerhost.inventory.scan import Inventory
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """The operator's and the flavor's part in a grant.
+    """Hold the operator's options and the flavor's keys by which devices are granted.
 
     :ivar own_guids: make GUIDs from the server's uuid; else a VF keeps those the host gave it
     :ivar max_tx_rate: Mbit/s that each VF may send; None is no limit

@@ -30,7 +30,9 @@ ENGINE = "lxd"
 
 
 class FlavorDevices(AttachmentProvider):
-    """:param slices: knows which MIG slices a server is to have
+    """Allocate the devices that a server's flavor asks for, repair them, and release them.
+
+    :param slices: knows which MIG slices a server is to have
     :param node_id: this host, as nova's records of PCI devices name it
     """
 

@@ -23,7 +23,9 @@ HELD = frozenset({fields.PciDeviceStatus.CLAIMED, fields.PciDeviceStatus.ALLOCAT
 
 
 class PciTracker:
-    """:param tracker: nova's PciDevTracker; None before nova has made it
+    """Report PCI devices that come and go to nova's PCI tracker, and free claims of moves that were undone.
+
+    :param tracker: nova's PciDevTracker; None before nova has made it
     :param one_time_use: whether an entry is a device that stays with nova whatever happens to it
     :param held: tells the addresses of the devices that a server has on the host
     """

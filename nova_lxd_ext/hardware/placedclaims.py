@@ -26,7 +26,7 @@ UNCLAIMED = ("accepted", "pre-migrating")  # nova's states of a move before its 
 
 
 class Unit(NamedTuple):
-    """One device of a request."""
+    """Hold the resource class and traits that one device of a PCI request must have."""
 
     resource_class: str
     traits: frozenset[str]

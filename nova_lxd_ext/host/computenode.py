@@ -8,7 +8,9 @@ from nova import objects
 
 
 class ComputeNode:
-    """:param host: nova's name of this host, which is its only node too
+    """Look up the id of this host's compute node.
+
+    :param host: nova's name of this host, which is its only node too
     """
 
     def __init__(self, host: str) -> None:

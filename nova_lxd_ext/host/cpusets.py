@@ -11,7 +11,9 @@ EMPTY: frozenset[int] = frozenset()
 
 @dataclasses.dataclass(frozen=True)
 class CpuSets:
-    """:ivar shared: CPUs of unpinned servers (resource class VCPU)
+    """Hold the host CPUs that nova may give to servers.
+
+    :ivar shared: CPUs of unpinned servers (resource class VCPU)
     :ivar dedicated: CPUs that a pinned server gets for itself (PCPU)
     """
 

@@ -37,7 +37,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class HostFacts:
-    """The host at one moment."""
+    """Hold the host's daemon, topology, CPUs, memory and storage pool as they were at one moment."""
 
     server: ServerInfo
     topology: Topology
@@ -48,7 +48,9 @@ class HostFacts:
 
 
 class Resources:
-    """:param inventory: scans the host's devices
+    """Report this host's CPUs, memory, storage pool and PCI devices to nova's resource tracker.
+
+    :param inventory: scans the host's devices
     :param pool: name of the storage pool of the servers' root disks
     :param tell: tells a container what is wrong with its devices, and whether it could
     """

@@ -18,7 +18,9 @@ LOG = logging.getLogger(__name__)
 
 
 class ImageCache:
-    """:param now: the time, with its zone
+    """Fetch images before boots, and remove those that no server has used for long.
+
+    :param now: the time, with its zone
     """
 
     def __init__(self, conf: cfg.ConfigOpts, cache: Cache, glance: Glance,

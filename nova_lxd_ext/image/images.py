@@ -50,7 +50,9 @@ REBUILT_VERSION = "1"
 
 
 class Cache:
-    """:param store: the engine's image store
+    """Provide Glance's images in the engine's image store; each is fetched and rebuilt once on a host.
+
+    :param store: the engine's image store
     :param directory: where downloads lie until the store has them; the same for all processes of nova-compute on this
     host
     :param architectures: asks the engine which architectures it runs, the host's own first

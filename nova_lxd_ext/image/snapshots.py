@@ -26,7 +26,9 @@ PACKED = 50  # per cent: packing is the first half, uploading the other
 
 
 class Snapshots:
-    """:param apparent_size: returns the bytes of a container's files with the holes of sparse files, None if unknown
+    """Upload servers' roots to images in Glance.
+
+    :param apparent_size: returns the bytes of a container's files with the holes of sparse files, None if unknown
     """
 
     def __init__(self, states: States, exports: Exports, glance: Glance,

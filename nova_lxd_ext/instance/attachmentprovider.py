@@ -15,7 +15,10 @@ from nova_lxd_ext.instance.requested import RequestedResources
 
 
 class AttachmentProvider:
-    """One kind of part. Every method may be repeated. The view is that of the operation which the call is a part of."""
+    """Attach one kind of part to servers' containers, and release it.
+
+    Every method may be repeated. The view is that of the operation which the call is a part of.
+    """
 
     def require_possible(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
         """Refuse, before anything changes, what can never be."""

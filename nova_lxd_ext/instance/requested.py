@@ -10,7 +10,9 @@ from nova.network import model
 
 @dataclasses.dataclass(frozen=True)
 class RequestedResources:
-    """:ivar network_info: the server's ports, in order
+    """Hold a server's ports, disks, accelerator requests and allocations as nova hands them over.
+
+    :ivar network_info: the server's ports, in order
     :ivar block_device_info: volumes, ephemeral and swap disks (nova.virt.driver.get_block_device_info)
     :ivar accel_info: bound accelerator requests, as Cyborg describes them
     :ivar allocations: what Placement holds for the server, by resource provider; empty where nova does not tell

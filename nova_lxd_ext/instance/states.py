@@ -35,7 +35,9 @@ POWER_STATES: Mapping[Status, int] = {
 
 
 class States:
-    """:param clock: seconds that never run backwards
+    """Find the containers of nova's servers and read their states, from a short-lived cache where nova allows it.
+
+    :param clock: seconds that never run backwards
     """
 
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.monotonic) -> None:

@@ -25,7 +25,9 @@ LOG = logging.getLogger(__name__)
 
 
 class DirectPorts:
-    """:param node_id: this host, as nova's records of PCI devices name it
+    """Allocate and release the PCI functions of a server's direct ports.
+
+    :param node_id: this host, as nova's records of PCI devices name it
     """
 
     def __init__(self, conf: cfg.ConfigOpts, allocator: DeviceAllocator, node_id: Callable[[], int]) -> None:

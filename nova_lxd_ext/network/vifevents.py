@@ -16,7 +16,9 @@ LOG = logging.getLogger(__name__)
 
 
 class VifEvents:
-    """:param virtapi: nova's side, which receives neutron's events (nova.virt.virtapi.VirtAPI)
+    """Wait for neutron's events that tell that a server's ports are wired.
+
+    :param virtapi: nova's side, which receives neutron's events (nova.virt.virtapi.VirtAPI)
     """
 
     def __init__(self, conf: cfg.ConfigOpts, virtapi: Any) -> None:

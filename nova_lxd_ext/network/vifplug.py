@@ -16,7 +16,9 @@ from nova_lxd_ext.network.vifconfig import Kind
 
 
 class Plugs:
-    """:param veths: the host's pairs of interfaces
+    """Plug ports' host ends into the switch, and unplug them.
+
+    :param veths: the host's pairs of interfaces
     """
 
     def __init__(self, veths: Veths) -> None:

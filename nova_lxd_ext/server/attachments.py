@@ -30,7 +30,9 @@ KILL_TIMEOUT = 30  # s to end a container that must not go on
 
 
 class DeviceAttachments:
-    """:param locks: the directory that all drivers of the host and the elastic service share
+    """Attach and release all parts of a server's container through their providers.
+
+    :param locks: the directory that all drivers of the host and the elastic service share
     :param providers: in the order in which they attach
     :param view: makes the view of a new operation; the caller passes it to every method that the operation calls
     """

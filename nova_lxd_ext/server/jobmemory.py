@@ -27,7 +27,9 @@ PART = "shared-memory"
 
 
 class JobMemories(AttachmentProvider):
-    """:param ids: tells the id map of a container by its name; None for a privileged one
+    """Attach to a server's container the /dev/shm that the servers of its job share on this host.
+
+    :param ids: tells the id map of a container by its name; None for a privileged one
     """
 
     def __init__(self, memories: SharedMemories, ids: Callable[[str], IdMap | None]) -> None:

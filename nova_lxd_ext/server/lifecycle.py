@@ -40,7 +40,9 @@ WHOLE = 100  # %
 
 
 class Lifecycle:
-    """:param cores: chooses the cores of servers with an affinity; the caller of :meth:`spec` binds them
+    """Create the container of a server that boots, and delete it with all that the server has on this host.
+
+    :param cores: chooses the cores of servers with an affinity; the caller of :meth:`spec` binds them
     :param host_cpus: reads the host's cores as nova may use them now
     :param publish_tags: sets what the guest is told of its devices
     """

@@ -28,7 +28,9 @@ FAILED = "Error"  # nova's result of an event
 
 @dataclasses.dataclass(frozen=True)
 class Lost:
-    """:ivar action: what the user asked for
+    """Tell which of nova-compute's methods for a server's latest task began, ended or failed, here and elsewhere.
+
+    :ivar action: what the user asked for
     :ivar methods: nova-compute's methods (``resize_instance``) that began on this host and did not end
     :ivar others: the methods that began on other hosts, or ended
     :ivar ended: those of them that ended

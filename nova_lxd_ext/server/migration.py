@@ -43,7 +43,9 @@ LOG = logging.getLogger(__name__)
 
 
 class Migrations:
-    """:param address: ``https://host:port`` at which other hosts reach this one's daemon; None lets no server leave
+    """Resize and cold-migrate servers: send, finish, revert and confirm.
+
+    :param address: ``https://host:port`` at which other hosts reach this one's daemon; None lets no server leave
     :param publish_tags: sets what the guest is told of its devices
     """
 

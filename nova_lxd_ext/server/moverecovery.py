@@ -31,7 +31,9 @@ ATTRIBUTES = ["metadata", "system_metadata", "flavor", "migration_context", "inf
 
 
 class MoveRecovery:
-    """:param requests, placement: of :class:`nova_lxd_ext.server.recovery.Recovery`
+    """Finish, repeat or undo a server's resize, migration or evacuation after nova-compute was killed.
+
+    :param requests, placement: of :class:`nova_lxd_ext.server.recovery.Recovery`
     """
 
     def __init__(self, lifecycle: Lifecycle, requests: Callable[[], Any], placement: Callable[[], Any]) -> None:

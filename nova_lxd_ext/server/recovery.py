@@ -39,7 +39,9 @@ QUEUE_TIMEOUT = 600.0  # s that a request may wait in the queue, also while nova
 
 
 class Recovery:
-    """:param await_changes: waits until the engine has ended what it does to the container of this name
+    """Recover, at the driver's start, the servers whose tasks a killed nova-compute left unfinished.
+
+    :param await_changes: waits until the engine has ended what it does to the container of this name
     :param requests: sends requests to compute hosts
     :param placement: nova's client of Placement; made at the first use, because it asks for the service's address
     """

@@ -33,7 +33,9 @@ SENT_AGAIN: Mapping[str, Callable[[Any, Any, objects.Instance], None]] = {
 
 
 class TaskRecovery:
-    """:param requests, placement: of :class:`nova_lxd_ext.server.recovery.Recovery`
+    """Finish, repeat or undo a server's task other than a move after nova-compute was killed.
+
+    :param requests, placement: of :class:`nova_lxd_ext.server.recovery.Recovery`
     """
 
     def __init__(self, states: States, lifecycle: Lifecycle, power: Power, requests: Callable[[], Any],

@@ -31,7 +31,9 @@ TRANSITIONS: Mapping[Status, int] = {
 
 
 class Watch:
-    """:param emit: takes nova's event
+    """Listen in a thread to the engine's events, and emit nova's lifecycle events for servers.
+
+    :param emit: takes nova's event
     :param delay: seconds that a stop is held back
     """
 

@@ -27,7 +27,9 @@ ID = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 @dataclasses.dataclass(frozen=True)
 class Connection:
-    """:ivar kind: how it is connected (nova_lxd_ext.storage.volumeconfig.KINDS)
+    """Record how one volume is connected to this host for a server.
+
+    :ivar kind: how it is connected (nova_lxd_ext.storage.volumeconfig.KINDS)
     :ivar data: what os-brick was given
     :ivar path: the volume's node in the container
     :ivar device: what os-brick made of it; None as long as it has not answered

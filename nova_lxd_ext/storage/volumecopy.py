@@ -14,7 +14,9 @@ PIECE = 64 * 2**20  # bytes
 
 
 class Copier:
-    """:param timeout: seconds that a piece of 64 MiB may take
+    """Copy a volume's data to the volume that replaces it.
+
+    :param timeout: seconds that a piece of 64 MiB may take
     """
 
     def __init__(self, root: Privileged, timeout: float) -> None:

@@ -33,7 +33,9 @@ LOG = logging.getLogger(__name__)
 
 
 class Volumes(AttachmentProvider):
-    """:param publish_tags: sets what the guest is told of its devices
+    """Connect, attach, swap, extend and disconnect the Cinder volumes of servers.
+
+    :param publish_tags: sets what the guest is told of its devices
     """
 
     def __init__(self, engine: Engine, states: States, connectors: Connectors, copier: Copier,

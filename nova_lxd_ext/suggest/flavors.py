@@ -20,7 +20,9 @@ _HEAT_VERSION = "2021-04-16"  # wallaby: the newest there is
 
 @dataclasses.dataclass(frozen=True)
 class Flavor:
-    """:ivar ram: MiB
+    """Describe a flavor that is suggested for a host's devices.
+
+    :ivar ram: MiB
     :ivar disk: GiB
     """
 

@@ -18,7 +18,9 @@ from nova_lxd_ext.hardware.sliceproviders import gpu_trait
 
 @dataclasses.dataclass(frozen=True)
 class PciSection:
-    """:ivar device_specs: values of ``device_spec``
+    """Hold the values of nova.conf's ``[pci]`` that are suggested for a host's devices.
+
+    :ivar device_specs: values of ``device_spec``
     :ivar aliases: values of ``alias``, one for each offer of whole functions
     """
 

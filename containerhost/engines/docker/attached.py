@@ -7,7 +7,9 @@ from typing import Any
 
 
 class Attached:
-    """:param connection: the SDK's
+    """Read and write the streams of a command that runs in a container on Docker.
+
+    :param connection: the SDK's
     """
 
     def __init__(self, connection: Any) -> None:

@@ -43,7 +43,9 @@ LOCK_TIMEOUT = 60.0  # s; a holder changes a few nodes or interfaces
 
 
 class DockerEngine:
-    """:param records: the directory that the daemon's runtime was given too
+    """Manage containers on Docker, and record what Docker cannot change of them later, such as devices and labels.
+
+    :param records: the directory that the daemon's runtime was given too
     """
 
     name = "docker"

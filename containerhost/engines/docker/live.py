@@ -15,7 +15,7 @@ from containerhost.linux.sysfs import Host
 
 
 class Seen(NamedTuple):
-    """A container as one request told of it.
+    """Describe a container as one request returned it.
 
     :ivar id: Docker's
     """

@@ -36,7 +36,9 @@ class Node:
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Netdev:
-    """:ivar host_name: what the host calls it, and calls it again when it is back
+    """Describe a network interface that is moved from the host into a container.
+
+    :ivar host_name: what the host calls it, and calls it again when it is back
     :ivar name: its name in the container
     :ivar setup: what is set on it in there; one interface is the same with another
     """
@@ -48,7 +50,9 @@ class Netdev:
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """:ivar devices: ids of the devices that the nodes and interfaces belong to
+    """Hold the devices, interfaces, cores and labels of one container on Docker, as its file records them.
+
+    :ivar devices: ids of the devices that the nodes and interfaces belong to
     :ivar libraries: capabilities of a GPU's driver whose libraries come in when it starts
     :ivar volumes_in_root: what its image calls volumes are directories of its root; False for a container that an
         earlier version made, whose data is in Docker's anonymous volumes

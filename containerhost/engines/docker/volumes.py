@@ -31,7 +31,9 @@ TIMEOUT = 120  # s; a large file system that was not unmounted well is repaired 
 
 
 class Volumes:
-    """:param directory: of one container; root's alone
+    """Mount and unmount the further disks of one container, also while it runs.
+
+    :param directory: of one container; root's alone
     """
 
     def __init__(self, directory: Path) -> None:

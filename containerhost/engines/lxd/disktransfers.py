@@ -20,7 +20,9 @@ CARRIED = ("size", "volatile.idmap.last")
 
 
 class DiskTransfers:
-    """:param pool: the disks' storage pool; the other daemon's may be another, of another type
+    """Send custom volumes of a storage pool to another LXD daemon, and fetch them from one.
+
+    :param pool: the disks' storage pool; the other daemon's may be another, of another type
     """
 
     def __init__(self, client: LxdClient, pool: str) -> None:

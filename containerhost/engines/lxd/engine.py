@@ -43,7 +43,9 @@ BUSY_INTERVAL = 0.2  # s between looks at a container that another operation wor
 
 
 class LxdEngine:
-    """:param privileged: looks into containers
+    """Manage the containers of one LXD or Incus project: create, start, stop, change, attach and verify them.
+
+    :param privileged: looks into containers
     :param host: the daemon's machine
     :param locks: a directory that every process which makes containers on this host shares
     :param restart_limit: seconds that a change of a container waits for a daemon which goes away in its middle

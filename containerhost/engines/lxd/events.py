@@ -22,7 +22,7 @@ ACTIONS: Mapping[str, Status] = {
 
 
 class Events:
-    """Listen until :meth:`close`."""
+    """Receive changes of containers from the daemon's event stream until :meth:`close`."""
 
     def __init__(self, client: LxdClient) -> None:
         self._stream = Stream(client.settings, "/1.0/events", {"type": "lifecycle"}, "listen to the daemon's events")

@@ -48,7 +48,9 @@ class Reader:
 
 
 class Exports:
-    """:param compression: program that packs: ``gzip``, ``zstd``, ``xz`` or ``none``
+    """Pack containers' roots into files of LXD's image store, and remove what exports leave there.
+
+    :param compression: program that packs: ``gzip``, ``zstd``, ``xz`` or ``none``
     :param timeout: seconds LXD may take to pack a container
     :param end_copies: ends what LXD does to copy a container into a snapshot
     """

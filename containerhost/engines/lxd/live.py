@@ -58,7 +58,9 @@ class Target:
 
 
 class Live:
-    """:param privileged: raises kernel limits of running processes
+    """Change the cores, memory, root disk, labels and devices of running LXD containers.
+
+    :param privileged: raises kernel limits of running processes
     """
 
     def __init__(self, engine: LxdEngine, privileged: Privileged, host: Host | None = None) -> None:

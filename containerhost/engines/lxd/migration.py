@@ -30,7 +30,9 @@ Create = Callable[[Mapping[str, Any], int], None]
 
 
 class Transfers:
-    """:param create: makes a container from the body of ``POST /1.0/instances`` within so many seconds
+    """Send stopped containers to another LXD daemon, and fetch them from one.
+
+    :param create: makes a container from the body of ``POST /1.0/instances`` within so many seconds
     """
 
     def __init__(self, client: LxdClient, create: Create) -> None:

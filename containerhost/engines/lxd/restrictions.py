@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 
 class Need(NamedTuple):
-    """:ivar value: that permits it
+    """Hold the value that one key of a restricted LXD project needs for containers.
+
+    :ivar value: that permits it
     :ivar purpose: what fails without it
     """
 

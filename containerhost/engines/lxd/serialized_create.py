@@ -24,7 +24,9 @@ POLL_INTERVAL = 0.004  # s between two looks for the range
 
 
 class SerializedCreate:
-    """:param locks: a directory that every process which makes containers on this host shares
+    """Create LXD containers one after another until each has its own range of user and group ids.
+
+    :param locks: a directory that every process which makes containers on this host shares
     """
 
     def __init__(self, client: LxdClient, locks: Path) -> None:

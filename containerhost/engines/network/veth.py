@@ -21,7 +21,9 @@ RETURN_TIMEOUT = 10.0  # s for an interface to come back from a container that w
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """:ivar host_end: the name of the end that stays
+    """Describe a veth pair between a switch of the host and one container.
+
+    :ivar host_end: the name of the end that stays
     :ivar inner_end: the name on the host of the end that moves into the container, and returns under it
     :ivar mac: of the inner end
     :ivar mtu: bytes, of both ends; None is the kernel's default
