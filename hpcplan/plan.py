@@ -44,7 +44,7 @@ class Fabric(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Nodes:
-    """Equal hosts that the job may have.
+    """Describe the equal hosts that a job may use.
 
     :ivar count: of hosts
     :ivar cores: of a host that containers may have; the thesis keeps 4 of 36 for the host
@@ -58,7 +58,9 @@ class Nodes:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Advice:
-    """:ivar source: section of the thesis
+    """Hold one recommendation for a job, and where it comes from.
+
+    :ivar source: section of the thesis
     """
 
     text: str
@@ -67,7 +69,9 @@ class Advice:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """:ivar nodes: hosts that the job uses at most, which is its number of task groups
+    """Describe how a job is to run: its containers, their tasks, cores and affinity, with recommendations.
+
+    :ivar nodes: hosts that the job uses at most, which is its number of task groups
     :ivar containers: the tasks of each container, in the order of ranks
     :ivar cores: of each container
     """

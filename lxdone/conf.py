@@ -14,7 +14,7 @@ DRIVER = "lxdone"  # its name in OpenNebula and in the allocation records
 
 @dataclasses.dataclass(frozen=True)
 class Options(NodeOptions):
-    """The options of a node, beside those of every driver.
+    """Hold the options of a node with LXD, beside those of every driver.
 
     :ivar endpoint: LXD's socket or https address; empty looks in the usual places
     :ivar project: LXD's project for the containers

@@ -59,7 +59,9 @@ SENT = "copy"
 
 
 class Request(NamedTuple):
-    """:ivar script: the name of OpenNebula's
+    """Hold one call of a transfer driver's script about a disk of a running VM.
+
+    :ivar script: the name of OpenNebula's
     :ivar arguments: of the script
     :ivar xml: the VM's description
     """

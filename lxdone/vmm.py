@@ -51,7 +51,9 @@ IMAGE_TRIES = 3  # an image may be removed between its import and its use
 
 
 class Vmm(BaseVmm):
-    """:param ids: tells the id map of a container by its name; None for a privileged one
+    """Run oned's actions on LXD containers, their disks, snapshots and consoles included.
+
+    :param ids: tells the id map of a container by its name; None for a privileged one
     :param limit_interface: limits what a container receives and sends by an interface, in bits per second
     """
 

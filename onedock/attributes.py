@@ -38,7 +38,9 @@ RAW = ("cap-add", "pids-limit", "shm-size", "sysctl")
 
 @dataclasses.dataclass(frozen=True)
 class Attributes:
-    """:ivar raw: of Docker's host configuration, what the administrator allows beside
+    """Hold the settings that a VM's template makes for its Docker container.
+
+    :ivar raw: of Docker's host configuration, what the administrator allows beside
     """
 
     program: Program

@@ -14,7 +14,7 @@ DRIVER = "onedock"  # its name in OpenNebula and in the allocation records
 
 @dataclasses.dataclass(frozen=True)
 class Options(NodeOptions):
-    """The options of a node, beside those of every driver.
+    """Hold the options of a node with Docker, beside those of every driver.
 
     :ivar records: directory of what each container has; the daemon's runtime was given the same
     :ivar start_seconds: seconds within which a program's failure is one of its start, unless it waits for something

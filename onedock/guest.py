@@ -36,7 +36,9 @@ def require_left(state: Path, vm_id: int) -> None:
 
 
 class Guests:
-    """:param state: the driver's directory
+    """Write the contexts and name servers of containers, and mount their disks beside the root.
+
+    :param state: the driver's directory
     :param datastores: OpenNebula's
     :param root: tells user and group on this host of the containers' root
     """

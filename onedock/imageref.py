@@ -29,7 +29,9 @@ LIMIT = 16 << 10  # bytes; what is longer is a disk, not a reference
 
 @dataclasses.dataclass(frozen=True)
 class ImageRef:
-    """:ivar image: the engine's id of the image
+    """Identify the engine's image that a VM's root is made of, and the archive to load it from.
+
+    :ivar image: the engine's id of the image
     :ivar reference: what the tenant's datastore said, for people
     :ivar archive: name of a `docker save` archive in the file's directory
     :ivar vm: the VM whose container's content the image is; None where it is an image of a datastore

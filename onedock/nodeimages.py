@@ -31,7 +31,9 @@ REFERENCE = re.compile(r"docker://(?P<name>[A-Za-z0-9./:_-]{1,300}?)(?::[A-Za-z0
 
 
 class NodeImages:
-    """:param lock: the one that all who name and unname images hold
+    """Load, pull, name and save images of the node's Docker for the transfer driver.
+
+    :param lock: the one that all who name and unname images hold
     :param state: the driver's directory
     """
 

@@ -32,7 +32,9 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class RootImages:
-    """:param datastores: OpenNebula's
+    """Provide the images of VMs' root disks in Docker, and save what containers wrote as new images.
+
+    :param datastores: OpenNebula's
     :param locks: a directory that every process of this driver on the host shares
     :param timeout: seconds to wait for others that load the same image, or name images
     """

@@ -51,7 +51,9 @@ MESSAGE, DEPLOYMENT = "VMM_DRIVER_ACTION_DATA", "VM"
 
 
 class Call(NamedTuple):
-    """:ivar arguments: by the names of :data:`ARGUMENTS`; of exec ``command`` and perhaps ``stdin``
+    """Hold one call of a VMM script: the action, its arguments and the description of its VM.
+
+    :ivar arguments: by the names of :data:`ARGUMENTS`; of exec ``command`` and perhaps ``stdin``
     :ivar vm: as it is to be; for detach_nic as it was
     :ivar system_ds: the datastore of the VM's disks; None for deploy, whose document has none
     """

@@ -14,7 +14,9 @@ NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 class DiskPath(NamedTuple):
-    """:ivar directory: the VM's, in a system datastore
+    """Locate a disk of a VM, or the VM's whole directory, in a system datastore of a host.
+
+    :ivar directory: the VM's, in a system datastore
     :ivar disk: ``disk.N``; None is the whole directory
     """
 

@@ -23,7 +23,9 @@ PASSWORD = re.compile(r"[ -~]{1,64}")
 
 @dataclasses.dataclass(frozen=True)
 class Vnc:
-    """:ivar listen: address
+    """Hold the address, port and password of the VNC console that a VM's template asks for.
+
+    :ivar listen: address
     :ivar password: of which the protocol takes eight letters; None lets everybody in
     """
 

@@ -13,7 +13,9 @@ MIB = 1 << 20
 
 
 class HostPci(NamedTuple):
-    """:ivar vm: id of the VM that the core gave the device; None when it is free
+    """Describe a PCI device of a host, as the core lists it: its address and the VM that has it.
+
+    :ivar vm: id of the VM that the core gave the device; None when it is free
     """
 
     address: str
@@ -21,7 +23,9 @@ class HostPci(NamedTuple):
 
 
 class OneHost(NamedTuple):
-    """:ivar memory: bytes
+    """Describe a host as the core knows it: its capacity and its PCI devices.
+
+    :ivar memory: bytes
     :ivar cpu: hundredths of a CPU
     """
 
@@ -33,7 +37,9 @@ class OneHost(NamedTuple):
 
 
 class Datastore(NamedTuple):
-    """:ivar type: IMAGE, SYSTEM, FILE or BACKUP
+    """Describe a datastore as oned passes it to a driver: its type, drivers, directory and limits.
+
+    :ivar type: IMAGE, SYSTEM, FILE or BACKUP
     :ivar safe_directories: from which images may be taken
     :ivar limit: bytes it may use at most; None is the whole file system
     """
@@ -49,7 +55,9 @@ class Datastore(NamedTuple):
 
 
 class Image(NamedTuple):
-    """:ivar type: OS, CDROM, DATABLOCK…; None where the core does not tell, as to ``stat``
+    """Describe the image that a datastore action is about.
+
+    :ivar type: OS, CDROM, DATABLOCK…; None where the core does not tell, as to ``stat``
     :ivar file_system: that data is to have
     :ivar size: bytes
     :ivar snapshot: which of its snapshots the action is about

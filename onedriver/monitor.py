@@ -36,7 +36,9 @@ class Type(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """:ivar time: seconds since 1970
+    """Hold one monitor message of a host, with its text neither compressed nor encrypted.
+
+    :ivar time: seconds since 1970
     """
 
     type: str

@@ -27,7 +27,9 @@ DIRECTORIES: Mapping[Type, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class MonitorConfig:
-    """:ivar address: of onemonitord: a host name or an IP address
+    """Hold what a node's monitoring client needs: onemonitord's address, its encryption and the periods of probes.
+
+    :ivar address: of onemonitord: a host name or an IP address
     :ivar host: the node's id in OpenNebula
     :ivar encrypt: what a message's text goes through first
     :ivar periods: seconds from one round to the next, of every type of message

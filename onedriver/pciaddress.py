@@ -24,7 +24,9 @@ DEVICE_ID = re.compile(r"(?P<function>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-
 
 
 class PciAddress(NamedTuple):
-    """:ivar slice: GPU instance and compute instance of a slice; None for what is none
+    """Identify a PCI function, or a slice or share of a GPU, and name it as OpenNebula and the host do.
+
+    :ivar slice: GPU instance and compute instance of a slice; None for what is none
     :ivar share: number of a share of a GPU; None for what is none
     """
 

@@ -21,7 +21,9 @@ DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
 class Section:
-    """:param name: how a person finds it: ``PCI 0 of VM 12``
+    """Read and check the attributes of one XML element of OpenNebula.
+
+    :param name: how a person finds it: ``PCI 0 of VM 12``
     """
 
     def __init__(self, element: "Element", name: str) -> None:

@@ -33,7 +33,9 @@ CEPH_USER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]{0,127}")
 
 
 class Nic(NamedTuple):
-    """:ivar target: its name on the host, made by the core: ``one-<vm>-<nic>``
+    """Describe a NIC of a VM, and how it is connected: bridge, VLANs and bandwidth limits.
+
+    :ivar target: its name on the host, made by the core: ``one-<vm>-<nic>``
     :ivar bandwidth: KB/s in and out, averages; None is no limit
     :ivar bridge_type: linux, openvswitch…, lower case
     :ivar vlan_id: of its network; what it means depends on the type of the bridge
@@ -59,7 +61,9 @@ class Nic(NamedTuple):
 
 
 class Pci(NamedTuple):
-    """:ivar address: which device the core chose; None when it chose none, which a driver must refuse
+    """Describe a PCI device of a VM: what the template asks for, and the device that the core chose.
+
+    :ivar address: which device the core chose; None when it chose none, which a driver must refuse
     :ivar uuid: of a GPU or slice, as the probe reported it
     :ivar nic_id: of a PCI element that is a network interface to OpenNebula (TYPE=NIC), which is also how any
         device is plugged while the VM runs
@@ -95,7 +99,9 @@ class Pci(NamedTuple):
 
 
 class Ceph(NamedTuple):
-    """:ivar image: ``pool/image``
+    """Identify the Ceph RBD image of a disk, and the Ceph user to open it as.
+
+    :ivar image: ``pool/image``
     """
 
     image: str
@@ -103,7 +109,9 @@ class Ceph(NamedTuple):
 
 
 class Disk(NamedTuple):
-    """:ivar type: FILE, BLOCK, RBD, CDROM, fs, swap…, upper case
+    """Describe a disk of a VM: its image, format, size, drivers and I/O limits.
+
+    :ivar type: FILE, BLOCK, RBD, CDROM, fs, swap…, upper case
     :ivar size: bytes; None when it is not told
     :ivar original_size: bytes of its image; None where it has none
     :ivar save: changes are to be kept (persistent image)
@@ -128,7 +136,9 @@ class Disk(NamedTuple):
 
 
 class NumaNode(NamedTuple):
-    """:ivar cpus: the host CPUs the core chose on this node
+    """Hold the CPUs and the memory node on the host that the core chose for one NUMA node of a VM.
+
+    :ivar cpus: the host CPUs the core chose on this node
     :ivar memory_node: the host's NUMA node
     """
 
@@ -137,7 +147,9 @@ class NumaNode(NamedTuple):
 
 
 class Topology(NamedTuple):
-    """:ivar pin_policy: NONE, CORE, THREAD, SHARED or NODE_AFFINITY
+    """Describe the NUMA topology of a VM: its pin policy, huge pages and nodes.
+
+    :ivar pin_policy: NONE, CORE, THREAD, SHARED or NODE_AFFINITY
     :ivar hugepage: size of its huge pages in bytes; None for ordinary pages
     """
 
@@ -147,7 +159,9 @@ class Topology(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """:ivar hypervisor_id: what snapshot_create printed
+    """Identify a snapshot of a VM, by the core's id and by the driver's.
+
+    :ivar hypervisor_id: what snapshot_create printed
     """
 
     id: int
@@ -156,7 +170,9 @@ class Snapshot(NamedTuple):
 
 
 class Vm(NamedTuple):
-    """:ivar stime: seconds since the epoch when it was made, which never changes: an OpenNebula whose database was
+    """Describe a VM as oned passes it to a driver: capacity, devices, disks, placement and context.
+
+    :ivar stime: seconds since the epoch when it was made, which never changes: an OpenNebula whose database was
         restored gives ids again that other VMs had
     :ivar cpu: share of host CPUs in hundredths (CPU=0.5 is 50)
     :ivar memory: bytes

@@ -45,7 +45,9 @@ exec prlimit --as={MEMORY} --core=0 -- \
 
 
 class FileSystem(NamedTuple):
-    """:ivar start, size: bytes within the disk file
+    """Locate a file system in a disk, and give the options to mount it with.
+
+    :ivar start, size: bytes within the disk file
     """
 
     format: Format
@@ -63,7 +65,9 @@ class FileSystem(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """:ivar scheme: of the disk's table: ``gpt`` or ``dos``
+    """Hold one entry of a disk's partition table.
+
+    :ivar scheme: of the disk's table: ``gpt`` or ``dos``
     :ivar start, size: bytes
     """
 

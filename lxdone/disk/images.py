@@ -39,7 +39,9 @@ VERSION = 2  # of the records
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """:ivar file: the disk's, in a datastore; of a block device its node
+    """Record what a mounted disk was made of, so that any later process can write it back and release it.
+
+    :ivar file: the disk's, in a datastore; of a block device its node
     :ivar copied: a raw copy of it is used
     :ivar ceph: the image of Ceph that it is
     :ivar held: stamp of the file of a disk that is held still
@@ -63,7 +65,9 @@ class Record:
 
 
 class Images:
-    """:param state: the driver's directory
+    """Mount the disks of VMs beside their roots as directories of the host, write them back and release them.
+
+    :param state: the driver's directory
     :param datastores: OpenNebula's
     :param ids: returns a container's user ids
     :param timeout: seconds that each of the long steps may take

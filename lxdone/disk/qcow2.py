@@ -29,7 +29,7 @@ MIB = 1 << 20
 
 
 class Origin(NamedTuple):
-    """Say what a disk may be made of.
+    """Restrict which files a qcow2 disk may be made of.
 
     :ivar datastores: the directory that everything must be in
     :ivar image: SOURCE of the image that the disk was made of; None is none
@@ -138,7 +138,9 @@ def as_owner(disk: Path, *inherited: BinaryIO) -> dict[str, Any]:
 
 
 class Found(NamedTuple):
-    """:ivar base: the file right behind a disk; None is none
+    """Hold the virtual size of a qcow2 disk, and its backing file.
+
+    :ivar base: the file right behind a disk; None is none
     :ivar kind: its format
     :ivar size: bytes of the disk's content
     """

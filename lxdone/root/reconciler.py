@@ -31,7 +31,9 @@ POLL_INTERVAL = 60  # s after that
 
 
 class Reconciler:
-    """:param state: the driver's directory
+    """Write back disks of stopped VMs, clean up VMs that OpenNebula moved or ended, and restart dead consoles.
+
+    :param state: the driver's directory
     :param forget: removes what is here of a VM, by its id
     """
 
@@ -192,7 +194,7 @@ def answered(vm_id: int, question: Callable[[], bool]) -> bool:
 
 
 class MonitoredEngine(monitored.MonitoredEngine):
-    """The engine, as OpenNebula is to see it."""
+    """Report VMs with unsaved disks as running, leave out those that are over, and start ``reconcile``."""
 
     def __init__(self, engine: Containers, reconciler: Reconciler) -> None:
         super().__init__("lxdone", engine)

@@ -17,7 +17,9 @@ from onedriver.vm import Vm
 
 @dataclasses.dataclass(frozen=True)
 class RootFile:
-    """:ivar file: its place in the datastore of files, whether it is there or not
+    """Identify the disk of a VM's root: a file of a datastore, or a Ceph RBD image.
+
+    :ivar file: its place in the datastore of files, whether it is there or not
     :ivar image: of Ceph
     :ivar user: of Ceph
     """

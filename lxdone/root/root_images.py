@@ -38,7 +38,9 @@ REFUSED = {
 
 
 class RootImages:
-    """:param locks: a directory that every process of this driver on the host shares
+    """Import VMs' root disks into LXD's image store, and remove images that no container was made of.
+
+    :param locks: a directory that every process of this driver on the host shares
     :param timeout: seconds that each of the long steps may take
     """
 

@@ -58,7 +58,9 @@ def packed(exports: "Exports", name: str, home: Path, timeout: int) -> Iterator[
 
 
 class PackedRoot:
-    """:ivar home: the VM's directory on the node
+    """Write a container's root, packed by LXD, to a file or into the file system of a disk.
+
+    :ivar home: the VM's directory on the node
     """
 
     def __init__(self, exports: "Exports", found: "Packed", home: Path, timeout: int) -> None:

@@ -29,7 +29,9 @@ NODE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 @dataclasses.dataclass(frozen=True)
 class RootState:
-    """:ivar file: the disk's place in OpenNebula's datastore
+    """Record which disk a VM's root is of, and whether the root has changes that the disk lacks.
+
+    :ivar file: the disk's place in OpenNebula's datastore
     :ivar size: bytes that OpenNebula wants it to have
     :ivar persistent: it is to stay what it is, whatever was written
     :ivar image: of Ceph, that it is instead of a file

@@ -37,7 +37,9 @@ KEPT = frozenset({Format.TARBALL, Format.PARTITIONED}) | diskformat.FILE_SYSTEMS
 
 
 class RootWriteback:
-    """:param exports: makes those that pack with a program, by its name
+    """Track which roots are newer than their disks, and write them back while their containers do not run.
+
+    :param exports: makes those that pack with a program, by its name
     :param datastores: OpenNebula's
     :param timeout: seconds that each of the long steps may take
     """

@@ -33,7 +33,9 @@ SAVE_AS = "save_as"  # the format of an image that will be written later, by the
 
 
 class Call(NamedTuple):
-    """:ivar image: None for ``monitor``
+    """Hold one call of the datastore driver: the datastore, its options and the image.
+
+    :ivar image: None for ``monitor``
     """
 
     datastore: Datastore

@@ -51,7 +51,9 @@ class Entry(NamedTuple):
 
 
 class Tarball:
-    """:raises Corrupt: it is no tarball, or a damaged one
+    """Read the files of an image archive that is a tarball, in place.
+
+    :raises Corrupt: it is no tarball, or a damaged one
     """
 
     def __init__(self, file: BinaryIO, name: str) -> None:
@@ -113,7 +115,7 @@ class Headers(Stream):
 
 
 class Part(io.RawIOBase):
-    """A part of a file, at its beginning. Others may read other parts meanwhile."""
+    """Read a part of an open file, of which others may read other parts meanwhile."""
 
     def __init__(self, file: BinaryIO, offset: int, size: int) -> None:
         self._file = file

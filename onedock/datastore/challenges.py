@@ -12,7 +12,9 @@ BETWEEN = re.compile(r"[ \t,]*")
 
 
 class Challenge(NamedTuple):
-    """:ivar scheme: in lower case
+    """Hold one authentication challenge of a server: a scheme with its parameters.
+
+    :ivar scheme: in lower case
     :ivar parameters: by name in lower case
     """
 

@@ -32,7 +32,9 @@ class WrongArchitecture(BadInput):
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """:ivar open: its tarball, perhaps packed
+    """Describe a layer of an image: how to open it, and the digest and size that its source gives.
+
+    :ivar open: its tarball, perhaps packed
     :ivar digest: of the tarball as it is there; None when nobody told it
     :ivar size: bytes that it has at most, which OpenNebula counted; None when nobody told them
     :ivar proven: whether its source is known to have the layer that the configuration names: it need not be read again
@@ -47,7 +49,9 @@ class Layer:
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """:ivar reference: where it came from, for people; of a registry's image with its digest
+    """Hold the configuration and the layers of an image, whatever source it comes from.
+
+    :ivar reference: where it came from, for people; of a registry's image with its digest
     :ivar size: bytes of its layers as they are there
     :raises Corrupt: the configuration is none, or does not fit the layers
     """

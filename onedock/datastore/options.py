@@ -27,7 +27,9 @@ IMAGE_LIMIT = 100 << 10  # MiB
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """:ivar architecture: of all its nodes, as images call it: ``amd64``, ``arm64``…
+    """Hold the options of a datastore: where its images may come from, how they are stored, and their limit.
+
+    :ivar architecture: of all its nodes, as images call it: ``amd64``, ``arm64``…
     :ivar keep_layers: whether the layers of a registry's image are kept here; else nodes fetch it from there
     :ivar hosts: from which registries and web servers images may be taken; empty is from any
     :ivar plain_hosts: which of these are spoken to without TLS

@@ -15,7 +15,9 @@ LIMIT = 64 << 10  # bytes
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """:ivar image: the engine's id of it
+    """Identify an image of a datastore, and tell whether its layers are there or in a registry.
+
+    :ivar image: the engine's id of it
     :ivar reference: where it came from; pinned to a digest if that was a registry
     :ivar directory: of its layers, a name in the datastore; None when nodes are to fetch it from its registry
     themselves

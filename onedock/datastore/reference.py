@@ -22,7 +22,9 @@ LIMIT = 400  # letters
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-    """:ivar host: with its port, as it is written: ``docker.io``, ``registry.example:5000``
+    """Identify an image in a registry by host, name, and tag or digest.
+
+    :ivar host: with its port, as it is written: ``docker.io``, ``registry.example:5000``
     :ivar name: with its directories: ``library/nginx``
     """
 

@@ -38,7 +38,9 @@ class Denied(BadInput):
 
 
 class Registry:
-    """:param host: as references write it
+    """Fetch images of one registry, with the authentication that it asks for.
+
+    :param host: as references write it
     :param plain: whether it is spoken to without TLS
     :param listed: hosts of the administrator, which may be on this machine; a plain one is his
     """

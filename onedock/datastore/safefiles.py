@@ -15,7 +15,9 @@ from onedriver.errors import BadInput
 
 
 class SafeFiles:
-    """:param directories: SAFE_DIRS
+    """Open files below the safe directories of a datastore, and refuse all others.
+
+    :param directories: SAFE_DIRS
     """
 
     def __init__(self, directories: Sequence[str]) -> None:

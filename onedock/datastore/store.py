@@ -43,7 +43,9 @@ OLD = 24 * 3600  # seconds after which what nobody refers to is left over
 
 
 class Store:
-    """:param base: BASE_PATH of the datastore
+    """Store, clone and remove the images and data files of one datastore, each layer kept once.
+
+    :param base: BASE_PATH of the datastore
     """
 
     def __init__(self, base: Path) -> None:

@@ -30,7 +30,9 @@ Authorize = Callable[[requests.PreparedRequest], requests.PreparedRequest] | tup
 
 
 class Web:
-    """:param listed: hosts of the administrator, as in addresses: with the port unless it is the usual one
+    """Request documents over HTTP, and refuse connections to the front-end itself and its link unless listed.
+
+    :param listed: hosts of the administrator, as in addresses: with the port unless it is the usual one
     """
 
     def __init__(self, listed: Collection[str] = ()) -> None:

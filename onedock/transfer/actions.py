@@ -21,7 +21,9 @@ from onedriver.errors import BadInput, DriverError, NotSupported
 
 
 class Call(NamedTuple):
-    """:ivar arguments: before the two numbers
+    """Hold the arguments of one call of the transfer driver, and the VM that it is about.
+
+    :ivar arguments: before the two numbers
     """
 
     arguments: Sequence[str]

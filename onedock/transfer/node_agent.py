@@ -262,7 +262,9 @@ def create_live_snapshot(disk: Path, number: int) -> None:
 
 
 class Lock(NamedTuple):
-    """:ivar used: whether the VM's container has the disk mounted
+    """Describe a locked disk: whether it is mounted, and the descriptors that hold the lock.
+
+    :ivar used: whether the VM's container has the disk mounted
     :ivar fds: a program that inherits them keeps the lock until it ends, also where this process is killed
     """
 

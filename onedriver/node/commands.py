@@ -41,7 +41,9 @@ class CommandFailed(DriverError):
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """:ivar status: DONE when the command ended by itself, else ERROR, with the reason in ``stderr``
+    """Hold the result of a command that ran in a container: its status, exit code and output.
+
+    :ivar status: DONE when the command ended by itself, else ERROR, with the reason in ``stderr``
     """
 
     status: str
@@ -51,7 +53,9 @@ class Outcome:
 
 
 class Commands:
-    """:param state: the driver's directory
+    """Start and cancel the commands of ``onevm exec`` in containers, one at a time in each.
+
+    :param state: the driver's directory
     :param driver: its program has a command that begins one in a container and stays with it (exec_agent.py)
     """
 

@@ -37,14 +37,19 @@ RETRY = 60  # s from one try to bring a console back to the next
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """:ivar pid: of the container's first process"""
+    """Record what a VNC console was started for: its settings and the run of the container that it shows.
+
+    :ivar pid: of the container's first process
+    """
 
     vnc: Vnc
     pid: int
 
 
 class Consoles:
-    """:param state: the driver's directory
+    """Start, stop and restart the VNC consoles of a node's VMs.
+
+    :param state: the driver's directory
     :param module: the driver's program for a client
     :param pid: of a container's first process; None when it does not run
     """

@@ -28,7 +28,9 @@ def quoted(value: str) -> str:
 
 
 class Contexts:
-    """:param state: the driver's directory; only root may look into it, because contexts hold passwords
+    """Write and remove the contexts of a node's VMs, each in the VM's own directory on the node.
+
+    :param state: the driver's directory; only root may look into it, because contexts hold passwords
     """
 
     def __init__(self, state: Path) -> None:

@@ -25,7 +25,7 @@ UNFINISHED = ".unfinished"  # ends the name of a disk's new file; one that a kil
 
 
 class Disk(NamedTuple):
-    """An open file.
+    """Describe the file of a VM's disk while it is open.
 
     :ivar path: opens it again, in this process and its children
     :ivar file: its real path, for messages and for comparisons only

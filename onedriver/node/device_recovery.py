@@ -22,7 +22,9 @@ LOG = logging.getLogger(__name__)
 
 
 class DeviceRecovery:
-    """:param driver, engine: of the VMs, as the allocation records name them
+    """Finish or undo changes to VMs' devices and shared memory that a killed action left incomplete.
+
+    :param driver, engine: of the VMs, as the allocation records name them
     :param has_container: whether a VM has a container, or had one by this driver's own records, whatever the engine
         says: the second witness
     :param state: the driver's directory

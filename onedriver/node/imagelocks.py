@@ -15,7 +15,9 @@ class Busy(DriverError):
 
 
 class ImageLocks:
-    """:param file: every image has one byte of it
+    """Lock single images between the processes of a node, shared or exclusively.
+
+    :param file: every image has one byte of it
     :param timeout: seconds to wait for another process
     """
 

@@ -24,7 +24,7 @@ BOUNDS = re.compile(r"(?P<key>cores|memory|priority|gpus)=(?P<least>[0-9]{1,9})(
 
 @dataclasses.dataclass(frozen=True)
 class NodeCores:
-    """The cores of this host, for a VM that is bound to some.
+    """Map the host's NUMA nodes to their cores, and to the nodes that their memory comes from.
 
     :ivar cores: by NUMA node
     :ivar memory: the node from which a NUMA node's containers have their memory, where that is another one

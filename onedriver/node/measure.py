@@ -42,7 +42,7 @@ WHOLE_PERIOD = 180  # seconds; a complete list costs oned a write to its databas
 
 
 class Measure:
-    """One method for each probe.
+    """Measure the node and its containers for monitoring, by one method for each probe.
 
     :param driver: its name in OpenNebula and in the allocation records
     :param owners: directory of the allocation records

@@ -9,7 +9,9 @@ from containerhost.linux.run import detached
 
 
 class MonitoredEngine:
-    """:param driver: whose command ``reconcile`` is started
+    """Report an engine's containers to monitoring, and start the driver's ``reconcile`` where it has work.
+
+    :param driver: whose command ``reconcile`` is started
     :param has_work: returns whether it has something to do, given all containers
     """
 

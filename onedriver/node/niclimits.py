@@ -20,7 +20,9 @@ KILOBYTE = 1000  # bytes, in OpenNebula's bandwidth attributes
 
 
 class NicLimits(NamedTuple):
-    """:ivar received, sent: bytes per second; None is no limit
+    """Hold the receive and send rates that one NIC of a VM is to have.
+
+    :ivar received, sent: bytes per second; None is no limit
     """
 
     vm_id: int

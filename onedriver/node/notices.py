@@ -26,7 +26,9 @@ LOG = logging.getLogger(__name__)
 
 
 class ResourceNotices:
-    """:param timeout: seconds that a guest which listens has to let go
+    """Keep the resource documents of containers current, and ask guests before resources are taken from them.
+
+    :param timeout: seconds that a guest which listens has to let go
     """
 
     def __init__(self, engine: Containers, timeout: float) -> None:

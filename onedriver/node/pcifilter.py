@@ -13,7 +13,9 @@ from collections.abc import Sequence
 
 @dataclasses.dataclass(frozen=True)
 class PciFilter:
-    """:ivar ids: ``VENDOR:DEVICE:CLASS``; an asterisk, nothing or a part that is left out is any. Several in one text
+    """Select the PCI devices that a node reports to oned, by id, address and name.
+
+    :ivar ids: ``VENDOR:DEVICE:CLASS``; an asterisk, nothing or a part that is left out is any. Several in one text
         have commas between
     :ivar short_addresses: as oned shows them (SHORT_ADDRESS); none for any
     :ivar names: regular expressions that are looked for in DEVICE_NAME, whatever the case; none for any

@@ -16,7 +16,9 @@ STALL_TIMEOUT = 1800.0  # s; an engine may take long to commit a large container
 
 
 class Pipe(io.RawIOBase):
-    """:param file: one end of a pipe, which no other process uses; it is closed with this
+    """Read or write a pipe, and fail when no data moves for :data:`STALL_TIMEOUT` seconds.
+
+    :param file: one end of a pipe, which no other process uses; it is closed with this
     :param what: what is done, which begins the error
     """
 

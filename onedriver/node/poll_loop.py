@@ -28,7 +28,9 @@ class ProbeFailed(DriverError):
 
 
 class PollLoop:
-    """:param directory: of the driver's probes
+    """Run a node's monitoring probes periodically, and send what they print to onemonitord.
+
+    :param directory: of the driver's probes
     :param argv: every probe's arguments
     :param stdin: every probe's input
     :param allocations: directory of the records of this host's allocations

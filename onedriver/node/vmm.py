@@ -49,7 +49,9 @@ SNAPSHOT = "snap-"
 
 
 class BaseVmm(abc.ABC):
-    """:cvar driver: its name in the allocation records
+    """Run oned's actions on VMs' containers; each driver's subclass adds its engine's images, disks and interfaces.
+
+    :cvar driver: its name in the allocation records
     """
 
     driver: ClassVar[str]

@@ -22,7 +22,9 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 class Driver(NamedTuple):
-    """:ivar engine: for people: ``LXD``
+    """Describe a driver to its installer: its check of a node and its entries in oned's configuration.
+
+    :ivar engine: for people: ``LXD``
     :ivar check: whether this node can run VMs, for the user that the front-end logs in as: complaints by what was
         looked at
     :ivar lists: of oned.conf, in which the driver's name is to be
@@ -46,7 +48,7 @@ class Driver(NamedTuple):
 
 
 class Commands(click.Group):
-    """Commands for which every error with an explanation is a message and status 1, not a traceback."""
+    """Report errors with an explanation as a message and status 1, not as a traceback."""
 
     def invoke(self, context: click.Context) -> Any:
         try:

@@ -27,7 +27,9 @@ class NotRfb(DriverError):
 
 @dataclasses.dataclass(frozen=True)
 class PixelFormat:
-    """:ivar size: bytes of a pixel
+    """Describe the pixel format that a viewer asks for, and encode colours in it.
+
+    :ivar size: bytes of a pixel
     :ivar maxima, shifts: of red, green and blue
     """
 
@@ -53,7 +55,7 @@ USUAL = PixelFormat(4, False, (255, 255, 255), (16, 8, 0))
 
 @dataclasses.dataclass(frozen=True)
 class UpdateRequest:
-    """The viewer waits for what is different, or for all."""
+    """Request a framebuffer update for the viewer: of what changed, or of everything."""
 
     changes_only: bool
 

@@ -122,7 +122,7 @@ def exactly(client: socket.socket, length: int, end: float) -> bytes:
 
 
 class Session:
-    """A viewer's session after the greeting."""
+    """Serve one viewer after the greeting: draw what the guest prints, and pass on what is typed."""
 
     def __init__(self, client: socket.socket, guest: socket.socket) -> None:
         self._visitor = client

@@ -19,7 +19,9 @@ APPLICATION_KEYS = 1 << 5  # DECCKM, as pyte keeps private modes
 
 
 class Cell(NamedTuple):
-    """:ivar colour, ground: 0xRRGGBB
+    """Hold one character cell of the terminal, with its colours as RGB values.
+
+    :ivar colour, ground: 0xRRGGBB
     """
 
     letter: str
@@ -29,7 +31,9 @@ class Cell(NamedTuple):
 
 
 class Screen(pyte.Screen):
-    """:ivar answers: what the guest asked the terminal, answered; it is for the guest
+    """Hold the cells of the terminal, and collect its replies to the guest's queries.
+
+    :ivar answers: what the guest asked the terminal, answered; it is for the guest
     """
 
     def __init__(self) -> None:
