@@ -45,7 +45,7 @@ def decide(directory: str, number: Number, allowed: bool) -> None:
     with _group(directory) as group:
         flags, programs = _programs(group)
         if not programs:
-            raise HostActionFailed(f"nothing decides which devices {directory} may open")
+            raise HostActionFailed(f"no device program is attached to control group {directory}")
         for program in programs:
             _decide(group, flags, program, number, allowed)
 
