@@ -66,13 +66,17 @@ def serve(ours: socket.socket, name: str, attach: Callable[[], Console], printed
     """
     single_instance.end(holder(name), HANDOVER_TIMEOUT)
     place = single_instance.take(holder(name))  # until this process ends
+    attached = threading.Event()
+    threading.Thread(target=give_way, args=(place, ours, attached), daemon=True).start()
     with contextlib.closing(attach()) as console:
-        threading.Thread(target=give_way, args=(place, ours), daemon=True).start()
         ours.sendall(printed()[-KEPT:])
+        attached.set()
         consolebridge.bridge(ours, console)
 
 
-def give_way(place: socket.socket, ours: socket.socket) -> None:
-    """End the session for the next client, or at the end of the VM."""
+def give_way(place: socket.socket, ours: socket.socket, attached: threading.Event) -> None:
+    """End the session for the next client, or at the end of the VM, also while the engine does not answer."""
     single_instance.await_end(place).detach()  # the kernel closes it once nothing of this process is left
+    if not attached.is_set():
+        os._exit(0)
     consolebridge.hang_up(ours)
