@@ -23,7 +23,7 @@ FAULTS = "faults.json"  # {"schema": 1, "faults": ["0000:3b:00.0: tainted by the
 
 
 class GuestNotice:
-    """Tell a container's guest what it has or is to lose, and wait until it acknowledges a loss.
+    """Notify a container's guest of its resources and of their loss, and wait until it acknowledges a loss.
 
     :param timeout: seconds that a guest which listens has to let go
     :param clock: seconds since 1970
@@ -78,6 +78,8 @@ class GuestNotice:
             if self._acknowledged(name) < resources.generation(resources.parse(before)):
                 return False
             self._write(name, resources.announcing(before, coming, int(until)))
+        except errors.EngineBusy:
+            raise  # another operation on the container: it says nothing of its guest
         except (errors.HostActionFailed, errors.EngineConflict, errors.EngineNotFound) as error:
             LOG.warning(NOT_TOLD, name, error)
             return False

@@ -109,16 +109,19 @@ class AnnouncementTest(testtools.TestCase):
     def test_guest_that_the_engine_keeps_from_being_told_is_told_later(self) -> None:
         class Failing(Guest):
             fails = 3
+            error: type[errors.EngineError]
 
             def write(self, name: str, path: str, content: bytes) -> None:
                 self.fails -= 1
                 if self.fails >= 0:
-                    raise errors.EngineTimeout("it does not tell the container's process")
+                    raise self.error("it does not tell the container's process")
                 super().write(name, path, content)
 
-        files = Failing(knows=1, nth=1)
-        self.assertTrue(self.announce(files))
-        self.assertEqual(1, len(files.written))
+        for error in (errors.EngineTimeout, errors.EngineBusy):
+            files = Failing(knows=1, nth=1)
+            files.error = error
+            self.assertTrue(self.announce(files))
+            self.assertEqual(1, len(files.written))
 
     def test_an_engine_that_fails_is_not_waited_for_without_end(self) -> None:
         class Failing(Guest):
