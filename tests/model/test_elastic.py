@@ -254,6 +254,9 @@ class ElasticMachine(frame.Machine):
             reached += 1
             if at(reached):
                 self.count(f"{type(error).__name__} at {what}")
+                if what == "write" and type(error) is errors.EngineConflict:
+                    # The engine's word for a container that does not run, which has no guest (GuestNotice.begin).
+                    self.unheard |= self.members().keys()
                 raise error
 
         self.engine.hook = count

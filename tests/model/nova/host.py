@@ -99,6 +99,10 @@ class Engine(fakes.FakeEngine):
         self._called("fetched")
         self.arriving.discard(spec.name)
 
+    def delete(self, name: str) -> None:
+        super().delete(name)
+        self.arriving.discard(name)
+
     def own_of(self, uuid: str) -> list[str]:
         """Return the containers that have the data of a server, not those that rescue it."""
         return [name for name, spec in self.specs.items()

@@ -95,7 +95,7 @@ class Server:
 
 class OpenNebula(frame.Machine):
     """:ivar gone: numbers of the VMs of whose end the node may not have heard: `recover --delete` goes on in any case
-    :ivar strangers: names of containers that somebody else made
+    :ivar foreign: names of containers that this driver did not make
     :ivar marks: what is in the place of the driver's marks
     :ivar result, done, steps: how the last action ended, whether oned takes it for done, and how many steps it came to
     """
@@ -115,7 +115,7 @@ class OpenNebula(frame.Machine):
         self.servers: dict[int, Server] = {}
         self.last = 0
         self.gone: set[int] = set()
-        self.strangers: set[str] = set()
+        self.foreign: set[str] = set()
         self.marks: list[Path] = []
         self.victim = directory / "victim"
         self.victim.write_text("of the host")
@@ -492,7 +492,7 @@ class OpenNebula(frame.Machine):
                 each._replace(size=size * MIB) if each.id == disk else each for each in server.vm.disks))
 
     def _containers_that_run(self) -> list[int]:
-        return [number for number in self.servers if name(number) not in self.strangers
+        return [number for number in self.servers if name(number) not in self.foreign
                 and self.node.engine.statuses.get(name(number)) is Status.RUNNING]
 
     @precondition(lambda self: self._containers_that_run())
@@ -554,7 +554,7 @@ class OpenNebula(frame.Machine):
 
     def take_name(self, taken: str) -> None:
         """Let a container that OpenNebula did not make have a VM's name."""
-        self.strangers.add(taken)
+        self.foreign.add(taken)
         self.node.engine.specs[taken] = ContainerSpec(taken, "", Cpu(1), Memory(MIB), RootDisk(""))
         self.node.engine.statuses[taken], self.node.engine.content[taken] = Status.RUNNING, 0
 
@@ -590,7 +590,7 @@ class OpenNebula(frame.Machine):
         for number, server in self.servers.items():
             assert server.state == ELSEWHERE or self.node.content(number) >= server.kept, (
                 f"VM {number} ({server.state}) wrote {server.kept}, and the node has {self.node.content(number)}")
-        for taken in self.strangers:
+        for taken in self.foreign:
             assert taken in self.node.engine.specs, f"{taken}, which is not OpenNebula's, is gone"
         assert self.victim.read_text() == "of the host", "a link of a tenant's was followed"
         users: dict[str, str] = {}
@@ -627,9 +627,9 @@ class OpenNebula(frame.Machine):
                 if number in self.servers:
                     self.recover_all(self.servers[number].vm)
             self.settle()
-            for taken in self.strangers:
+            for taken in self.foreign:
                 self.node.engine.delete(taken)
-            self.strangers.clear()
+            self.foreign.clear()
             self.node.administer()
             self.settle()
             for what, found in self.node.left().items():

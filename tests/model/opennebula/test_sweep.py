@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kill each action of oned's once at each of its steps, let oned be told either outcome, and resume the VM.
+"""Kill each action of oned once at each of its steps, report either outcome to oned, and resume the VM.
 
 In between a disk is reverted, the host restarts, or monitoring comes. What always holds for the machines holds after
 each of these.
@@ -48,7 +48,7 @@ class Sweep:
 
     def test_every_action_at_every_step(self) -> None:
         logging.disable(logging.CRITICAL)
-        self.addCleanup(logging.disable, logging.NOTSET)  # type: ignore[attr-defined]
+        self.addCleanup(logging.disable, logging.NOTSET)  # type: ignore[attr-defined]  # of TestCase
         failures = []
         for asked, between, told, step in self.points():
             try:
@@ -56,7 +56,7 @@ class Sweep:
             except Exception as error:  # of each point, to see which fail alike
                 failures.append(f"{asked}, killed at step {step}, told {told}, then {between}: "
                                 f"{type(error).__name__}: {error}")
-        self.assertEqual([], failures)  # type: ignore[attr-defined]
+        self.assertEqual([], failures)  # type: ignore[attr-defined]  # of TestCase
 
     def points(self) -> Iterator[tuple[str, str, str, int]]:
         """Yield the points of this run: at the gate a share of those with :data:`OTHERS` in between."""
