@@ -63,7 +63,7 @@ class UnsupportedOnHost(SpecError):
 
 
 class NoPlacement(SpecError):
-    """Signal that this host has not the free devices that are asked for. The message shows the arithmetic."""
+    """Signal that this host lacks the requested free devices. The message shows the arithmetic."""
 
 
 class EngineError(ContainerHostError):

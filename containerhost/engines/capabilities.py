@@ -306,7 +306,7 @@ class LiveChanges(Protocol[Current]):
 
 
 class Size(NamedTuple):
-    """Hold the cores and the memory that a running container is to have.
+    """Hold the cores and the memory assigned to a running container.
 
     :ivar cores: of the host, by which the container is bound
     :ivar memory: bytes

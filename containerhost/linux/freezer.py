@@ -51,7 +51,7 @@ echo "$3" > "$4" && : > "$2"
 
 
 class ThawedMeanwhile(HostActionFailed):
-    """Signal that the group ran while its processes were looked at, as one that its engine kills."""
+    """Signal that the group was thawed while its processes were searched, as when its engine kills it."""
 
 
 class Freezer(NamedTuple):

@@ -11,7 +11,7 @@ from onedriver.errors import DriverError
 from onedriver.node import datastores
 
 STORE = ".lxdone"  # in the datastore's own directory: who sees it sees the datastore, not the place where it is to be
-IDENTITY = re.compile(r"[0-9a-f]{32}")  # what it has; a place where none is mounted may have a file of that name too
+IDENTITY = re.compile(r"[0-9a-f]{32}")  # its content; an empty mount point may have a file of that name, too
 
 
 def stamp(file: Path) -> str:
@@ -38,7 +38,7 @@ def store_of(directory: Path) -> str:
     try:
         with datastores.open_directory(directory), datastores.open_directory(directory.parent) as store:
             if identity(store) is None:
-                put(store, STORE, f"{secrets.token_hex(16)}\n".encode())
+                store.write(STORE, f"{secrets.token_hex(16)}\n".encode(), 0o644, store.owner)
             return identity(store) or ""
     except OSError as error:
         raise unwritable(error) from error
@@ -56,9 +56,3 @@ def identity(store: Directory) -> str | None:
 def unwritable(error: OSError) -> DriverError:
     return DriverError(f"the datastore cannot be written: {error}; the driver is root on the node: export shared "
                        "datastores with no_root_squash")
-
-
-def put(directory: Directory, name: str, content: bytes) -> None:
-    """Write a file for the directory's owner; it replaces whatever has the name."""
-    found = os.fstat(directory.fd)
-    directory.write(name, content, 0o644, (found.st_uid, found.st_gid))

@@ -89,7 +89,7 @@ def mark(record: RootState) -> None:
     """
     try:
         with datastores.open_directory(record.directory) as directory:
-            stamps.put(directory, RUNNING, f"{os.uname().nodename}\n".encode())
+            directory.write(RUNNING, f"{os.uname().nodename}\n".encode(), 0o644, directory.owner)
     except OSError as error:
         raise stamps.unwritable(error) from error
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translate between nova's instance and its container: flavor, labels, states, and what nova says it is to have."""
+"""Translate between nova's instance and its container: flavor, labels, states, requested resources."""

@@ -20,7 +20,7 @@ KILOBYTE = 1000  # bytes, in OpenNebula's bandwidth attributes
 
 
 class NicLimits(NamedTuple):
-    """Hold the receive and send rates that one NIC of a VM is to have.
+    """Hold the limits of the rates at which a NIC of a VM receives and sends.
 
     :ivar received, sent: bytes per second; None is no limit
     """

@@ -13,7 +13,7 @@ from containerhost.inventory.topology import NumaNode, Topology
 
 
 class Status(enum.StrEnum):
-    """Name who has a drawn device, or why no container can be given it.
+    """Name the consumer of a device on the map, or why it cannot be allocated.
 
     ``host``: the host itself needs it. ``cleaning``: it comes back from a container.
     """

@@ -209,6 +209,11 @@ class HostileFilesTest(LxdTestCase):
 class FrozenGroupTest(LxdTestCase):
     """With version 1 of control groups a frozen process does not end when it is killed."""
 
+    def setUp(self) -> None:
+        if not Path("/sys/fs/cgroup/freezer").is_dir():
+            self.skipTest("this host has control groups of version 2")
+        super().setUp()
+
     def frozen(self) -> None:
         self.running("c1")
         script = ("mkdir -p /groups; mount -t cgroup -o freezer none /groups && mkdir -p /groups/own/one || exit 7; "
@@ -216,8 +221,6 @@ class FrozenGroupTest(LxdTestCase):
                   "echo FROZEN > /groups/own/one/freezer.state; "
                   "(while :; do echo FROZEN > /groups/own/one/freezer.state; done) > /dev/null 2>&1 &")
         status, output = self.inside("c1", "sh", "-c", script)
-        if status == 7:
-            self.skipTest(f"this guest cannot make groups: {output}")
         self.assertEqual((0, ""), (status, output))
         group = freezer.of_container(self.engine.pid("c1") or 0, Host())
         assert group

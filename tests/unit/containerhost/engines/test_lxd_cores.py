@@ -50,7 +50,7 @@ class CoresTest(testtools.TestCase):
         def change(name: str, write: Callable[[dict[str, Any], str], None]) -> None:
             write(*client.instance(name))
 
-        cores.wait_applied(client, self.privileged, change, self.host, "c", 7, client.limit)  # type: ignore[arg-type]
+        cores.wait_applied(client, self.privileged, change, self.host, "c", 7, client.limit)  # type: ignore[arg-type]  # a fake
         return client.written
 
     def test_what_is_in_force_is_left_alone(self) -> None:
