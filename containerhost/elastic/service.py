@@ -253,8 +253,7 @@ class Service:
         if wanted is not None and self._is_short(member, step, wanted):
             LOG.info("Container %s was to have fewer cores than it can have now: it keeps its size", member.key)
             if step.applying:  # the engine may have made the change: it is undone
-                size = Size(member.cores or wanted.cores, member.memory)
-                step = dataclasses.replace(step, document=member.coming(size))
+                step = self._undone(member, step, wanted)
             else:
                 wanted = None
         if step.applying or member.document == step.document:
@@ -303,8 +302,12 @@ class Service:
             return member
         except FAILURES as error:
             LOG.warning("Container %s does not get its size: %s", member.key, error)
-            self._changes.fail(member, "failed")
-            return member
+            undone = self._undone(member, step, size)
+            self._changes.back_off(member.key)
+            if undone.document == step.document:
+                return member  # it is undone later, as it cannot be now
+            self._changes.count("change", "failed")
+            return self._apply(member, undone, "undone")  # the engine may have made a part of the change
         LOG.info("Container %s has cores %s and %d MiB: %s", member.key, sorted(size.cores), size.memory >> 20, outcome)
         self._changes.count("change", outcome)
         self._changes.forget(member.key)
@@ -313,6 +316,11 @@ class Service:
         return changed
 
     # Steps
+
+    def _undone(self, member: Member, step: Step, otherwise: Size) -> Step:
+        """Return the step that gives a container the size that its document says; ``otherwise`` where it says none."""
+        size = Size(member.cores or otherwise.cores, member.memory)
+        return dataclasses.replace(step, document=member.coming(size))
 
     def _is_short(self, member: Member, step: Step, wanted: Size) -> bool:
         """Return whether a change would leave less than its least to a container for which there is more by now."""

@@ -508,18 +508,41 @@ class OthersTest(ServiceCase):
         self.world.rounds(self.service, 30)
         self.assert_settled(a=2, b=1, c=1)
 
+    def test_change_of_which_the_engine_made_a_part_is_undone(self) -> None:
+        self.fail_after_the_size(1)
+
+    def test_change_that_cannot_be_undone_at_once_is_undone_later(self) -> None:
+        self.fail_after_the_size(2)
+
+    def fail_after_the_size(self, times: int) -> None:
+        """Let the container get its size and not its label, and then want the size that its label says."""
+        left = [times]
+
+        def fails(what: str) -> None:
+            if what == "resized" and left[0]:
+                left[0] -= 1
+                raise errors.EngineError("the label cannot be written")
+
+        self.files.acknowledge("a", 2)
+        self.engine.hook = fails
+        self.world.rounds(self.service)
+        self.assertEqual((0, 1), (left[0], self.service.done["change", "failed"]))
+        del self.engine.containers_["c"]
+        self.world.rounds(self.service, 30)
+        self.assert_settled(a=2, b=2)
+
     def test_change_that_the_engine_refuses_is_not_tried_at_once_again(self) -> None:
         self.files.acknowledge("a", 2)
 
-        def refuses(what: str) -> None:
-            if what == "resize":
+        def refuse(name: str, size: Size) -> None:
+            if len(size.cores) < 2:
                 raise errors.EngineError("it cannot")
 
-        self.engine.hook = refuses
+        self.engine.check = refuse
         self.world.rounds(self.service)
         self.assertEqual(1, self.service.done["change", "failed"])
         self.assertIsNone(self.files.document("a")["announced"])
-        self.engine.hook = lambda what: None
+        self.engine.check = lambda name, size: None
         self.world.rounds(self.service)
         self.assertNotIn("fake/a", self.service.steps)
         self.world.rounds(self.service, 20)
