@@ -70,25 +70,14 @@ def _share() -> tuple[int, int]:
     return number - 1, count
 
 
-def points(name: str, effects: Sequence[Hashable | None]) -> list[int]:
-    """Choose the steps of an operation at which a test interrupts it.
+def points(effects: Sequence[Hashable | None]) -> list[int]:
+    """Choose the steps of an operation at which a test on real engines kills it: those that change the set of outside
+    effects, which decides what a kill leaves. The gate takes the one whose turn it is.
 
-    The exhaustive level takes all. The gate takes the steps that change the set of outside effects, which decides what
-    an interruption leaves, and of the others its share.
-
-    :param name: of the operation, unique among all tests
     :param effects: what each step does to the outside, in words; None where it only reads
     :returns: indices of ``effects``, ascending
     """
-    if LEVEL == "exhaustive":
-        return list(range(len(effects)))
-    changes = {effects.index(effect) for effect in set(effects) if effect is not None}
-    return [step for step in range(len(effects)) if step in changes or in_share(f"{name} {step}")]
-
-
-def one_point(name: str, effects: Sequence[Hashable | None]) -> list[int]:
-    """Choose as :func:`points` does, where a single try takes many seconds: of the gate's, the one whose turn it is."""
-    changes = points(name, effects)
+    changes = sorted(effects.index(effect) for effect in set(effects) if effect is not None)
     return changes if LEVEL == "exhaustive" else [turn(changes)]
 
 

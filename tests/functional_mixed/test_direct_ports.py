@@ -273,7 +273,7 @@ class KilledPortTest(DirectPortServers):
         """Let the request finish, and return the steps at which to kill it."""
         self.killer.arm(None, base.HOST)
         request()
-        return levels.one_point(self.id(), self.killer.effects)
+        return levels.points(self.killer.effects)
 
     def killed(self, step: int, request: Callable[[], None]) -> None:
         self.killer.arm(step, base.HOST)

@@ -115,11 +115,10 @@ def killed_at(step: int | None, action: Callable[[], None]) -> list[str | None] 
         return json.loads(Path(effects.name).read_text())
 
 
-def killed_at_points(name: str, action: Callable[[], None], fewest: int,
+def killed_at_points(action: Callable[[], None], fewest: int,
                      before: Callable[[], object] = lambda: None) -> Iterator[int | None]:
     """Let ``action`` finish, and then kill it at its points, one after the other.
 
-    :param name: of the operation, unique among all tests
     :param fewest: steps that it takes more than, or nothing was tried
     :param before: done before each try
     :returns: None once it finished, and each step once it was killed there
@@ -129,7 +128,7 @@ def killed_at_points(name: str, action: Callable[[], None], fewest: int,
     if len(effects) <= fewest:
         raise AssertionError(f"it took {len(effects)} steps only")
     yield None
-    for step in levels.one_point(name, effects):
+    for step in levels.points(effects):
         before()
         killed_at(step, action)
         yield step
@@ -209,7 +208,7 @@ class KilledTest(KilledCase):
     def test_boot(self) -> None:
         """After the restart nothing of an unfinished boot is left, although the server is not deleted yet."""
         # Each boot fetches and imports the image.
-        for step in killed_at_points("boot", self.boot, FEWEST_STEPS, self._delete_images):
+        for step in killed_at_points(self.boot, FEWEST_STEPS, self._delete_images):
             if step is None:
                 self.assertEqual(1, len(self.lxd.engine.containers()))
                 self.end()
@@ -218,7 +217,7 @@ class KilledTest(KilledCase):
             self.assert_nothing_left(step)
 
     def test_end(self) -> None:
-        for step in killed_at_points("end", self.end, FEWEST_STEPS, self.boot):
+        for step in killed_at_points(self.end, FEWEST_STEPS, self.boot):
             if step is not None:
                 self.restart(self.server(vm_state=vm_states.ACTIVE, task_state=task_states.DELETING))
                 self.end()

@@ -35,7 +35,7 @@ class KilledAttachmentsTest(test_volumes.VolumeServers):
         self.attach(server, volume)
         effects = self.killer.effects
         self.detach(server, volume)
-        for step in levels.one_point(self.id(), effects):
+        for step in levels.points(effects):
             self.killer.arm(step, base.HOST)
             self.api.post_server_volume(server["id"], {"volumeAttachment": {"volumeId": volume}})
             await_that(self.killer.happened.is_set, "nova-compute is killed", TIMEOUT)

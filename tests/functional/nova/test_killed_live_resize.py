@@ -83,7 +83,7 @@ class KilledLiveResizeTest(KilledCase):
         self.assertIn("ib0", Privileged().inside(self.pid).netdevs)
 
     def test_live_resize(self) -> None:
-        for step in killed_at_points("live resize", self.resize, FEWEST_STEPS):
+        for step in killed_at_points(self.resize, FEWEST_STEPS):
             if step is None:
                 self.assert_is(640, self.new, step)
             self.go_back()

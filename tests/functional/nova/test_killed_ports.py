@@ -64,12 +64,12 @@ class KilledPortTest(KilledCase):
         self.assertEqual(self.before[self.more], self._devices()[self.more], f"the function after step {step}")
 
     def test_attachment(self) -> None:
-        for step in killed_at_points("attachment of a port", self.attach, FEWEST_STEPS):
+        for step in killed_at_points(self.attach, FEWEST_STEPS):
             self.assert_taken_back(step)
 
     @levels.exhaustive("an attachment remains")
     def test_detachment(self) -> None:
-        for step in killed_at_points("detachment of a port", self.detach, FEWEST_STEPS, self.attached):
+        for step in killed_at_points(self.detach, FEWEST_STEPS, self.attached):
             self.assert_taken_back(step)
 
     def attached(self) -> None:
@@ -80,7 +80,7 @@ class KilledPortTest(KilledCase):
     def test_a_hard_reboot_finishes_an_attachment(self) -> None:
         """Nova counts the port as the server's."""
         wanted = RequestedResources.of(model.NetworkInfo([self.vif]))
-        for _ in killed_at_points("rebooted attachment of a port", self.attach, FEWEST_STEPS):
+        for _ in killed_at_points(self.attach, FEWEST_STEPS):
             self.restart(self.running())
             backend.build(CONF).power.reboot(context.get_admin_context(), self.running(), wanted, soft=False)
             self.pid = self.lxd.engine.metrics(self.running().name).pid

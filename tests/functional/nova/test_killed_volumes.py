@@ -69,19 +69,19 @@ class KilledVolumesTest(testtools.TestCase):
         self.assertFalse(Path(f"/proc/{pid}/root{PATH}").exists(), f"node after step {step}")
 
     def test_attach(self) -> None:
-        for step in killed_at_points("attachment of a volume", self.attach, FEWEST_STEPS):
+        for step in killed_at_points(self.attach, FEWEST_STEPS):
             self.put_right(step)
 
     @levels.exhaustive("an attachment remains")
     def test_detach(self) -> None:
-        for step in killed_at_points("detachment of a volume", self.detach, FEWEST_STEPS, self.attach):
+        for step in killed_at_points(self.detach, FEWEST_STEPS, self.attach):
             self.put_right(step)
 
     @levels.exhaustive("the same points as test_detach")
     def test_a_killed_detachment_leaves_the_volume_usable(self) -> None:
         """It is fenced while it is detached: the next start gives it back."""
         fenced = 0
-        for step in killed_at_points("fenced detachment of a volume", self.detach, FEWEST_STEPS, self.attach):
+        for step in killed_at_points(self.detach, FEWEST_STEPS, self.attach):
             node = Path(f"/proc/{self.lxd.engine.metrics(self.server.name).pid}/root{PATH}")
             before = stat.S_IMODE(node.stat().st_mode) if node.exists() else None
             fenced += before == 0

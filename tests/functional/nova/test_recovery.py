@@ -251,7 +251,7 @@ class RecoveryTest(RecoveryServers):
         server = self.server(self.small)
         server = self.admin_api.get_server(server["id"])
         for name in names:
-            for step in levels.one_point(f"recovery of {name}", self.effects(server, name)):
+            for step in levels.points(self.effects(server, name)):
                 self.kill_once(server, name, step)
         self._delete_server(server)
         self.assert_nothing_left()

@@ -127,7 +127,7 @@ class MovesTest(twohosts.TwoHosts):
         prepare()
         effects = self.effects(host, request)
         self.back_on_the_first()
-        for step in levels.one_point(self.id(), effects):
+        for step in levels.points(effects):
             prepare()
             self.killed(host, step, request)
             self.back_on_the_first()
@@ -144,7 +144,7 @@ class MovesTest(twohosts.TwoHosts):
         await_that(self.idle, "the evacuation ends", TIMEOUT)
         effects = self.killer.effects
         self.old_host_returns()
-        for step in levels.one_point(self.id(), effects):
+        for step in levels.points(effects):
             self.old_host_fails()
             self.killer.arm(step, SECOND)
             self.evacuate()
