@@ -231,6 +231,9 @@ class ElasticMachine(frame.Machine):
         if (name, resources.FILE) in self.files.files:
             told = self.files.document(name)
             self.files.acknowledge(name, (told["announced"] or told)["generation"])
+            step = self.service.steps.get(f"fake/{name}")
+            if step and step.applying:  # it may be made already
+                self.unheard.add(name)
 
     @rule(card=st.sampled_from(CARDS), health=st.sampled_from(((), ("Xid 79",), ("tainted by the operator: fan",))))
     def change_card(self, card: str, health: tuple[str, ...]) -> None:

@@ -278,7 +278,8 @@ class Nova(frame.Machine):
             if server.launched_at is None:
                 continue  # its boot failed; nova lets its user stop it
             shelved = server.system_metadata.get("shelved_image_id")
-            if server.vm_state in (vm_states.SHELVED, vm_states.SHELVED_OFFLOADED) and shelved in self.cloud.images:
+            # Nova's late prep_resize lets an offloaded server fail; its data are in its image nevertheless.
+            if shelved in self.cloud.images and (server.host is None or server.vm_state == vm_states.SHELVED):
                 continue
             if server.vm_state in (vm_states.ACTIVE, vm_states.STOPPED) and server.task_state is None:
                 self.reverting.discard(uuid)
