@@ -41,7 +41,7 @@ def store_of(directory: Path) -> str:
                 store.write(STORE, f"{secrets.token_hex(16)}\n".encode(), 0o644, store.owner)
             return identity(store) or ""
     except OSError as error:
-        raise unwritable(error) from error
+        raise datastores.unwritable(error) from error
 
 
 def identity(store: Directory) -> str | None:
@@ -51,8 +51,3 @@ def identity(store: Directory) -> str | None:
     except OSError:
         return None
     return found if IDENTITY.fullmatch(found) else None
-
-
-def unwritable(error: OSError) -> DriverError:
-    return DriverError(f"the datastore cannot be written: {error}; the driver is root on the node: export shared "
-                       "datastores with no_root_squash")

@@ -91,7 +91,7 @@ def mark(record: RootState) -> None:
         with datastores.open_directory(record.directory) as directory:
             directory.write(RUNNING, f"{os.uname().nodename}\n".encode(), 0o644, directory.owner)
     except OSError as error:
-        raise stamps.unwritable(error) from error
+        raise datastores.unwritable(error) from error
 
 
 def unmark(record: RootState) -> None:
@@ -101,7 +101,7 @@ def unmark(record: RootState) -> None:
     except FileNotFoundError:
         return  # OpenNebula removed the directory
     except OSError as error:
-        raise DriverError(f"the datastore cannot be written: {error}") from error
+        raise datastores.unwritable(error) from error
 
 
 def elsewhere(directory: Path, record: RootState | None) -> str | None:

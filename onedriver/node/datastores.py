@@ -49,8 +49,12 @@ def open_directory(path: Path) -> Directory:
         except NotADirectoryError as error:
             raise DriverError(f"{path} has a link or a file among its components, which root does not follow below the "
                               "datastores: let the option `datastores` name the directory itself, and mount a "
-                              "datastore "
-                              "at its place instead of linking it") from error
+                              "datastore at its place instead of linking it") from error
+
+
+def unwritable(error: OSError) -> DriverError:
+    return DriverError(f"the datastore cannot be written: {error}; the driver is root on the node: export shared "
+                       "datastores with no_root_squash")
 
 
 @contextlib.contextmanager
