@@ -32,8 +32,7 @@ class Consumer:
     uuid: str
 
     def __str__(self) -> str:
-        kind = self.engine if self.engine == "process" else f"{self.engine} container"
-        return f"{kind} {self.container} ({self.driver} {self.uuid})"
+        return f"{self.engine}/{self.container} ({self.driver} {self.uuid})"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class EngineTest(devices.DeviceTestCase):
         self.engine.detach("c1", first, [second])
         self.engine.verify("c1", [second])
         (complaint,) = self.allocator.release_device(THIRD, self.consumer("c1"), self.engine.pid("c1"))
-        self.assertIn("may still be in use by lxd container c1", complaint)
+        self.assertIn("may still be in use by lxd/c1", complaint)
         self.assertRaises(DeviceHeld, self.allocator.acquire, [Request(THIRD)], self.consumer("c2"))
         # The container itself may have it back.
         self.engine.attach("c1", *self.allocator.acquire([Request(THIRD)], self.consumer("c1")))

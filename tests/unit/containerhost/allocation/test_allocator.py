@@ -455,7 +455,7 @@ class TestSickDevices(testtools.TestCase):
             for act in (lambda: self.allocator.release_device(self.gpu, consumer("c1"), os.getpid()),
                         lambda: (str(self.assertRaises(errors.ScrubFailed, self.allocator.repair.clean, self.gpu)),)):
                 (complaint,) = act()
-                self.assertIn("may still be in use by lxd container c1", complaint)
+                self.assertIn("may still be in use by lxd/c1", complaint)
                 self.assertIn(found, complaint)
                 self.assertEqual({self.gpu: complaint}, self.blocked())
         self.root.able = True
@@ -528,7 +528,7 @@ class TestSickDevices(testtools.TestCase):
         self.allocator.acquire([Request(self.gpu)], consumer("c1"))
         self.store.begin_cleaning(self.gpu)
         error = self.assertRaises(errors.ScrubFailed, self.allocator.repair.clean, self.gpu)
-        self.assertIn("may still be in use by lxd container c1", str(error))
+        self.assertIn("may still be in use by lxd/c1", str(error))
         self.assertEqual((), self.allocator.reconciler.reconcile("test", "lxd", ("c1",)))
         self.assertEqual({}, self.store.records())
 
@@ -581,7 +581,7 @@ class TestSickDevices(testtools.TestCase):
         self.root.able = False
         (complaint,) = allocator.release(consumer("c1"))
         self.assertEqual([consumer("c1")], asked)
-        self.assertIn("by a container that shares memory with lxd container c1", complaint)
+        self.assertIn("by a container that shares memory with lxd/c1", complaint)
         self.root.able = True
         self.assertEqual((), allocator.release(consumer("c1")))
 

@@ -172,7 +172,7 @@ class Draining(TaintCase):
     def test_holders_are_named_when_the_time_is_over_and_the_taint_stays(self) -> None:
         self.allocator.acquire([Request(VF)], consumer("one"))
         told = self.run_command("drain", CARD, "--reason", "x", "--timeout", "0", status=1).output
-        self.assertIn(f"lxd container one (test uuid-of-one) has {VF}", told)
+        self.assertIn(f"lxd/one (test uuid-of-one) has {VF}", told)
         self.assertIsNotNone(self.device(CARD).taint)
         self.assertEqual({VF}, self.store.records().keys())
 

@@ -62,7 +62,7 @@ class List(testtools.TestCase):
         header, gpu = lines[0], next(line for line in lines if line.startswith("0000:3b:00.0"))
         for column, value in (("KIND", "gpu"), ("PCI ID", "10de:20b0"), ("CLASS", "030200"), ("DRIVER", "nvidia"),
                               ("NUMA", "0"), ("NODES", "nvidia0=195:0 dri/card0=226:0"), ("HEALTH", "ok"),
-                              ("STATE", "BLOCKED  "), ("OWNER", "lxd container instance-00000001"),
+                              ("STATE", "BLOCKED  "), ("OWNER", "lxd/instance-00000001"),
                               ("SINCE", self.since("0000:3b:00.0")), ("BLOCKED  ", "not clean  ")):
             self.assertTrue(gpu[header.index(column):].startswith(value), (column, gpu))
         self.assertIn("infiniband/rdma_cm=10:58 kfd=510:0", lines[-2])

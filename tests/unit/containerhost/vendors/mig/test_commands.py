@@ -61,7 +61,7 @@ class ShowTest(MigCase):
         shown = self.run_command("show").output
         for words in (f"{WHOLE} NVIDIA A100-SXM4-40GB: MIG mode off", f"{OLD} NVIDIA A100-SXM4-40GB: cannot be cut",
                       "3g.20gb    3               20096  2     0     0-3 4-7",
-                      f"{CUT}/gi2/ci1  1c.2g.10gb  2-3    lxd container c1"):
+                      f"{CUT}/gi2/ci1  1c.2g.10gb  2-3    lxd/c1"):
             self.assertIn(words, shown)
 
     def test_programs(self) -> None:
