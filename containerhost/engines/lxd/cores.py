@@ -41,28 +41,27 @@ def wait_applied(client: LxdClient, privileged: Privileged, change: Change, host
     if not limit or pid is None:
         return
     for _ in range(TRIES):
-        if wait_until(lambda: in_force(host, pid, limit), TIMEOUT):
+        if wait_until(lambda: not to_bind(host, pid, limit), TIMEOUT):
             return
         for words in (in_other_words(limit), limit):
             change(name, lambda instance, etag, words=words: client.replace_instance(  # type: ignore[misc]
                 name, instance | {"config": instance["config"] | {LIMIT: words}}, etag))
-    LOG.warning("LXD has not let container %s run on what %s=%s says: it is bound to that here", name, LIMIT, limit)
-    wanted = sorted(allowed(host, pid))[:int(limit)] if limit.isdigit() else sorted(id_list(limit))
-    privileged.bind_cpus(pid, wanted)
+    if cpus := to_bind(host, pid, limit):
+        LOG.warning("LXD has not let container %s run on what %s=%s says: it is bound to that here", name, LIMIT, limit)
+        privileged.bind_cpus(pid, cpus)
 
 
-def in_force(host: Host, pid: int, limit: str) -> bool:
-    """Return whether the container's processes run on the CPUs of the limit.
+def to_bind(host: Host, pid: int, limit: str) -> list[int]:
+    """Return the CPUs to bind the container to; none if its limit is in force, or it is gone.
 
     :param limit: a number of CPUs, or which
-    :returns: whether the process may run on just those; true of one that is gone
     """
-    found = allowed(host, pid)
-    if not found:
-        return True
-    if not limit.isdigit():
-        return found == id_list(limit)
-    return len(found) == min(int(limit), len(id_list(host.text("/sys/devices/system/cpu/online"))))
+    found = sorted(allowed(host, pid))
+    if limit.isdigit():
+        count = min(int(limit), len(id_list(host.text("/sys/devices/system/cpu/online"))))
+        return [] if len(found) == count else found[:count]
+    wanted = sorted(id_list(limit))
+    return [] if found in ([], wanted) else wanted
 
 
 def allowed(host: Host, pid: int) -> frozenset[int]:

@@ -68,18 +68,26 @@ class CoresTest(testtools.TestCase):
         warning.assert_called_once()
         self.assertEqual([mock.call.bind_cpus(7, [0, 1])], self.privileged.mock_calls)
 
+    def test_a_container_that_ends_meanwhile_is_not_bound(self) -> None:
+        run_on(self.root, "0-3")
+        self.useFixture(fixtures.MockPatchObject(LateClient, "replace_instance", lambda *_: (
+            self.root / "proc/7/status").unlink(missing_ok=True)))
+        with mock.patch.object(cores, "TRIES", 1):
+            self.wait_applied(LateClient(self.root, "2", after=99))
+        self.assertEqual([], self.privileged.mock_calls)
+
     def test_what_lxd_cannot_bind_is_bound_here(self) -> None:
         run_on(self.root, "0-3")
         self.wait_applied(LateClient(self.root, "1-2", after=99))
         self.assertEqual([mock.call.bind_cpus(7, [1, 2])], self.privileged.mock_calls)
 
-    def test_in_force(self) -> None:
+    def test_nothing_is_bound_where_the_limit_is_in_force(self) -> None:
         run_on(self.root, "0-1")
-        for limit, expected in (("2", True), ("1", False), ("0-1", True), ("0,1", True), ("2-3", False)):
-            self.assertEqual(expected, cores.in_force(self.host, 7, limit), limit)
-        self.assertTrue(cores.in_force(self.host, 8, "1"))
+        for limit, expected in (("2", []), ("1", [0]), ("0-1", []), ("0,1", []), ("2-3", [2, 3])):
+            self.assertEqual(expected, cores.to_bind(self.host, 7, limit), limit)
+        self.assertEqual([], cores.to_bind(self.host, 8, "1"))
         run_on(self.root, "0-3")
-        self.assertTrue(cores.in_force(self.host, 7, "64"))
+        self.assertEqual([], cores.to_bind(self.host, 7, "64"))
 
     def test_in_other_words(self) -> None:
         self.assertEqual(("08", "00-03,07"), (cores.in_other_words("8"), cores.in_other_words("0-3,7")))
