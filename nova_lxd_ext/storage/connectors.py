@@ -5,6 +5,7 @@ os-brick's steps as root go through its own oslo.privsep context (``[privsep_osb
 does them itself.
 """
 
+import logging
 import os
 import stat
 from collections.abc import Callable, Mapping
@@ -20,6 +21,8 @@ from oslo_config import cfg
 
 from containerhost.linux.process.timelimit import StillRunning, within
 from containerhost.rollback import Rollback
+
+LOG = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
@@ -104,8 +107,9 @@ class Connectors:
         timeout = self._conf.lxd.volume_timeout
         try:
             self._await_earlier(volume, timeout)
-            return within(timeout, what, function, too_late)
+            return within(timeout, what, function)
         except StillRunning as error:
+            error.call.add_done_callback(lambda call: _late(call, what, too_late))
             if volume is not None:
                 self._running[volume] = error.call
             raise BackendError(reason=f"{what}: {error}") from error
@@ -118,6 +122,14 @@ class Connectors:
             raise TimeoutError("an earlier call for this volume, whose time was over, still runs: repair the backend, "
                                "or restart nova-compute, then try again")
         self._running.pop(volume or "", None)
+
+
+def _late(call: futures.Future[R], what: str, too_late: Callable[[R], Any] | None) -> None:
+    if call.exception() is not None:
+        LOG.warning("%s: failed after its time was over: %s", what, call.exception())
+    elif too_late is not None:
+        LOG.warning("%s: done after its time was over", what)
+        too_late(call.result())
 
 
 def require_block_device(path: str) -> None:

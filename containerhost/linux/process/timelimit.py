@@ -5,13 +5,10 @@ Neither a storage backend that is gone nor a tenant's process may hold a lock fo
 keeps its process if the kernel lets no signal end it.
 """
 
-import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
-
-LOG = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
@@ -27,13 +24,11 @@ class StillRunning(TimeoutError):
         self.call = call
 
 
-def within(timeout: float | None, what: str, function: Callable[[], R], too_late: Callable[[R], Any] | None = None
-           ) -> R:
+def within(timeout: float | None, what: str, function: Callable[[], R]) -> R:
     """Call ``function`` in a thread of its own, and return its result.
 
     :param timeout: seconds; None waits to the end
-    :param what: for the log
-    :param too_late: what to do with a result that comes after the limit; runs in that thread
+    :param what: the thread's name
     :raises StillRunning: the call goes on in its thread, which does not hold up the end of the process
     """
     done: Future[R] = Future()
@@ -44,7 +39,6 @@ def within(timeout: float | None, what: str, function: Callable[[], R], too_late
         if done.done():
             # The call itself ran out of some time of its own.
             return done.result()
-        done.add_done_callback(lambda future: _late(future, what, too_late))
         raise StillRunning(f"not done within {timeout:g} s", done) from error
 
 
@@ -55,11 +49,3 @@ def _run(done: Future[R], function: Callable[[], R]) -> None:
         done.set_exception(error)
     else:
         done.set_result(result)
-
-
-def _late(done: Future[R], what: str, too_late: Callable[[R], Any] | None) -> None:
-    if done.exception() is not None:
-        LOG.warning("%s: failed after its time was over: %s", what, done.exception())
-    elif too_late is not None:
-        LOG.warning("%s: done after its time was over", what)
-        too_late(done.result())

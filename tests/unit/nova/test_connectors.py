@@ -100,6 +100,19 @@ class ConnectorsTest(testtools.TestCase):
         await_that(lambda: self.late == [{"path": "/dev/sdb"}], "the late connection is told")
         self.backend.disconnect_volume.assert_not_called()
 
+    def test_a_late_failure_is_logged_and_undoes_nothing(self) -> None:
+        back, log = self.gone(), self.useFixture(fixtures.FakeLogger())
+
+        def disconnect(*args: Any, **kwargs: Any) -> None:
+            back.wait(TIMEOUT)
+            raise OSError("no route")
+        self.backend.disconnect_volume.side_effect = disconnect
+        self.backend.connect_volume.side_effect = disconnect
+        self.assertRaises(connectors.BackendError, self.connectors.disconnect, "vol-1", "iscsi", DATA, None)
+        self.assertRaises(exception.VolumeAttachFailed, self.connectors.connect, "vol-2", "iscsi", DATA, self.fail)
+        back.set()
+        await_that(lambda: log.output.count("failed after its time was over: no route") == 2, "both are logged")
+
     def test_no_call_for_a_volume_overtakes_an_earlier_one_that_still_runs(self) -> None:
         back = self.gone()
         self.assertRaises(connectors.BackendError, self.connectors.disconnect, "vol-1", "iscsi", DATA, None)
