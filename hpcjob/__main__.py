@@ -93,7 +93,7 @@ def connect(cloud: str, os_cloud: str | None) -> gang.Cloud:
 def _openstack(os_cloud: str | None) -> gang.Cloud:
     import openstack  # noqa: PLC0415  (each cloud's library is needed for that cloud alone)
 
-    from hpcjob.openstack import OpenStack  # noqa: PLC0415
+    from hpcjob.openstack import OpenStack  # noqa: PLC0415  (likewise)
 
     try:
         return OpenStack(openstack.connect(cloud=os_cloud, api_timeout=ANSWER_TIMEOUT))
@@ -102,9 +102,9 @@ def _openstack(os_cloud: str | None) -> gang.Cloud:
 
 
 def _opennebula() -> gang.Cloud:
-    import pyone  # noqa: PLC0415
+    import pyone  # noqa: PLC0415  (likewise)
 
-    from hpcjob.opennebula import OpenNebula  # noqa: PLC0415
+    from hpcjob.opennebula import OpenNebula  # noqa: PLC0415  (likewise)
 
     path = Path(os.environ.get("ONE_AUTH") or Path.home() / ".one" / "one_auth")
     try:

@@ -84,8 +84,8 @@ class Checks(upgradecheck.UpgradeCommands):
 
 
 def engine_of(options: cfg.ConfigOpts) -> Engine:
-    objects.register_all()  # nova's services do; the driver's modules name objects when they are loaded
-    from nova_lxd_ext import backend  # noqa: PLC0415
+    objects.register_all()  # as nova's services do
+    from nova_lxd_ext import backend  # noqa: PLC0415  (its modules name registered objects when they are loaded)
 
     return backend.build(options).engine
 

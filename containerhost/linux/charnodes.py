@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from containerhost.errors import HostActionFailed
-from containerhost.linux import controlgroups, mountapi
+from containerhost.linux import controlgroups, devicefilter, mountapi
 from containerhost.linux.files import closing
 from containerhost.linux.process import childprocess, namespaces
 from containerhost.linux.process.processes import namespace, open_directory
@@ -70,7 +70,6 @@ def permit(pid: int, number: Number, allowed: bool) -> None:
     """Let the processes of the container open a device, or none of them any more."""
     found = groups(pid)
     if os.path.exists(f"{CGROUPS}/cgroup.controllers"):  # as engines tell: version 2 alone
-        from containerhost.linux import devicefilter  # noqa: PLC0415  (containers start without it, and people wait)
         devicefilter.decide(filtered(CGROUPS + found[""]), number, allowed)
         return
     group = PAYLOAD.sub(r"\1", found.get("devices", ""))
@@ -93,7 +92,6 @@ def groups(pid: int) -> dict[str, str]:
 def filtered(directory: str) -> str:
     """Return the nearest group, from this one upwards, that has a device program: an init may have made groups below
     the engine's."""
-    from containerhost.linux import devicefilter  # noqa: PLC0415  (likewise)
     above = directory
     while above.startswith(f"{CGROUPS}/"):
         if devicefilter.decided(above):
@@ -203,7 +201,7 @@ def hide(pid: int, directory: int, name: str) -> None:
 def host_node(number: Number, mode: int) -> Iterator[int]:
     """Yield a descriptor of a private mount of the node, which only this process can reach and which does not have the
     permissions of the host's own node. It may be closed once it is mounted elsewhere, and not before."""
-    import tempfile  # noqa: PLC0415  (likewise)
+    import tempfile  # noqa: PLC0415  (a start of a container on Docker may load this module, and people wait)
     with tempfile.TemporaryDirectory(prefix=".containerhost-", dir="/dev") as directory:
         path = os.path.join(directory, "node")
         os.mknod(path, stat.S_IFCHR, os.makedev(*number))

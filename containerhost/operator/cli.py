@@ -25,7 +25,7 @@ from containerhost.inventory import devicechoice, freedevices, pci_topology, top
 from containerhost.inventory.scan import HostView, scan
 from containerhost.linux import files
 from containerhost.linux.sysfs import Host
-from containerhost.operator import clioptions, taintcli
+from containerhost.operator import clioptions, dump, taintcli
 from containerhost.operator import doctor as diagnosis
 from containerhost.operator.doctor import gpudirect
 from containerhost.operator.drawing import text
@@ -225,8 +225,6 @@ def doctor(as_json: bool, root: Path, owners_directory: Path | None) -> None:
 def dump_host(redact: bool, root: Path, owners_directory: Path | None) -> None:
     """Print this host as one JSON document, for a report: commands read it with --root FILE and answer as they do here.
     It has what they read of /sys, /proc, /dev and the kernel's log, and the allocation records."""
-    from containerhost.operator import dump  # noqa: PLC0415  (of this command alone)
-
     owners = clioptions.directory(root, owners_directory)
     click.echo(json.dumps(dump.capture(root, owners, _records(root, owners_directory) or {}, redact), indent=0))
 

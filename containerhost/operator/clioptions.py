@@ -7,14 +7,13 @@ from pathlib import Path
 import click
 
 from containerhost.allocation.store import DIRECTORY
+from containerhost.operator import dump
 
 
 def _tree(context: click.Context, _: click.Parameter, path: Path) -> Path:
     """Return the directory to read; what `containerhost dump` wrote is unpacked for the time of the command."""
     if path.is_dir():
         return path
-    from containerhost.operator import dump  # noqa: PLC0415  (of captured hosts alone)
-
     directory = Path(context.with_resource(tempfile.TemporaryDirectory(prefix="containerhost-")))
     dump.restore(path, directory)
     return directory

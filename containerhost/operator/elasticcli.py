@@ -102,7 +102,7 @@ def run(interval: float, listen: str | None, dry_run: bool, state_directory: Pat
 def serve(address: str, service: Service) -> None:
     try:
         from containerhost.elastic.metrics import ElasticCollector  # noqa: PLC0415  (of the extra ``exporter``)
-        from containerhost.operator.exporter import server  # noqa: PLC0415
+        from containerhost.operator.exporter import server  # noqa: PLC0415  (likewise)
     except ModuleNotFoundError as error:
         raise click.ClickException(f"metrics need {error.name}: install nova-lxd-ext[exporter]") from error
     server.serve(address, ElasticCollector(lambda: (service.seen, dict(service.done))))

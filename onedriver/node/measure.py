@@ -173,8 +173,8 @@ def tell_faults(faulty: Mapping[str, Sequence[str]], pids: Mapping[str, int | No
     random.shuffle(told)
     end = time.monotonic() + TELL_TIME
     from containerhost.guest.guestfiles import GuestFiles  # noqa: PLC0415  (few VMs have devices)
-    from containerhost.guest.guestnotice import GuestNotice  # noqa: PLC0415
-    from containerhost.privileged import Privileged  # noqa: PLC0415
+    from containerhost.guest.guestnotice import GuestNotice  # noqa: PLC0415  (likewise)
+    from containerhost.privileged import Privileged  # noqa: PLC0415  (likewise)
 
     notice = GuestNotice(GuestFiles(pids.get, Privileged()), 0)
     for name in told:

@@ -20,6 +20,7 @@ from containerhost.engines import contract
 from containerhost.engines.contract import ContainerState, Executed, Metrics, ServerInfo, Status
 from containerhost.engines.docker import config, held, recordfiles, startup, usage
 from containerhost.engines.docker.client import DockerClient
+from containerhost.engines.docker.execute import Command
 from containerhost.engines.docker.freezer import Freezer
 from containerhost.engines.docker.privileged import DockerPrivileged
 from containerhost.engines.docker.record import DIRECTORY, Record, Records
@@ -139,8 +140,6 @@ class DockerEngine:
             return begun.finish(stdin, timeout)
 
     def command(self, name: str, command: Sequence[str]) -> contract.Command:
-        from containerhost.engines.docker.execute import Command  # noqa: PLC0415  (short requests need no streams)
-
         return Command(self.client, self._privileged, name, command)
 
     # Life.

@@ -138,7 +138,7 @@ class LxdEngine:
     # Those that need websockets, whose import a short command without them would wait for.
 
     def console(self, name: str) -> contract.Console:
-        from containerhost.engines.lxd.console import Console  # noqa: PLC0415
+        from containerhost.engines.lxd.console import Console  # noqa: PLC0415  (websockets)
 
         return Console(self.client, name)
 
@@ -147,12 +147,12 @@ class LxdEngine:
             return begun.finish(stdin, timeout)
 
     def command(self, name: str, command: Sequence[str]) -> contract.Command:
-        from containerhost.engines.lxd.execute import Command  # noqa: PLC0415
+        from containerhost.engines.lxd.execute import Command  # noqa: PLC0415  (websockets)
 
         return Command(self.client, name, command)
 
     def events(self) -> contract.Events:
-        from containerhost.engines.lxd.events import Events  # noqa: PLC0415
+        from containerhost.engines.lxd.events import Events  # noqa: PLC0415  (websockets)
 
         return Events(self.client)
 

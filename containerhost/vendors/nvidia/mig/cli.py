@@ -29,7 +29,7 @@ def mig(context: click.Context) -> None:
 @_store
 def show(as_json: bool, directory: Path) -> None:
     """Show each GPU's MIG mode, the profiles it can have, and its slices with who holds them."""
-    from containerhost.vendors.nvidia.mig.library import Library  # noqa: PLC0415  (the other commands need no NVML)
+    from containerhost.vendors.nvidia.mig.library import Library  # noqa: PLC0415  (other commands load this module, too)
 
     with Library() as library:
         geometries = library.read()
@@ -50,8 +50,8 @@ def apply(file: Path, dry_run: bool, directory: Path) -> None:
     Only what differs is changed. A slice that a container holds is never touched: a file that would remove one is
     refused before anything changes. If a step fails, those before it are taken back.
     """
-    from containerhost.vendors.nvidia.mig.apply import Cutter  # noqa: PLC0415
-    from containerhost.vendors.nvidia.mig.library import Library  # noqa: PLC0415
+    from containerhost.vendors.nvidia.mig.apply import Cutter  # noqa: PLC0415  (likewise)
+    from containerhost.vendors.nvidia.mig.library import Library  # noqa: PLC0415  (likewise)
 
     lists = wanted.lists(devicefile.load(file))
     with Library() as library:
