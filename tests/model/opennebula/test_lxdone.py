@@ -11,8 +11,9 @@ from onedriver.node.names import name
 from onedriver.vm import Vm
 from tests.model import frame
 from tests.model.opennebula.lxd import LxdNode
-from tests.model.opennebula.machine import ENDS, ROOT, OpenNebula, Server, faults
+from tests.model.opennebula.machine import OpenNebula, faults
 from tests.model.opennebula.transitions import Transition, hotplug
+from tests.model.opennebula.world import ENDS, ROOT, Server
 
 
 class Lxdone(OpenNebula):

@@ -13,10 +13,11 @@ from typing import ClassVar
 import testtools
 
 from tests import levels
-from tests.model.opennebula.machine import FAILURE, GPUS, ROOT, SUCCESS, VOLATILE, OpenNebula, Server
+from tests.model.opennebula.machine import OpenNebula
 from tests.model.opennebula.test_lxdone import Lxdone
 from tests.model.opennebula.test_onedock import Onedock
 from tests.model.opennebula.transitions import ACTIONS
+from tests.model.opennebula.world import FAILURE, GPUS, ROOT, SUCCESS, VOLATILE, Server
 
 # How a VM that runs comes into a state.
 LEADS = {"poweroff": "poweroff", "suspended": "suspend", "stopped": "stop", "undeployed": "undeploy"}
