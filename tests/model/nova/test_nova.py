@@ -35,6 +35,7 @@ from tests.model.nova.host import Host, Process
 
 conf.register()
 SERVERS = 3  # at a time
+SHELVED = (vm_states.SHELVED, vm_states.SHELVED_OFFLOADED)
 POWER = ("stop", "start", "soft reboot", "hard reboot", "pause", "unpause", "suspend", "resume")
 IMAGES = ("rescue", "unrescue", "snapshot", "shelve", "rebuild")
 ENDS = ("confirm", "revert", "delete", "lock")
@@ -279,7 +280,7 @@ class Nova(frame.Machine):
                 continue  # its boot failed; nova lets its user stop it
             shelved = server.system_metadata.get("shelved_image_id")
             # Nova's late prep_resize lets an offloaded server fail; its data are in its image nevertheless.
-            if shelved in self.cloud.images and (server.host is None or server.vm_state == vm_states.SHELVED):
+            if shelved in self.cloud.images and (server.host is None or server.vm_state in SHELVED):
                 continue
             if server.vm_state in (vm_states.ACTIVE, vm_states.STOPPED) and server.task_state is None:
                 self.reverting.discard(uuid)
