@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do the few things that only root may do, each one tiny: a driver whose process is not root puts its helper in this
-place.
+"""Do what only root may do, in small steps: a driver whose process is not root puts its helper in this place.
 
 Arguments are checked here, because a helper's caller may be the weaker side: an address, an interface or a GUID that
 is none never reaches a path or a command. Results are plain values, so that they can cross a process boundary.
@@ -130,8 +129,7 @@ class Privileged:
              "ceil", f"{int(ceiling)}bps", "burst", f"{int(burst)}b", "cburst", f"{int(burst)}b"])
 
     def shape_sent(self, name: str, shaper: str, rate: int, ceiling: int, burst: int) -> None:
-        """Limit what the host receives by an interface: it goes by way of another one (``shaper``), where it is held as
-        what the host sends."""
+        """Limit what the host receives by an interface: it is redirected to ``shaper``, which limits what it sends."""
         links.make_shaper(check(INTERFACE, shaper))
         self.shape(shaper, rate, ceiling, burst)
         run(["tc", "qdisc", "replace", "dev", check(INTERFACE, name), "ingress"])
@@ -159,8 +157,10 @@ class Privileged:
         links.link_down_and_flush(check(INTERFACE, name))
 
     def move_rdma(self, ibdev: str, pid: int) -> None:
-        """Move an RDMA device into the network namespace of process ``pid``. Only in the exclusive mode, and only with
-        drivers that can part from those that use the device (mlx5, not rxe)."""
+        """Move an RDMA device into the network namespace of process ``pid``.
+
+        Only in the exclusive mode, and only with drivers that can part from those that use the device (mlx5, not rxe).
+        """
         if namespace(int(pid)) in (None, namespace(os.getpid())):
             raise HostActionFailed(f"process {pid} is not that of a running container")
         # The command finds namespaces by the names that `ip netns` gives them.
@@ -182,8 +182,7 @@ class Privileged:
         write(f"{PCI}/drivers/{check(DRIVER, driver)}/bind", check(ADDRESS, address))
 
     def reset(self, address: str) -> bool:
-        """Reset a function (function-level reset, Documentation/ABI/testing/sysfs-bus-pci); False where the kernel
-        offers none."""
+        """Reset a function (Documentation/ABI/testing/sysfs-bus-pci); False where the kernel offers no reset."""
         path = f"{PCI}/devices/{check(ADDRESS, address)}/reset"
         if not os.path.exists(path):
             return False
@@ -215,8 +214,7 @@ class Privileged:
             raise HostActionFailed(f"writing {mark} to {kernellog.PATH} failed: {error.strerror}") from error
 
     def kernel_log(self) -> str:
-        """Return the kernel's messages about devices, for a process that may not read them
-        (:func:`kernellog.restored`)."""
+        """Return the kernel's messages about devices, for :func:`kernellog.restored` of another process."""
         return kernellog.plain(read_log(Host()))
 
     def stacked(self) -> list[tuple[int, tuple[str, ...]]]:
@@ -224,8 +222,7 @@ class Privileged:
         return sorted(stacked.elsewhere().items())
 
     def fetch_netdev(self, pid: int, name: str, host_name: str) -> None:
-        """Move an interface of the container of process ``pid`` to the host; done already when it has none of that
-        name."""
+        """Move an interface of the container of process ``pid`` to the host; does nothing if it has none such."""
         if check(INTERFACE, name) in links.names_in(network_of(pid)):
             links.fetch(name, network_of(pid), check(INTERFACE, host_name))
 
@@ -289,8 +286,7 @@ class Privileged:
 
     def block_users(self, server: int, container: str, device: str, pid: int, number: tuple[int, int]
                     ) -> tuple[str, ...]:
-        """Return what of the container uses the block device, in words: processes and mounts. The container is frozen
-        meanwhile."""
+        """Return the container's users of the block device, processes and mounts; it is frozen meanwhile."""
         numbers = (int(number[0]), int(number[1]))
         node = blocknodes.inode(int(server), check(CONTAINER, container), str(device), numbers)
         return deviceusers.users_in(int(pid), lambda member: blocknodes.use(member, node, numbers))
@@ -373,8 +369,7 @@ def check(pattern: re.Pattern[str], text: str) -> str:
 
 
 def by_bytes(guid: str) -> str:
-    """Convert ``b8ce:f603:0001:0000``, as sysfs writes it, to the form that iproute2 reads:
-    ``b8:ce:f6:03:00:01:00:00``."""
+    """Convert ``b8ce:f603:0001:0000``, of sysfs, to ``b8:ce:f6:03:00:01:00:00``, which iproute2 reads."""
     return ":".join(re.findall("..", guid.replace(":", "")))
 
 
@@ -387,8 +382,9 @@ def run(command: list[str], timeout: int = COMMAND_TIMEOUT) -> None:
 
 
 def write(path: str, text: str) -> None:
-    """Write an attribute of a device. A driver that hangs in it, as on firmware that does not answer, holds neither the
-    caller nor its locks: see :func:`containerhost.linux.process.childprocess.run_for_device`.
+    """Write an attribute of a device. A driver that hangs in it holds neither the caller nor its locks.
+
+    See :func:`containerhost.linux.process.childprocess.run_for_device`.
 
     :raises HostActionFailed: with the kernel's words, or it is not done within DRIVER_TIMEOUT
     """
@@ -425,8 +421,7 @@ def netdevs_of(pid: int) -> tuple[str, ...]:
 
 
 def limits_of(pid: int) -> dict[str, str]:
-    """Return the hard limits from /proc/<pid>/limits: name, soft limit, hard limit and unit, in columns of 26 and 21
-    letters."""
+    """Return the hard limits from /proc/<pid>/limits: name, soft, hard, unit, in columns of 26 and 21 letters."""
     return {LIMITS[line[:26].strip()]: line[47:68].strip() for line in lines(pid, "limits")
             if line[:26].strip() in LIMITS}
 

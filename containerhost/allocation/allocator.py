@@ -147,9 +147,9 @@ class DeviceAllocator:
         return tuple(make_grant(device, options) for device, options in wanted)
 
     def users(self, grants: Iterable[Grant], view: HostView | None = None) -> tuple[str, ...]:
-        """Return the processes in containers that have a device of ``grants`` open, in words, as far as these are seen.
-        For a share of a GPU this is the whole GPU, because nothing tells by which share a process has it open.
-        """
+        """Return the processes in containers that are seen to have a device of ``grants`` open, in words.
+
+        For a share of a GPU this is the whole GPU, because nothing tells by which share a process has it open."""
         nodes, view = list[CharNode](), view or self.view()
         for grant in grants:
             shared = grant.device.kind is Kind.GPU_SHARE and grant.device.parent
@@ -157,8 +157,7 @@ class DeviceAllocator:
         return self._users_of(nodes)
 
     def require_unused(self, grants: Iterable[Grant]) -> None:
-        """Refuse devices that a process in a container is seen to use: it would lose them. For a share of a GPU, which
-        others use too, this cannot be told.
+        """Refuse devices that a process in a container is seen to use; for a share of a GPU this cannot be told.
 
         :raises DeviceInUse: a process in a container has a device of ``grants`` open
         """
@@ -177,8 +176,9 @@ class DeviceAllocator:
         return faults.of(records, self.view().inventory) if records else ()
 
     def held(self, consumer: Consumer, view: HostView | None = None) -> tuple[Grant, ...]:
-        """Return the consumer's devices that are still on this host as grants without options, which tell the nodes and
-        the interface of each. Changes nothing. What its container does not have for now is not among them, nor a GPU
+        """Return the consumer's devices that are still on this host, as grants without options.
+
+        They tell each one's nodes and interface. Left out are devices that its container goes on without, and a GPU
         that is blocked because the container may still use what it was detached from."""
         inventory, mine = (view or self.view()).inventory, self._store.held_by(consumer)
         there = {device.id for device in inventory.devices
@@ -214,8 +214,7 @@ class DeviceAllocator:
         return self._release_all(self.held_by(consumer) & {device_id}, consumer, container, view or self.view())
 
     def cancel(self, device_id: str, consumer: Consumer, view: HostView) -> None:
-        """Release one device that :meth:`acquire` claimed anew and that the engine then refused: no container has had
-        it. Idempotent."""
+        """Release a device that :meth:`acquire` claimed anew and the engine then refused. Idempotent."""
         with self._store.working([device_id]):
             self._undo(device_id, consumer, view)
 

@@ -153,8 +153,9 @@ class Cleaner:
         return scrub(device, restore, self._functions.of(device), self._privileged, self._host, others, timeout)
 
     def _unheld(self, device: Device, view: HostView) -> tuple[str, ...]:
-        """Return the addresses of the vendor's other whole GPUs that no container has; none where a record cannot be
-        read. One that is given away at this moment has no client yet, and waits for a reset."""
+        """Return the addresses of the vendor's other whole GPUs that are unallocated; none if a record cannot be read.
+
+        One that is allocated at this moment has no client yet, and waits for a reset."""
         try:
             records = self._store.records()
         except AllocationsUnreadable:

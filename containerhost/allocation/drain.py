@@ -14,8 +14,7 @@ POLL_INTERVAL = 1.0  # s; a look reads a few small files
 
 
 def holders(records: Mapping[str, Allocation], device: Device, inventory: Inventory) -> dict[str, str]:
-    """Return who has the device or a part of it, by device id. Pure. A blocked one has no holder, nor has one that the
-    container of its consumer goes on without."""
+    """Return who has the device or a part of it, by device id; blocked and detached ones have no holder. Pure."""
     parts = {device.id, *(other.id for other in inventory.related(device) if other.parent == device.id)}
     parts |= {name for name in records if "/" not in device.id and excludes(device.id, name)}
     return {name: str(record.consumer) for name, record in sorted(records.items())

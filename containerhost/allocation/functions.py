@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepare the network functions of consumers: their names, GUIDs, MACs, rates, drivers and links. Under each one's
-lock."""
+"""Prepare consumers' network functions: names, GUIDs, MACs, rates, drivers and links; under each one's lock."""
 
 from collections.abc import Mapping
 
@@ -28,8 +27,7 @@ class Functions:
         return NetFunction(device, [netdev.name for netdev in netdevs], self._privileged, self._host)
 
     def prepare(self, device: Device, options: GrantOptions, consumer: Consumer, former: Allocation | None) -> bool:
-        """Give interfaces their own names, and a VF its GUIDs, or its MAC and VLAN, and its rate; whether anything of
-        an interface was changed.
+        """Prepare a function's interfaces, GUIDs, MAC, VLAN and rate; return whether an interface was changed.
 
         :param former: the consumer's record, if it had the device before
         :raises UnsupportedOnHost: the card does not limit its VFs so

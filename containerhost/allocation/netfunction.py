@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepare a network function for a container, and restore it: GUIDs, driver, reset, and its interfaces under their own
-names.
+"""Prepare a network function for a container and restore it: GUIDs, driver, reset, names of its interfaces.
 
 Used before a container gets the function and after it had it. Every wait has a limit: the kernel returns the interfaces
 of a dead network namespace, and makes a newly bound driver's interfaces, only a moment later.
@@ -39,8 +38,7 @@ class NetFunction:
         self._host = host
 
     def netdevs(self) -> tuple[str, ...]:
-        """Return the present names of its interfaces on the host, in the order of its ports; none while they are
-        elsewhere."""
+        """Return its interfaces' names on the host, in the order of its ports; none while they are elsewhere."""
         found = Netdevs(self._host).of(pci.directory(self._host, self._device.address))
         return tuple(netdev.name for netdev in found.netdevs)
 
@@ -74,8 +72,9 @@ class NetFunction:
         return netdev.mac if netdev else None
 
     def set_port(self, mac: str, vlan: int, spoof_check: bool | None = None, trust: bool | None = None) -> None:
-        """Give an Ethernet VF the MAC and VLAN it must use; zeros and 0 leave it free. :meth:`rebind` makes its driver
-        take the MAC."""
+        """Give an Ethernet VF the MAC and VLAN it must use; zeros and 0 leave it free.
+
+        :meth:`rebind` makes its driver take the MAC."""
         for netdev, index in self._parents("MAC and VLAN"):
             self._privileged.set_vf_port(netdev, index, mac, vlan, spoof_check, trust)
 

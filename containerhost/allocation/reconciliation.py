@@ -31,8 +31,7 @@ class Reconciler:
         self._privileged = privileged
 
     def reconcile(self, driver: str, engine: str, alive: Collection[str]) -> tuple[str, ...]:
-        """Finish or undo what a crash interrupted, of this driver and engine only. A container that a look left frozen
-        is thawed.
+        """Finish or undo what a crash interrupted, of this driver and engine only, and thaw containers.
 
         :param alive: containers that are known to exist. The caller has made sure by a second source that all others
             are gone; here the engine's configurations are asked as well
@@ -49,8 +48,7 @@ class Reconciler:
         return (*complaints, *self.reconcile_runs(view))
 
     def reconcile_runs(self, view: HostView | None = None) -> tuple[str, ...]:
-        """Release the devices of runs (:mod:`containerhost.operator.runtimes.run`) that were killed: the supervisor is
-        gone, and the control group has no process.
+        """Release the devices of killed runs: the supervisor is gone, and the control group has no process.
 
         :returns: complaints
         """
@@ -77,8 +75,9 @@ class Reconciler:
         return self._recover_all(due, consumer, exists, view)
 
     def clean_ended(self, consumer: Consumer) -> tuple[str, ...]:
-        """Clean and free the consumer's blocked devices that no container can have any more: those that may have had
-        them have ended. No process may be acquiring its devices.
+        """Clean and free the consumer's blocked devices whose containers have all ended.
+
+        No process may be acquiring its devices.
 
         :returns: complaints
         """

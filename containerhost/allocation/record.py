@@ -132,8 +132,7 @@ def _processes(data: Any) -> tuple[Process, ...] | None:
 
 
 def _state(data: Mapping[str, Any]) -> State:
-    """Return the state; that of a record without one, or with one of a later release, is inferred: a container may have
-    had the device."""
+    """Return the state; one that is missing or unknown is inferred: a container may have had the device."""
     blocked = data["blocked"] is not None
     inferred = State.BLOCKED if blocked else State.ATTACHED
     found = data.get("state", inferred)

@@ -52,9 +52,10 @@ def usable(inventory: Inventory, request: Request, mine: Mapping[str, Allocation
 
 def left_out(inventory: Inventory, requests: Iterable[Request], mine: Mapping[str, Allocation], least: int
              ) -> frozenset[str]:
-    """Return the GPUs that a stopped container is to start without: those that are out of order, as long as enough are
-    left. Of these the tainted ones are rather used than the sick ones. Only what is allocated to it already counts: a
-    new claim on a GPU that is out of order is refused.
+    """Return the GPUs that a stopped container is to start without: those out of order, if enough are left.
+
+    Tainted ones are rather used than sick ones. Only what is allocated to it already counts: a new claim on a GPU that
+    is out of order is refused.
 
     :param least: GPUs that it has at least
     """
@@ -143,8 +144,9 @@ def own_nodes(device: Device) -> tuple[CharNode, ...]:
 
 
 def concerned(device: Device, inventory: Inventory) -> tuple[Device, ...]:
-    """Return the device and those by which a container's configuration may name it. With the other parts of the same
-    GPU: a container that has one of those by its nodes names the GPU's node, too."""
+    """Return the device and those by which a container's configuration may name it.
+
+    Other parts of the same GPU count: a container that has one of those by its nodes names the GPU's node, too."""
     return tuple({other.id: other for other in (
         device, *inventory.related(device), *inventory.by_address(device.address))}.values())
 

@@ -62,8 +62,9 @@ class DeviceRepair:
                     self._functions.rebind(record, view)
 
     def set_link_state(self, consumer: Consumer, up: bool, view: HostView | None = None) -> tuple[str, ...]:
-        """Take the link from the consumer's virtual functions while its container is frozen, or restore it: the kernel,
-        which is not frozen, would go on answering.
+        """Take the link from the consumer's virtual functions while its container is frozen, or restore it.
+
+        The kernel, which is not frozen, would go on answering.
 
         :returns: complaints, one for each function whose link is as it was
         """
@@ -79,7 +80,8 @@ class DeviceRepair:
         return tuple(complaints)
 
     def clean(self, device_id: str) -> tuple[str, ...]:
-        """Clean a device for the operator, and free it: one that is blocked or free, or whose cleaning was interrupted.
+        """Clean and free, for the operator, a device that is blocked, free or was interrupted while cleaned.
+
         One that the container of its consumer goes on without stays allocated.
 
         :returns: what was done, one text each
@@ -120,8 +122,7 @@ class DeviceRepair:
 
 
 def is_cleanable(record: Allocation) -> bool:
-    """Return whether the operator may clean the device, under its lock: no container has it, and nobody is cleaning
-    it."""
+    """Return whether the operator may clean the device, under its lock: nobody has it or is cleaning it."""
     return record.state in (State.BLOCKED, State.CLEANING) or record.consumer == OPERATOR
 
 

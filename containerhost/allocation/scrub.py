@@ -48,9 +48,10 @@ def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, pri
 
 
 def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction) -> tuple[bool, tuple[str, ...]]:
-    """Clean a network function: restore GUIDs and MAC, remove the VLAN, restart the function and its driver (which
-    drops the tenant's MAC, MTU, filters and queues), and leave its interfaces down, without addresses and under their
-    own names.
+    """Clean a network function: restore GUIDs and MAC, remove the VLAN, restart the function and its driver.
+
+    That drops the tenant's MAC, MTU, filters and queues. Its interfaces are left down, without addresses and under
+    their own names.
 
     No process needs to be searched: unbinding revokes what is open or mapped (``ib_uverbs`` answers EIO after it, and a
     driver that cannot do so waits for its last user, which ends in an error here).
@@ -85,14 +86,18 @@ def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction)
 
 
 def reset_gpu(device: Device, privileged: Privileged, others: Collection[str]) -> bool:
-    """Reset a whole GPU as its vendor does it. Where the vendor has no way, its driver clears memory when it hands it
-    out, and a reset under the driver would not be safe."""
+    """Reset a whole GPU as its vendor does it.
+
+    Where the vendor has no way, its driver clears memory when it hands it out, and a reset under the driver would not
+    be safe."""
     return device.kind is Kind.GPU and privileged.reset_gpu(device.plugin, device.address, others)
 
 
 def acknowledge_errors(device: Device, privileged: Privileged, host: Host) -> None:
-    """Log that a device was reset, so that its earlier errors do not count any more. Nothing is written where nothing
-    was reported: the log is not filled by healthy devices. A VF's errors are those of its card."""
+    """Log that a device was reset, so that its earlier errors do not count any more.
+
+    Nothing is written where nothing was reported: healthy devices do not fill the log. A VF's errors are those of its
+    card."""
     if device.role is not Role.VF and (device.notes or not device.sound):
         directory = pci.directory(host, device.address)
         privileged.mark_reset(device.address, {name: bus.counted(host, directory, name) for name in bus.COUNTERS})

@@ -103,8 +103,7 @@ class SharedMemories:
             self._leave_all_but(name, member)
 
     def leave(self, member: Consumer) -> None:
-        """End a container's membership; what has no member any more is unmounted. The container is stopped or gone.
-        Idempotent."""
+        """End the membership of a container that is stopped or gone; unmount what has no member. Idempotent."""
         if not self._names():
             return
         with self._locked():
@@ -148,8 +147,7 @@ class SharedMemories:
         self.unmount_unrecorded()
 
     def unmount_unrecorded(self) -> None:
-        """Unmount what no record has: that was removed, or its writer was killed. A container that has it keeps
-        it until it ends."""
+        """Unmount what no record has; a container that has it keeps it until it ends."""
         if not any(name.startswith(self._prefix) for name in self._mounts.present_memories()):
             return
         with self._locked():
@@ -168,8 +166,7 @@ class SharedMemories:
         return ((name, found) for name, found in self._known(member) if member in found.members)
 
     def _known(self, consumer: Consumer) -> Iterator[tuple[str, "_Record"]]:
-        """Yield all memories and their records. One that cannot be read concerns those alone who have a view of the
-        memory."""
+        """Yield all memories and their records; an unreadable one concerns only who has a view of that memory."""
         for name in self._names():
             try:
                 if found := self._read(name):

@@ -70,8 +70,9 @@ class AllocationStore:
 
     def claim(self, devices: Sequence[Device], consumer: Consumer, related: Callable[[Device], Iterable[Device]]
               ) -> None:
-        """Make ``consumer`` hold all ``devices``, or none. What it holds already it keeps, also a GPU that is blocked
-        because its container may still use it.
+        """Make ``consumer`` hold all ``devices``, or none. It keeps what it holds already.
+
+        That includes a GPU that is blocked because its container may still use it.
 
         :param related: the devices that no other consumer may hold beside this one (Inventory.related)
         :raises DeviceHeld: another consumer has one of them or a related one, or one is blocked
@@ -140,8 +141,7 @@ class AllocationStore:
                 self._write(self._moved(record, State.ATTACHED, blocked=None, container=None, holders=None))
 
     def detach(self, device_ids: Iterable[str], consumer: Consumer, container: int | None) -> None:
-        """Record that the consumer's container does not have the devices, which stay allocated to it; call it after the
-        container has lost them.
+        """Record that the container has lost the devices, which stay allocated to its consumer; call it afterwards.
 
         :param container: its first process; None if it does not run
         :raises DeviceNotFound: nobody holds one of them
@@ -319,8 +319,7 @@ class AllocationStore:
         self._put(file_name(record.device_id), json.dumps(content(record), indent=1))
 
     def _put(self, name: str, text: str) -> None:
-        """Write a file for the directory's consumer, whoever writes it. A crash leaves the old one or the new one.
-        Called under the lock."""
+        """Write a file, atomically and for the directory's owner, whoever writes it. Called under the lock."""
         with Directory(self._root) as directory:
             directory.write(name, f"{text}\n".encode(), 0o644, directory.owner if os.geteuid() == 0 else None,
                             f"{UNFINISHED}record")
@@ -334,8 +333,9 @@ class AllocationStore:
 
     @contextlib.contextmanager
     def working(self, device_ids: Iterable[str]) -> Iterator[None]:
-        """Exclude every other process and thread that prepares or cleans one of these devices. Not reentrant. The
-        records may have changed before this was granted: read them again inside.
+        """Exclude all others that prepare or clean one of these devices. Not reentrant.
+
+        The records may have changed before this was granted: read them again inside.
 
         :raises DeviceBusy: another one has been at work for longer than ``WORK_TIMEOUT``
         :raises AllocationsUnreadable: the locks cannot be taken

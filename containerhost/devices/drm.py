@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the graphics nodes of a PCI function: /dev/dri/cardN and renderDN, as its ``drm`` directory in sysfs names
-them."""
+"""Find a PCI function's graphics nodes, /dev/dri/cardN and renderDN, as its ``drm`` directory names them."""
 
 import re
 

@@ -65,9 +65,10 @@ class NetdevGrant:
 
 
 def netdev_names(device: Device, options: GrantOptions) -> tuple[str, ...]:
-    """Return what the interfaces of a network function are called in the container. The requested name is that of the
-    first port; those of further ones are made from it as udev makes them (systemd.net-naming-scheme, ``d<dev_port>``).
-    """
+    """Return what the interfaces of a network function are called in the container.
+
+    The requested name is that of the first port; those of further ones are made from it as udev makes them
+    (systemd.net-naming-scheme, ``d<dev_port>``)."""
     if options.netdev_name is None:
         return device.netdevs
     return (options.netdev_name, *(f"{options.netdev_name}d{port}" for port in range(1, len(device.netdevs))))

@@ -124,22 +124,24 @@ class Netdevs:
         return tuple(uses)
 
     def _above(self, attributes: str, name: str) -> list[str]:
-        """Return the interfaces that stand on one: VLAN, macvlan, macvtap, ipvlan, bond, bridge, VRF, IPoIB child,
-        tunnel. The kernel links most of them with it, and gives the others its number."""
+        """Return the interfaces stacked on one: VLAN, macvlan, ipvlan, bond, bridge, VRF, IPoIB child, tunnel.
+
+        The kernel links most of them with it, and gives the others its number."""
         linked = {entry.removeprefix(_UPPER) for entry in self._host.names(attributes) if entry.startswith(_UPPER)}
         numbered = self._by_lower.get(self._host.text(f"{attributes}/ifindex") or "", ())
         return sorted(linked | {other for other in numbered if other != name and self._is_above(other, name)})
 
     def _is_above(self, other: str, name: str) -> bool:
-        """Return whether ``other``, whose iflink is the number of ``name``, stands on it. A veth's may be a number of
-        another network namespace; the kernel links all stacked Ethernet interfaces with their lower ones."""
+        """Return whether ``other``, whose iflink is the number of ``name``, is stacked on it.
+
+        A veth's may be a number of another network namespace; the kernel links all stacked Ethernet interfaces with
+        their lower ones."""
         return (self._host.text(f"{_CLASS}/{other}/type") != _ARPHRD_ETHER
                 or self._host.exists(f"{_CLASS}/{other}/lower_{name}"))
 
     @functools.cached_property
     def _elsewhere(self) -> Mapping[int, tuple[str, ...]]:
-        """Return the interfaces of other network namespaces that stand on one of this, by its number; only root may
-        enter these."""
+        """Return interfaces of other network namespaces stacked on this one's, by number; needs root."""
         if not self._host.live:
             return {}
         if os.geteuid() != 0:
@@ -158,8 +160,7 @@ class Netdevs:
 
     @functools.cached_property
     def _routes(self) -> tuple[tuple[str, bool], ...]:
-        """Return the interface of every route, and whether it is a default route. Of IPv6 without those that the kernel
-        makes for each interface that is up."""
+        """Return each route's interface and whether it is a default route; not IPv6's automatic routes."""
         rows = (line.split() for line in self._host.lines("/proc/net/route")[1:])
         found = [(row[0], row[1] == "00000000") for row in rows if len(row) > 1]
         # Destination, length of its prefix, source and its length, next hop, metric, two counters, flags, interface.
@@ -175,8 +176,7 @@ class Netdevs:
 
     @functools.cached_property
     def _addressed(self) -> frozenset[str]:
-        """Return the interfaces with a route of their own or an IPv6 address that is more than the automatic link-local
-        one."""
+        """Return the interfaces with a route of their own or an IPv6 address beyond the link-local one."""
         rows = (line.split() for line in self._host.lines("/proc/net/if_inet6"))
         wide = (row[5] for row in rows if len(row) > 5 and row[3] != _SCOPE_LINK)
         return frozenset(name for name, _ in self._routes) | frozenset(wide)

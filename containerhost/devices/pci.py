@@ -27,8 +27,9 @@ NOVA_DOMAINS = "nova offers no device of a PCI domain above ffff"
 
 
 def is_beyond_nova(address: str) -> bool:
-    """Return whether nova cannot be given the function: it knows PCI domains of four digits (nova/pci/devspec.py,
-    MAX_DOMAIN). Volume Management Device and Hyper-V make longer ones."""
+    """Return whether nova cannot be given the function: its PCI domain has more than four digits.
+
+    Source: nova/pci/devspec.py, MAX_DOMAIN. Volume Management Device and Hyper-V make longer ones."""
     return len(address.partition(":")[0]) > 4
 
 
@@ -52,8 +53,7 @@ def function(host: Host, address: str, log: Log) -> PciFunction | None:
 
 
 def directory(host: Host, address: str) -> str:
-    """Return the directory of a function in sysfs. It is built from the path, so that the kernel need not follow the
-    bus's link for every attribute."""
+    """Return a function's directory in sysfs, built from the path: the kernel need not follow the bus's link."""
     target = host.target(f"{_DIRECTORY}/{address}") or ""
     inside = target.removeprefix(_UP_TO_SYS)
     return f"/sys/{inside}" if inside != target and ".." not in inside else f"{_DIRECTORY}/{address}"

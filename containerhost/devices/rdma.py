@@ -63,8 +63,7 @@ class RdmaDevices:
             health=(*health.of_nodes(self._host, verbs), *self._manager_health))
 
     def _away(self, directory: str) -> Found:
-        """Return the InfiniBand device of a function that is in another network namespace: its verbs node remains, and
-        has its name."""
+        """Return the InfiniBand device of a function in another network namespace, by its verbs node."""
         verbs = self._nodes(f"{directory}/infiniband_verbs", _VERBS, NodeUse.OWN)
         name = verbs[0].path.rpartition("/")[2] if verbs else ""
         ibdev = self._host.text(f"{directory}/infiniband_verbs/{name}/ibdev")
@@ -105,8 +104,7 @@ class RdmaDevices:
 
     @functools.cached_property
     def _manager(self) -> tuple[CharNode, ...]:
-        """Return the node of rdma_cm, which every RDMA user shares; none where its module is not loaded, for plain
-        verbs do without."""
+        """Return the node of rdma_cm, which every RDMA user shares; none without its module: verbs work without."""
         number = self._host.misc_number("rdma_cm")
         return (CharNode(f"{_NODES}/rdma_cm", *number, NodeUse.SHARED),) if number else ()
 

@@ -69,8 +69,7 @@ class Port:
 
 
 def namespace_mode(host: Host) -> NamespaceMode | None:
-    """Return who sees RDMA devices; None where no RDMA driver is loaded, and on kernels before 5.3, which only
-    share."""
+    """Return who sees RDMA devices; None without an RDMA driver, and before Linux 5.3, which only shares."""
     told = host.text(_MODE)
     return {"Y": NamespaceMode.SHARED, "N": NamespaceMode.EXCLUSIVE}.get(told or "")
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Announce changes of containers, wait for their guests, and record what was begun: one change of a container at a
-time."""
+"""Announce a container's change, wait for its guest, and record what was begun: one change at a time each."""
 
 import dataclasses
 import logging
@@ -110,8 +109,7 @@ class Changes:
         return listens
 
     def is_awaited(self, container: Running, step: Step) -> bool:
-        """Return whether a guest knows of a change that was begun. One of another process is announced anew: that
-        may have been killed before it told anybody."""
+        """Return whether a guest knows of a change that was begun; one of a former process is announced anew."""
         return container.key in self._announced or self.announce(container, step)
 
     def is_over(self, key: str, step: Step) -> bool:

@@ -83,8 +83,7 @@ class Matching:
 
 
 class Supply:
-    """Tell a policy whether a container can have one more core. Containers with the same permitted cores are counted
-    together.
+    """Count the cores that containers can still get; those with the same permitted cores are counted together.
 
     :param permitted: by container
     """
@@ -130,8 +129,9 @@ class Hardware:
         return frozenset(self._cpus[core.bit_length() - 1] for core in _bits(mask))
 
     def nearest(self, own: int, free: int, count: int) -> int:
-        """Return so many free CPUs, or all: threads of its own cores first, then of its node and of the one with most
-        room; there whole cores before parts."""
+        """Return up to ``count`` free CPUs: threads of its own cores, of its node, of the node with most room.
+
+        There whole cores come before parts."""
         taken = self._some(free & _union(self._core[cpu.bit_length() - 1] for cpu in _bits(own)), count)
         for node in sorted(self._nodes, key=lambda node: (not node & own, -(node & free).bit_count())):
             for some in (self._whole, self._some):

@@ -50,8 +50,7 @@ class EngineGpus:
         return self._engine.name
 
     def give(self, member: GpuMember, gpus: Gpus, more: Collection[str], view: HostView) -> str:
-        """Give a container GPUs that are allocated to it, and let its document say what it has. Idempotent. On an error
-        it has what it had.
+        """Give a container GPUs that are allocated to it, and update its document; undone on an error. Idempotent.
 
         :param more: those that it does not have for now; one that it may have, and does not know of, it is given too
         :returns: its document now
@@ -148,8 +147,7 @@ class EngineGpus:
             raise errors.NotAsGranted(f"container {member.name} still sees {', '.join(left)}")
 
     def _nodes(self, member: GpuMember) -> dict[str, tuple[int, int]] | None:
-        """Return the nodes that the container sees; None if it does not run any more: then its configuration decides
-        what it has."""
+        """Return the nodes that the container sees; None if it does not run, so that its configuration decides."""
         pid = self._engine.pid(member.name)
         return None if pid is None else self._privileged.inside(pid).nodes
 

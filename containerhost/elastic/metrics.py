@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translate what the elastic service saw and did into metrics of Prometheus. Names and units as in
-:mod:`containerhost.operator.exporter.families`."""
+"""Translate what the elastic service saw and did into metrics of Prometheus.
+
+Names and units as in :mod:`containerhost.operator.exporter.families`."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any

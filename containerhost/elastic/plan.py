@@ -135,8 +135,7 @@ def _units(size: int) -> int:
 
 
 def possible(member: Member, wanted: Size, leaving: Cores, memory_free: int) -> Size | None:
-    """Return the size that a container can have now, on its way to what it is to have; None if it has to wait for
-    others, or has it.
+    """Return the next size on a container's way to the wanted one; None if it waits for others, or has it.
 
     :param leaving: cores that others still have, or were promised, and are to lose
     :param memory_free: unallocated bytes

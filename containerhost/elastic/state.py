@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record what the elastic service has begun, so that the next one can finish it after it was killed at any point, and
-what it saw last, which ``containerhost elastic status`` tells.
+"""Record what the elastic service has begun, and what it saw last (``containerhost elastic status``).
+
+The next process finishes it, whenever this one was killed.
 
 The sizes themselves are in the containers' configuration: a record that is lost loses none.
 """

@@ -67,8 +67,9 @@ def age(host: Host, pid: int) -> float | None:
 
 
 def cpu_pressure(host: Host, pid: int) -> float | None:
-    """Return the per cent of the last 10 s in which a process of the container waited for a CPU; None where the kernel
-    does not tell (Documentation/accounting/psi.rst: for groups of version 2 alone, also beside version 1)."""
+    """Return the per cent of the last 10 s in which a process of the container waited for a CPU; None if unknown.
+
+    Source: Documentation/accounting/psi.rst; for groups of version 2 alone, also beside version 1."""
     path = controlgroups.of(pid, host).get("")
     if path is None:
         return None

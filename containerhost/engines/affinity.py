@@ -105,9 +105,10 @@ def place(topology: "Topology", allowed: Collection[int], taken: Collection[int]
 
 def rebind(topology: "Topology", allowed: Collection[int], others: Collection[int], request: Request,
            present: Collection[int], former: Collection[int] = ()) -> Binding:
-    """Return the binding of a container that has cores: those it has, if they meet the request, and fewer of them if it
-    is to have fewer; else new ones on the node that it is on. Of its devices' nodes it gets new ones where that brings
-    it nearer to more of them.
+    """Return the binding of a container that has cores: its own or fewer, or new ones on its node.
+
+    It keeps those it has if they meet the request. Of its devices' nodes it gets new ones where that brings it nearer
+    to more of them.
 
     :param others: cores that other containers have for themselves
     :param present: cores that it has; none for a new container
@@ -141,8 +142,9 @@ def memory_nodes(topology: "Topology", cores: Collection[int]) -> frozenset[int]
 
 
 def bind_ranks(topology: "Topology", cores: Collection[int], ranks: int) -> tuple[frozenset[int], ...]:
-    """Return the cores of each rank: successive hardware cores, as many to each as there are; where there are more
-    ranks than hardware cores, hardware threads; where there are more than threads, successive ranks share one."""
+    """Return the cores of each rank: successive hardware cores, as many to each as there are.
+
+    More ranks than hardware cores get hardware threads; more than threads share one with their neighbours."""
     units: Sequence[frozenset[int]] = _hardware(topology, frozenset(cores))
     if ranks > len(units):
         units = [frozenset((core,)) for unit in units for core in sorted(unit)]
@@ -213,9 +215,10 @@ def _shares(sockets: Sequence[_Domain], free: frozenset[int], count: int) -> Map
 
 
 def _take(domain: _Domain, free: frozenset[int], count: int) -> frozenset[int]:
-    """Return ``count`` free cores of a domain that has as many: whole hardware cores first, those with the most threads
-    before the others, so that two containers share one only where threads are left over; the rest comes from cores that
-    are shared already, the fullest first."""
+    """Return ``count`` free cores of a domain that has as many: whole hardware cores first, then shared ones.
+
+    Of whole ones those with the most threads, so that two containers share one only where threads are left over; of
+    shared ones the fullest."""
     whole = sorted((core for core in domain.hardware if core <= free), key=lambda core: (-len(core), min(core)))
     shared = sorted((core & free for core in domain.hardware if core & free and not core <= free),
                     key=lambda core: (len(core), min(core)))

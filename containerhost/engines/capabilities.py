@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Define what some engines offer beside containers: an image store, disks of a pool, transfers to another host,
-exports, snapshots and changes of running containers.
+"""Define what some engines offer beside containers: images, pool disks, transfers, exports, snapshots, live changes.
 
 A driver receives these from its ``backend``, the one module that names an engine's package.
 """
@@ -46,8 +45,7 @@ class ImageStore(Protocol):
         """Return all images with a property ``name``, by fingerprint."""
 
     def unnamed(self, prefix: str) -> tuple[Image, ...]:
-        """Return the images without an alias that were meant for one that begins with ``prefix``: what killed imports
-        left."""
+        """Return the images without an alias that were meant for one with this prefix: left by killed imports."""
 
     def import_split(self, metadata: bytes, rootfs: BinaryIO, alias: str, properties: Mapping[str, str]) -> str:
         """Import a root file system with its metadata tarball, and return the fingerprint of both.
@@ -282,8 +280,7 @@ class LiveChanges(Protocol[Current]):
     def look(self, name: str) -> Current: ...
 
     def obstacles(self, current: Current, spec: ContainerSpec) -> tuple[str, ...]:
-        """Return why the running container cannot become what ``spec`` says without a restart, in words; empty when it
-        can.
+        """Return, in words, what keeps the running container from becoming ``spec`` without a restart.
 
         :param spec: of its parts only the grants count: all others stay as they are
         """
@@ -298,8 +295,9 @@ class LiveChanges(Protocol[Current]):
         """Return the bytes that its processes cannot do without."""
 
     def adapt(self, current: Current, spec: ContainerSpec) -> None:
-        """Let the running container be what ``spec`` says; it has no :meth:`obstacles`. May be repeated; on an error
-        some steps are done and some are not."""
+        """Let the running container be what ``spec`` says; it has no :meth:`obstacles`. Repeatable.
+
+        On an error some steps are done and some are not."""
 
     def replace_devices(self, current: Current, spec: ContainerSpec) -> None:
         """Take everything granted from the running container and give it the grants of ``spec``."""

@@ -123,8 +123,7 @@ def marked(spec: ContainerSpec, claim: Claim | None) -> ContainerSpec:
 
 
 def keeping_size(spec: ContainerSpec, mark: str | None, document: Mapping[str, object] | None) -> ContainerSpec:
-    """Return the spec with the size that the elastic service gave the container, as long as what it may have is the
-    same.
+    """Return the spec with the size that the elastic service gave the container, if its claim is unchanged.
 
     :param mark, document: the container's present mark, and its present document of resources
     """

@@ -199,8 +199,9 @@ class Containers(Protocol):
         """Return all containers of this engine's project (one request)."""
 
     def measured(self) -> tuple[tuple[ContainerState, Metrics], ...]:
-        """Return the metrics of all running containers, perhaps of others too (one request). One that ends meanwhile is
-        left out."""
+        """Return the metrics of all running containers, perhaps of others too, in one request.
+
+        A container that ends meanwhile is left out."""
 
     def container(self, name: str) -> ContainerState:
         """Return the state of one container.
@@ -252,8 +253,9 @@ class Containers(Protocol):
         """Set labels of a container, stopped or running; None removes one. Idempotent."""
 
     def verify(self, name: str, grants: Sequence[Grant]) -> None:
-        """Give a running container what of its grants only a running one can have (an RDMA device that is in one
-        network namespace only), then look into it.
+        """Give a running container the grants that only a running one can have, then look into it.
+
+        Such is an RDMA device that is in one network namespace only.
 
         :raises NotAsGranted: it sees more or less than ``grants``
         """
@@ -291,8 +293,9 @@ class Engine(Containers, Protocol):
         """Return what the project of the containers forbids of what they need, all of it, in words; None if nothing."""
 
     def set_limits(self, name: str, spec: ContainerSpec) -> None:
-        """Let a container, stopped or running, have the CPUs, the memory and the root disk's size and speed of
-        ``spec``. Its devices, and the kernel limits that they need, stay as they are."""
+        """Let a container, stopped or running, have the CPUs, memory, root size and speed of ``spec``.
+
+        Its devices, and the kernel limits that they need, stay as they are."""
 
     def root_ids(self, name: str) -> tuple[int, int]:
         """Return the user and group on this host of the container's root."""

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose cores and memory nodes for containers with an affinity, from what the engine's containers have, and keep the
-memory of all containers off that of other containers' GPUs.
+"""Choose cores and memory nodes for containers with an affinity, and keep all containers' memory off others' GPUs.
 
 A container's own cores stand in its configuration, so that they stay its own, stopped or running, until it is deleted,
 whatever restarts. The choice and its writing into a container are under a lock of the host: two containers that come at
@@ -55,8 +54,9 @@ class CoreBinding:
 
     @contextlib.contextmanager
     def bound(self, spec: ContainerSpec) -> Iterator[ContainerSpec]:
-        """Yield the specification with its cores, and keep other choices waiting while the block runs: in it the
-        container gets them. Cores that it has stay if they suffice. One request, none without an affinity.
+        """Yield the specification with its cores; other choices wait while the block writes them.
+
+        Cores that it has stay if they suffice. One request, none without an affinity.
 
         :raises UnsupportedOnHost: the host has not enough free cores where the affinity needs them
         :raises EngineBusy: another process does not come to an end

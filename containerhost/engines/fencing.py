@@ -73,8 +73,9 @@ class Fenced:
 @contextlib.contextmanager
 def fenced(root: Privileged, directory: Path, server: int, node: Node, pid: int, disk: BlockDevice, mode: int
            ) -> Iterator[None]:
-    """Fence the device: while the block runs no process in the container can open it; afterwards, if the daemon still
-    has it for the container, its root can.
+    """Fence the device: while the block runs no process in the container can open it.
+
+    Afterwards, if the daemon still has it for the container, its root can.
 
     :param directory: keeps the records
     :param server: the daemon's process

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exclude other processes that change the size of the same container while it runs: the clouds' drivers and the elastic
-service."""
+"""Exclude others that change a running container's size: the clouds' drivers and the elastic service."""
 
 import zlib
 from contextlib import AbstractContextManager

@@ -12,8 +12,9 @@ def is_timeout(error: BaseException) -> bool:
 
 
 def has_cause(error: BaseException, *kinds: type[BaseException]) -> bool:
-    """Tell whether the error, or one that it hides, is of these classes: requests hides a read time-out of a streamed
-    body in other errors, and so does docker any of its first request."""
+    """Return whether the error, or one that it hides, is of these classes.
+
+    requests hides a read timeout of a streamed body in other errors, and docker any of its first request."""
     seen: BaseException | None = error
     while seen is not None:
         if any(isinstance(part, kinds) for part in (seen, *seen.args)):

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verify that a container sees exactly what it was granted. Pure: from what its first process sees to complaints in
-words."""
+"""Compare what a container's first process sees with what it was granted; complaints in words. Pure."""
 
 import fnmatch
 from collections.abc import Iterable, Iterator, Sequence
@@ -52,8 +51,7 @@ def missing(seen: Inside, grants: Iterable[Grant]) -> Iterator[str]:
 
 
 def required(grant: Grant) -> tuple[CharNode, ...]:
-    """Return the nodes that must be there. A vendor's toolkit that brings libraries brings only those shared nodes that
-    the libraries use."""
+    """Return the nodes that must be there; of shared ones a toolkit brings only those its libraries use."""
     by_toolkit = grant.gpu is not None and bool(grant.gpu.libraries)
     return grant.own_nodes if by_toolkit else grant.nodes
 

@@ -66,8 +66,9 @@ class GuestApi(http.client.HTTPConnection):
 
 
 def load(directory: str) -> Document | None:
-    """Read the document; None when the host has written none. A file of an earlier start may be older than the guest
-    API's document, and a file may be incomplete while it is written."""
+    """Read the document; None when the host has written none, or not the whole of it yet.
+
+    A file of an earlier start may be older than the guest API's document."""
     found = [document for document in (parse(by_file(directory)), parse(by_guest_api())) if document]
     return max(found, key=lambda document: document["generation"], default=None)
 
@@ -128,8 +129,7 @@ def latest(document: Document) -> Document:
 
 
 def environment(document: Document) -> dict[str, str]:
-    """Return the variables that make libraries for computing use what there is: threads as cores, and the container's
-    GPUs."""
+    """Return the variables that tell computing libraries of the cores and the container's GPUs."""
     resources = latest(document)
     # A host of an earlier version tells no variables.
     return {**dict.fromkeys(THREADS, str(threads(resources))), **resources.get("environment", {}),

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Share files with running containers of any engine. LXD's files API is not used: its helper opens whatever the tenant
-put there, waits at a FIFO without end, and keeps the container from being deleted.
+"""Share files with running containers of any engine, within a time limit for each container.
+
+LXD's files API is not used: its helper opens whatever the tenant put there, waits at a FIFO without end, and keeps the
+container from being deleted.
 
 A container can make the host wait at its files, for up to ten seconds each time. So access is rate-limited by a leaky
 bucket for each container, which stays over restarts: time beyond the usual fills it, and what overflows is refused.

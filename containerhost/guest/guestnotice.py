@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notify a running container of its resources, and ask it before it loses some: announce, then wait until the guest
-acknowledges or the time is over, then take.
+"""Notify a running container of its resources; before it loses some, wait until its guest acknowledges.
 
 Only a guest that listens is waited for: one that acknowledged the generation it has. What a guest writes decides
 nothing but how long it is waited for, and a container whose files cannot be written is resized nevertheless.
@@ -112,8 +111,9 @@ class GuestNotice:
             return True  # the tenant put something else there
 
     def tell_faults(self, name: str, faults: Sequence[str]) -> bool:
-        """Write into the container what is wrong with its devices. Where nothing is, nothing is written but over what
-        was told before. Idempotent.
+        """Write into the container what is wrong with its devices. Idempotent.
+
+        Where nothing is wrong, only an earlier notice is overwritten.
 
         :param faults: of :func:`containerhost.allocation.faults.of`
         :returns: whether the container knows it now

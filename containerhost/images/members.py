@@ -229,8 +229,10 @@ def _next(archive: tarfile.TarFile, stream: Stream) -> tarfile.TarInfo | None:
 
 
 def _correct_size(info: _Header, archive: tarfile.TarFile) -> None:
-    """Tell the size of a sparse file from the bytes it has in the archive: ``tarfile`` takes the last of the two for
-    both, and where they are many the archive has a record of the second."""
+    """Set the size of a sparse file from the bytes it has in the archive.
+
+    ``tarfile`` takes the last of the two sizes for both, and where they are many the archive has a record of the
+    second."""
     stored = info.pax_headers.get("size")
     size = info.pax_headers.get("GNU.sparse.realsize") or info.pax_headers.get("GNU.sparse.size")
     if stored is not None and size is not None and cast(Any, info).sparse is not None:

@@ -56,8 +56,9 @@ Known = dict[bytes, Any] | Kind | bytes
 
 
 class Tree:
-    """Track what was written so far, so that no member is put below a link or over another member. The time for a
-    member depends on its own path, and the paths of all members together have a limit."""
+    """Track what was written, so that no member is put below a link or over another member.
+
+    The time for a member depends on its own path, and the paths of all members together have a limit."""
 
     def __init__(self) -> None:
         self._top: dict[bytes, Known] = {}
@@ -206,9 +207,10 @@ class Rebuild:
 
 
 def without_logins(member: Member) -> Member:
-    """Return a sparse file of logins as an empty one. It has a place for each user number up to the largest that ever
-    logged in: with those of a directory service some hundred GiB, nearly all of them holes, and none of them of use to
-    a new server."""
+    """Return a sparse file of logins as an empty one.
+
+    It has an entry for each user number up to the largest that ever logged in: with those of a directory service some
+    hundred GiB, nearly all of them holes, and no use to a new server."""
     path = member.path[1:] if member.path[:1] == (ROOTFS,) else member.path
     return (dataclasses.replace(member, size=0, segments=None)
             if member.segments is not None and path[:2] == ("var", "log") and path[2:] in LOGINS else member)

@@ -134,8 +134,10 @@ def _unlike(devices: Iterable[Candidate]) -> list[Candidate]:
 
 def _grown(first: Candidate, free: Sequence[Candidate], gpus: int, functions: int, score: "_Score"
            ) -> tuple[Candidate, ...]:
-    """Return a set that begins with a device. The best is added each time: a function for a GPU that has none yet, then
-    a GPU with a function, below its switch if there is one; then what is still missing of one kind."""
+    """Return a set that begins with a device, to which the best one is added each time.
+
+    First a function for a GPU that has none yet, then a GPU with a function, below its switch if there is one; then
+    what is still missing of one kind."""
     chosen: tuple[Candidate, ...] = (first,)
     while len(chosen) < gpus + functions:
         have = sum(each.is_gpu for each in chosen)

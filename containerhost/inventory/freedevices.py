@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the devices of a host that a container could be given, for choosing among them. Pure, apart from their paths in
-sysfs."""
+"""Find the devices of a host that a container could be given. Pure, apart from their paths in sysfs."""
 
 from collections.abc import Mapping
 

@@ -78,8 +78,7 @@ def admit(host: Host, root: Binder, pid: Callable[[], int | None], grants: Itera
 @contextlib.contextmanager
 def withdrawn(host: Host, root: Binder, pid: Callable[[], int | None], grants: Sequence[Grant],
               remaining: Sequence[Grant]) -> Iterator[None]:
-    """Move what a running container has in memory of GPUs that it loses in the block to other nodes first; back, if the
-    block fails.
+    """Move memory of GPUs that a running container loses in the block to other nodes first; undone if it fails.
 
     :param remaining: what it keeps
     :raises HostActionFailed: the kernel refuses

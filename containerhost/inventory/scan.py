@@ -49,8 +49,7 @@ class Inventory:
         return (found, *self._parts(found)) if found else ()
 
     def related(self, device: Device) -> tuple[Device, ...]:
-        """Return the devices that no other container may hold together with this one: the whole that it is part of, and
-        its parts.
+        """Return the devices that exclude each other with this one: the whole that it is part of, and its parts.
 
         Siblings (two VFs of one card, two slices of one GPU) do not disturb each other.
         """
@@ -100,8 +99,9 @@ class HostView:
         return scan(self._host, self._log)
 
     def refresh(self, device_ids: Iterable[str]) -> Inventory:
-        """Read these devices anew, and all else at their PCI addresses; if there was no scan so far, scan. To be called
-        under the devices' locks, because another process may have changed them since the scan, and after each change.
+        """Read these devices anew, and all else at their PCI addresses; without a scan so far, scan.
+
+        Called under the devices' locks, because another process may have changed them since, and after each change.
 
         :returns: the inventory, in which all other devices are as they were
         """

@@ -82,8 +82,9 @@ class Topology:
         return frozenset[int]().union(*(node.cpus for node in self.nodes))
 
     def memory_of(self, nodes: Iterable[int]) -> frozenset[int]:
-        """Return the nodes that memory can be bound to for containers on ``nodes``: for a node without memory, the
-        nearest that has some. A node that the host does not have stays."""
+        """Return the nodes to bind memory to on ``nodes``: for a node without memory, the nearest with some.
+
+        A node that the host does not have stays."""
         known = {node.id: node for node in self.nodes}
         return frozenset(self._nearest_memory(known[node]) if node in known else node for node in nodes)
 
@@ -159,8 +160,7 @@ def _only_node(host: Host, online: frozenset[int], cores: Mapping[int, frozenset
 
 
 def _cores(host: Host, online: frozenset[int]) -> dict[int, frozenset[int]]:
-    """Return each CPU's core, as the set of its online threads; a CPU of which nothing is known is a core of its
-    own."""
+    """Return each CPU's core, as the set of its online threads; an unknown CPU is a core of its own."""
     cores = {}
     for cpu in sorted(online):
         threads = id_list(host.text(f"{_CPUS}/cpu{cpu}/topology/thread_siblings_list")) & online
@@ -219,8 +219,7 @@ def _first_processor(host: Host) -> dict[str, str]:
 
 
 def _arch(host: Host, cpu: Mapping[str, str]) -> str:
-    """Return the architecture. Kernels since 6.1 tell it in /proc; a captured tree of an older one is recognized by how
-    it lists features."""
+    """Return the architecture, from /proc (Linux 6.1) or, of an older captured tree, from how it lists features."""
     told = host.text("/proc/sys/kernel/arch")
     if told or host.live:
         return told or os.uname().machine

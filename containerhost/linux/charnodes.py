@@ -90,8 +90,7 @@ def groups(pid: int) -> dict[str, str]:
 
 
 def filtered(directory: str) -> str:
-    """Return the nearest group, from this one upwards, that has a device program: an init may have made groups below
-    the engine's."""
+    """Return the nearest group, from this one up, with a device program: an init may make groups below the engine's."""
     above = directory
     while above.startswith(f"{CGROUPS}/"):
         if devicefilter.decided(above):
@@ -145,8 +144,7 @@ def is_there(pid: int, path: str, directory: int, name: str, number: Number, *, 
 
 
 def set_mode(directory: int, name: str, number: Number, mode: int) -> None:
-    """Set a node's mode regardless of the umask. The tenant may have put a link in the node's place meanwhile: it is
-    not followed."""
+    """Set a node's mode regardless of the umask, without following a link that the tenant put in its place."""
     with closing(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)) as fd:
         if is_node(os.fstat(fd), number):
             os.chmod(f"/proc/self/fd/{fd}", mode)
@@ -160,8 +158,9 @@ def has_own_users(pid: int) -> bool:
 
 
 def show(pid: int, path: str, number: Number, mount: int) -> None:
-    """Create a node in a container's mount namespace. The process stays there. Runs as the container's root, because
-    the kernel lets nobody else create files in its directories."""
+    """Create a node in a container's mount namespace, in which the process stays.
+
+    It is done as the container's root, because the kernel lets nobody else create files in its directories."""
     namespaces.make_files_as(*root_of(pid))
     make_directory(pid, path)
     with parent_of(pid, path) as (directory, name):
@@ -199,8 +198,9 @@ def hide(pid: int, directory: int, name: str) -> None:
 
 @contextlib.contextmanager
 def host_node(number: Number, mode: int) -> Iterator[int]:
-    """Yield a descriptor of a private mount of the node, which only this process can reach and which does not have the
-    permissions of the host's own node. It may be closed once it is mounted elsewhere, and not before."""
+    """Yield a descriptor of a private mount of the node, without the permissions of the host's own node.
+
+    Only this process can reach it. It may be closed once it is mounted elsewhere, and not before."""
     import tempfile  # noqa: PLC0415  (a start of a container on Docker may load this module, and people wait)
     with tempfile.TemporaryDirectory(prefix=".containerhost-", dir="/dev") as directory:
         path = os.path.join(directory, "node")
@@ -217,8 +217,7 @@ def root_of(pid: int) -> tuple[int, int]:
 
 
 def mapped_root(path: str) -> int:
-    """Return the host's id of the container's root from lines of user_namespaces(7): the first id inside, that outside,
-    and the count."""
+    """Return the host's id of the container's root from lines of user_namespaces(7): id inside, outside, count."""
     with open(path, encoding="ascii") as table:
         for inside, outside, _ in (map(int, line.split()) for line in table):
             if inside == 0:

@@ -20,8 +20,9 @@ def of(pid: int, host: Host) -> dict[str, str]:
 
 
 def parse(table: bytes) -> dict[str, str]:
-    """Parse /proc/<pid>/cgroup (cgroups(7)): ``6:freezer,devices:/lxc.payload.c1`` and ``0::/lxc.payload.c1``. Of two
-    lines of one controller, which the kernel does not write, the first counts."""
+    """Parse /proc/<pid>/cgroup (cgroups(7)): ``6:freezer,devices:/lxc.payload.c1`` and ``0::/lxc.payload.c1``.
+
+    Of two lines of one controller, which the kernel does not write, the first counts."""
     found: dict[str, str] = {}
     for line in table.decode("utf-8", "surrogateescape").split("\n"):
         _, _, rest = line.partition(":")

@@ -27,8 +27,7 @@ WALK_TIMEOUT = 10.0  # s; a container may have made thousands of groups
 
 
 def cpus_of(pid: int, host: Host) -> frozenset[int]:
-    """Return the CPUs that the container of a process may have; empty if it is in none. What a process may run on, its
-    tenant can narrow."""
+    """Return the CPUs that a process's container may have; none outside one. A tenant can narrow its process's."""
     group = _group(pid, host)
     found = (host.text(f"{group}/{file}") for file in (EFFECTIVE, CPUS)) if group else ()
     return id_list(next(filter(None, found), None))

@@ -81,8 +81,7 @@ def helpers() -> Iterator[int]:
 
 
 def action(pid: int) -> list[str]:
-    """Return the arguments of a helper, from its kind on; none of any other process. Only processes in this PID
-    namespace count: none in a container is in it."""
+    """Return a helper's arguments, from its kind on; none for other processes, and in other PID namespaces."""
     if not is_hosts(pid):
         return []
     program, *arguments = command(pid)

@@ -91,8 +91,9 @@ def restore(server: int, container: str, pid: int, modes: Mapping[str, int]) -> 
 
 
 def forget(server: int, container: str, pid: int, known: Collection[str]) -> int:
-    """Take the character nodes of devices that the daemon does not know of from a container, and remove them. Block
-    nodes stay: the caller must check that no process uses them.
+    """Remove character nodes of devices that the daemon does not know of from a container.
+
+    Block nodes stay: the caller must check that no process uses them.
 
     :param server: the daemon's process
     :param container: as the daemon calls its directory
@@ -165,10 +166,11 @@ def _node(directory: Directory, name: str) -> Iterator[str]:
 
 
 def permit(pid: int, number: Number, allowed: bool) -> bool:
-    """Let the processes of a container open a device, or none of them any more (control groups of version 1,
-    Documentation/admin-guide/cgroup-v1/devices.rst). The daemon does that for privileged containers only, with version
-    2, too. An unprivileged one has no program of version 2, so the node's mode decides alone, as it does where this
-    process may not change the rules (it needs CAP_SYS_ADMIN).
+    """Permit or deny a device to the processes of a container, with control groups of version 1.
+
+    Source: Documentation/admin-guide/cgroup-v1/devices.rst. The daemon does that for privileged containers only, with
+    version 2, too. An unprivileged one has no program of version 2, so the node's mode decides alone, as it does where
+    this process may not change the rules (it needs CAP_SYS_ADMIN).
 
     :returns: whether that was changed
     :raises HostActionFailed: the kernel refuses to permit what is denied, or fails

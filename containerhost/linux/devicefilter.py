@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Set which devices processes of a control group of version 2 may open: the kernel asks programs of the group's, all of
-which must agree (cgroup-v2.rst, "Device controller"; bpf(2)). Engines give a container one, systemd perhaps another.
+"""Set which devices the processes of a control group of version 2 may open.
+
+The kernel asks the group's programs, all of which must agree (cgroup-v2.rst, "Device controller"; bpf(2)). Engines give
+a container one, systemd perhaps another.
 
 A verdict on a further device is put before what a program does already: a few instructions that know themselves again.
 So whoever made the program, its rules stay, and what was added is read from it: nothing has to be remembered.

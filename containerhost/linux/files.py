@@ -35,8 +35,9 @@ def atomic_write(path: str | Path, content: bytes, mode: int = 0o600, owner: tup
 
 @contextlib.contextmanager
 def replacing(path: Path, unfinished: str | None = None) -> Iterator[Path]:
-    """Yield the path of a file to make, which takes the place of ``path`` when the block ends without an error: then it
-    is whole and on the disk. For what programs write; :func:`atomic_write` is for what is short.
+    """Yield the path of a new file that atomically becomes ``path`` when the block ends without an error.
+
+    For what programs write; :func:`atomic_write` is for what is short.
 
     The parent directory must be writable by nobody else.
 
@@ -192,8 +193,9 @@ class Directory:
 
     @contextlib.contextmanager
     def replacing(self, name: str, unfinished: str | None = None) -> Iterator[int]:
-        """Yield the fd of a new file with mode 0600, which takes the name when the block ends without an error: then it
-        is whole and on the disk. A link of that name is replaced, not followed.
+        """Yield the fd of a new file, mode 0600, that becomes ``name`` when the block ends without an error.
+
+        Then it is complete and on the disk. A link of that name is replaced, not followed.
 
         :param unfinished: as for the function :func:`replacing`
         """

@@ -64,8 +64,9 @@ class Freezer(NamedTuple):
 
     @property
     def freezes_in_place(self) -> bool:
-        """Return whether a system call that waits goes on when the group is thawed, instead of beginning anew: it has
-        the files that it was called with, closed since or not (``TASK_FREEZABLE``)."""
+        """Return whether a waiting system call goes on after a thaw, instead of beginning anew.
+
+        Then it has the files that it was called with, closed since or not (``TASK_FREEZABLE``)."""
         return self.path.endswith(V1)
 
     @property
@@ -87,8 +88,10 @@ class Freezer(NamedTuple):
 
     @contextlib.contextmanager
     def locked(self, host: Host, timeout: float, failure: Failure = TimeoutError) -> Iterator[int | None]:
-        """Keep other processes from freezing and thawing the group. The lock is in a file of the host's own, which the
-        tenant cannot lock, as it can the group's directory. It ends with the last process that has inherited it.
+        """Keep other processes from freezing and thawing the group.
+
+        The lock is in a file of the host's own, which the tenant cannot lock, as it can the group's directory. It ends
+        with the last process that has inherited it.
 
         :returns: the open file; None if the group is gone
         :raises Exception: ``failure``: another process has the lock for longer than ``timeout`` seconds
@@ -232,8 +235,10 @@ def thaw_recorded(fd: int) -> None:
 
 
 def kill(pid: int) -> None:
-    """Kill a container that made control groups in which it may have frozen processes of its own: with version 1 a
-    frozen process does not end when it is killed, and nothing else thaws it. Other containers are left to their engine.
+    """Kill a container that made control groups in which it may have frozen processes of its own.
+
+    With version 1 a frozen process does not end when it is killed, and nothing else thaws it. Other containers are left
+    to their engine.
 
     What was killed freezes nothing any more, so the groups are thawed after that.
 

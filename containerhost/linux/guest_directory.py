@@ -129,8 +129,9 @@ def _is_hosts_overlay(mount: _Mount) -> bool:
 
 
 def _mounts(process: str, limit: int) -> Iterator[_Mount]:
-    """Yield what is mounted where a process is (proc(5): ``id parent major:minor root place options … - type …``), as
-    far as ``limit`` bytes: a tenant may mount as much as it likes, and in its names only space, tab, line feed and
+    """Yield the mounts of a process's namespace, as far as ``limit`` bytes: a tenant may mount any number.
+
+    Format (proc(5)): ``id parent major:minor root place options … - type …``. In names only space, tab, line feed and
     backslash are escaped."""
     with open(f"/proc/{process}/mountinfo", "rb") as table:
         lines = table.read(limit).split(b"\n")[:-1]  # the last one is empty, or cut

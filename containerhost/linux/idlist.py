@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parse and format the kernel's lists of cores and nodes, ``0-3,8`` (Documentation/admin-guide/cputopology.rst).
-Pure."""
+"""Parse and format the kernel's lists, ``0-3,8`` (Documentation/admin-guide/cputopology.rst). Pure."""
 
 from collections.abc import Iterable
 

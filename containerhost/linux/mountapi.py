@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call the kernel's mount interface of file descriptors (fsopen(2), fsmount(2), open_tree(2), mount_setattr(2),
-move_mount(2)).
+"""Call the kernel's mount interface: fsopen(2), fsmount(2), open_tree(2), mount_setattr(2), move_mount(2).
 
 A mount made by it is nowhere until it is moved to its place, and goes with the descriptor: a process that is killed
 leaves none. The C library has no names for these calls yet; their numbers are the same on every machine.

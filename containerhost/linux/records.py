@@ -51,8 +51,9 @@ def content(fields: Mapping[str, Any], own_version: int, rest: Mapping[str, Any]
 
 
 def replacing(file: Path, fields: Mapping[str, Any], own_version: int) -> str:
-    """Return the JSON text to write into a record's file. What another release wrote there is kept; a file that is
-    missing, or no record, is replaced as a whole.
+    """Return the JSON text to write into a record's file, with what another release wrote there.
+
+    A file that is missing, or no record, is replaced completely.
 
     :param own_version: as :func:`content`
     """

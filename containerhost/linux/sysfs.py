@@ -37,8 +37,7 @@ class Host:
         self._flags = _FLAGS if self.live else _FLAGS | os.O_NOFOLLOW
 
     def data(self, path: str, limit: int = ATTRIBUTE_LIMIT) -> bytes | None:
-        """Return the first ``limit`` bytes of the file at ``path`` (absolute, as on the host); None if it cannot be
-        read."""
+        """Return the first ``limit`` bytes of a file (an absolute path of the host); None if it is unreadable."""
         fd = self.open(path)
         if fd is None:
             return None
@@ -68,8 +67,9 @@ class Host:
         return int(text) if text and _DECIMAL.fullmatch(text) else None
 
     def lines(self, path: str) -> list[str]:
-        """Return the lines of a /proc table; none when it is missing. Only a line feed ends one: a tenant chooses some
-        of what stands in them."""
+        """Return the lines of a /proc table; none when it is missing. Only a line feed ends one.
+
+        A tenant chooses some of what stands in them."""
         data = self.data(path, TABLE_LIMIT)
         return data.decode("utf-8", "replace").removesuffix("\n").split("\n") if data else []
 
@@ -103,14 +103,12 @@ class Host:
             return None
 
     def link(self, path: str) -> str | None:
-        """Return the last component of a symbolic link's target (``driver`` -> ``mlx5_core``); None when it is no
-        link."""
+        """Return the last component of a link's target (``driver`` -> ``mlx5_core``); None for no link."""
         target = self.target(path)
         return (target.rpartition("/")[2] or None) if target else None
 
     def char_number(self, path: str) -> tuple[int, int] | None:
-        """Return the numbers of a sysfs ``dev`` file, ``major:minor``; None when missing or out of the kernel's
-        range."""
+        """Return the numbers of a sysfs ``dev`` file, ``major:minor``; None if missing or out of range."""
         match = _MAJOR_MINOR.fullmatch(self.text(path) or "")
         if not match:
             return None
@@ -136,8 +134,7 @@ class Host:
         return majors
 
     def misc_number(self, name: str) -> tuple[int, int] | None:
-        """Return the character number of a misc driver such as ``rdma_cm``: from its sysfs ``dev`` file, else from
-        /proc/misc."""
+        """Return the number of a misc driver such as ``rdma_cm``, from its ``dev`` file or /proc/misc."""
         number = self.char_number(f"/sys/class/misc/{name}/dev")
         if number:
             return number

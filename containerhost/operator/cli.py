@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the command ``containerhost``: look at a host the way the drivers do. Needs no privileges but to change
-something."""
+"""Run the command ``containerhost``: look at a host as the drivers do. Only changes need privileges."""
 
 import dataclasses
 import enum
@@ -51,8 +50,9 @@ def _one_of(kind: type[enum.StrEnum]) -> click.Choice:
 
 
 class Commands(click.Group):
-    """The command's own subcommands and those of vendors. Every error of this project, and a missing right, is a
-    message and status 1, not a traceback."""
+    """The command's own subcommands and those of vendors.
+
+    Every error of this project, and a missing right, is a message and status 1, not a traceback."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return sorted({*super().list_commands(context), *vendor_commands()})
@@ -129,7 +129,8 @@ def config() -> None:
 @clioptions.root
 @clioptions.owners
 def list_devices(short: bool, as_json: bool, root: Path, owners_directory: Path | None) -> None:
-    """Show every GPU, GPU slice and network function, its health, its allocation's state, who holds it and since when.
+    """Show every GPU, GPU slice and network function, its health, its allocation, its owner and since when.
+
     Of a blocked one, show the reason and what to do about it."""
     inventory = scan(Host(root))
     records = _records(root, owners_directory)
@@ -223,7 +224,8 @@ def doctor(as_json: bool, root: Path, owners_directory: Path | None) -> None:
 @clioptions.root
 @clioptions.owners
 def dump_host(redact: bool, root: Path, owners_directory: Path | None) -> None:
-    """Print this host as one JSON document, for a report: commands read it with --root FILE and answer as they do here.
+    """Print this host as one JSON document, for a report: --root FILE makes commands read it.
+
     It has what they read of /sys, /proc, /dev and the kernel's log, and the allocation records."""
     owners = clioptions.directory(root, owners_directory)
     click.echo(json.dumps(dump.capture(root, owners, _records(root, owners_directory) or {}, redact), indent=0))
@@ -267,9 +269,10 @@ def unblock(device: str, owners_directory: Path | None) -> None:
 @clioptions.as_json
 @clioptions.owners
 def scrub(device: str, as_json: bool, owners_directory: Path | None) -> None:
-    """Clean DEVICE (a PCI address) as if its container had ended, and free it: one that is blocked because it could not
-    be cleaned, or one that is free and sick. One that an elastic container goes on without stays allocated to it. Needs
-    root. One that a container has is refused."""
+    """Clean DEVICE (a PCI address) as if its container had ended, and free it. Needs root.
+
+    It is blocked because it could not be cleaned, or free and sick. One that an elastic container goes on without stays
+    allocated to it. One that a container has is refused."""
     store = AllocationStore(clioptions.directory(Path("/"), owners_directory))
     before = store.records().get(device.lower())
     done = DeviceAllocator(store, HostView, Privileged()).repair.clean(device)

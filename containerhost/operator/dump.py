@@ -193,8 +193,7 @@ def redaction() -> Callable[[str, str], str]:
 
 
 def restore(file: Path, directory: Path) -> None:
-    """Write the tree of a document into an empty directory. The document may be anybody's: no path or link of it leads
-    out of the directory.
+    """Write the tree of an untrusted document into an empty directory; none of its paths and links leads out.
 
     :raises SpecError: it is no such document
     """
@@ -244,8 +243,10 @@ def _write(place: Path, path: str, entry: Entry) -> None:
 
 
 def _require_inside(path: str, target: str) -> None:
-    """Refuse a link that could lead out of the tree. Its directory is no link, so the ``..`` that it begins with are
-    what they seem; behind a name there could be another link, and a ``..`` would be anything."""
+    """Refuse a link that could lead out of the tree.
+
+    Its directory is no link, so the ``..`` that it begins with are what they seem; behind a name there could be another
+    link, and a ``..`` would be anything."""
     names = target.split("/")
     ups = next((index for index, name in enumerate(names) if name != ".."), len(names))
     if ups > len(PurePosixPath(path).parts) - 2 or {"", ".", ".."} & set(names[ups:]) or "\0" in target:

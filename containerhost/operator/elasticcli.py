@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run ``containerhost elastic``: the service that divides cores and memory and takes broken GPUs, its plan, and its
-state."""
+"""Run ``containerhost elastic``: the service that divides cores and memory and replaces GPUs, its plan, its state."""
 
 import json
 import logging

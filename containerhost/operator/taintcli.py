@@ -25,8 +25,9 @@ _root = click.option("--root", default="/", hidden=True, type=click.Path(exists=
 @_reason
 @_root
 def taint(device: str, reason: str, root: Path) -> None:
-    """Give DEVICE and its parts to nobody new. Who has it keeps it, may restart with it, and is told the reason. Needs
-    root."""
+    """Keep DEVICE and its parts from new containers. Needs root.
+
+    A container that has it keeps it, may restart with it, and is notified of the reason."""
     host = Host(root)
     found = scan(host).get(device)
     TaintFile(host).taint(found.id, reason)
@@ -37,8 +38,10 @@ def taint(device: str, reason: str, root: Path) -> None:
 @_device
 @_root
 def untaint(device: str, root: Path) -> None:
-    """Withdraw what `taint`, `drain` and `tolerate` decided of DEVICE. Needs root. A device that is well is given out
-    again within a minute: at the next look of nova-compute, or of OpenNebula's monitoring."""
+    """Undo `taint`, `drain` and `tolerate` of DEVICE. Needs root.
+
+    A healthy device is allocated again within a minute: at the next scan of nova-compute, or of OpenNebula's
+    monitoring."""
     host = Host(root)
     if TaintFile(host).untaint(device.lower()):
         click.echo(f"{device} is no longer tainted")
@@ -50,8 +53,7 @@ def untaint(device: str, root: Path) -> None:
 @_device
 @_root
 def tolerate(device: str, root: Path) -> None:
-    """Give DEVICE to containers despite what is wrong with it now. With any other complaint it is sick again. Needs
-    root. Ends with `untaint`."""
+    """Allocate DEVICE despite its present complaints, until `untaint` or another complaint. Needs root."""
     host = Host(root)
     found = scan(host).get(device)
     complaints = [text for text in found.health if text not in found.outside]
@@ -70,8 +72,9 @@ def tolerate(device: str, root: Path) -> None:
 @_root
 @clioptions.owners
 def drain(device: str, reason: str, timeout: float, root: Path, owners_directory: Path | None) -> None:
-    """Taint DEVICE, and wait until no container has it or a part of it; status 1 if some still do. Takes nothing from
-    any container. Needs root."""
+    """Taint DEVICE, and wait until no container has it or a part of it. Needs root.
+
+    Takes nothing from any container. The status is 1 if some still have it."""
     host = Host(root)
     inventory = scan(host)
     found = inventory.get(device)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the vendor plug-ins that installed packages, this one among them, register as entry points of the group
-``containerhost.vendors``.
+"""Find the vendor plug-ins that installed packages register as entry points of ``containerhost.vendors``.
 
 Plug-ins are imported at their first use: most actions of OpenNebula look for no device.
 """

@@ -25,8 +25,9 @@ ACCELERATOR = "12"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Use:
-    """Hold the current use of a GPU or a slice. None where it does not report a value: slices, and GPUs that are cut,
-    do not report how busy they are.
+    """Hold the current use of a GPU or a slice; None where it does not report a value.
+
+    Slices, and GPUs that are cut, do not report how busy they are.
 
     :ivar busy, memory_busy: per cent of time
     :ivar free: bytes of its memory
@@ -105,8 +106,8 @@ class Vendor(abc.ABC):
 
     @abc.abstractmethod
     def describe(self, function: PciFunction) -> tuple[Device, ...]:
-        """Describe the function as one device, followed by the slices it is cut into. Unexpected content is a
-        complaint, not an error."""
+        """Describe the function as one device, followed by its slices. Unexpected content is a complaint, not an error.
+        """
 
     @classmethod
     @abc.abstractmethod
@@ -154,8 +155,9 @@ class Vendor(abc.ABC):
 
     @classmethod
     def links(cls) -> Mapping[frozenset[str], int]:
-        """Return the number of direct links between two of this host's GPUs, by both PCI addresses, where the vendor's
-        library reports it. Where a switch connects all with all there are none."""
+        """Return the number of direct links between two of this host's GPUs, by both PCI addresses, if known.
+
+        Where a switch connects all with all there are none."""
         return {}
 
     @classmethod

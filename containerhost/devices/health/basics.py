@@ -30,8 +30,9 @@ RULES = (SILENT, NO_DRIVER, RESERVED)
 
 
 def response_findings(host: Host, directory: str) -> Iterator[Finding]:
-    """Report a function that does not answer. A missing card reads as ones. A healthy VF's vendor and device do too
-    (SR-IOV 1.1, 3.4.1), the rest does not."""
+    """Report a function that does not answer: a missing card reads as ones.
+
+    A healthy VF's vendor and device do too (SR-IOV 1.1, 3.4.1), the rest does not."""
     header = host.data(f"{directory}/config", _HEADER)
     if header is not None and len(header) >= _TELLING and header == b"\xff" * len(header):
         yield SILENT.finds()

@@ -31,8 +31,10 @@ _TOTAL = re.compile(r"TOTAL_ERR_[A-Z]+ ([0-9]{1,18})")
 
 
 def lane_findings(host: Host, directory: str) -> Iterator[Finding]:
-    """Report a link that is narrower than it could be. A width of 0 is no reading: a function whose link is down cannot
-    be read, and those of a virtual function that was passed into a machine are 0 (SR-IOV 1.1, 3.5.8)."""
+    """Report a link that is narrower than it could be; a width of 0 is no reading.
+
+    A function whose link is down cannot be read, and the widths of a VF that was passed into a machine are 0 (SR-IOV
+    1.1, 3.5.8)."""
     width, own = host.number(f"{directory}/current_link_width"), host.number(f"{directory}/max_link_width")
     if not width or not own or _UNKNOWN_WIDTH in (own, width):
         return

@@ -33,8 +33,7 @@ _MARK = re.compile(r"containerhost: ([0-9a-f:.]{7,16}) was reset((?: [a-z_]+=[0-
 
 
 def mark(address: str, counters: Mapping[str, int]) -> str:
-    """Return the message to log after a device was reset: it ends what was logged before, and counters begin at these
-    values."""
+    """Return the message to log after a reset: earlier messages end, and counters begin at these values."""
     return " ".join([f"containerhost: {address} was reset", *(f"{name}={count}" for name, count in counters.items())])
 
 
@@ -56,8 +55,7 @@ class DriverLog(abc.ABC):
 
     @abc.abstractmethod
     def health(self) -> Mapping[str, Health]:
-        """Return what is wrong with each device of which something was said, by PCI address; by a driver's name, what
-        is wrong with all devices of that driver."""
+        """Return the complaints by PCI address; by a driver's name, those about all devices of that driver."""
 
 
 Drivers = Callable[[], Collection[DriverLog]]

@@ -74,8 +74,7 @@ class DockerClient:
         return f"/containers/{quoted(self._exact(name))}"
 
     def _exact(self, name: str) -> str:
-        """Return a container's name as no other one is called. For Docker the beginning of an id is a name, too: such a
-        name becomes the id of the container that has it.
+        """Return a container's unambiguous name: where Docker would take it for the beginning of an id, the id.
 
         :param name: name or id; of an id no less than what ``docker ps`` shows
         :raises EngineNotFound: the id of a container begins so, and none has the name

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translate ContainerSpec and Grant to Docker's configuration. Pure functions: the same input gives the same
-configuration.
+"""Translate ContainerSpec and Grant to Docker's configuration. Pure.
 
 Keys and values: Docker's Engine API, ``POST /containers/create``. Nothing here widens what Docker gives a container:
 never privileged, its seccomp and AppArmor profiles, no capability but IPC_LOCK, and that only with RDMA.
@@ -63,8 +62,9 @@ def with_more(config: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, A
 
 
 def program(wanted: Program) -> dict[str, Any]:
-    """Return the entrypoint and command; None leaves the image's. With another entrypoint the image's command is not
-    used, because it belongs to the image's entrypoint."""
+    """Return the entrypoint and command; None leaves the image's.
+
+    With another entrypoint the image's command is not used, because it belongs to the image's entrypoint."""
     config: dict[str, Any] = {}
     if wanted.entrypoint is not None:
         config |= {"Entrypoint": list(wanted.entrypoint), "Cmd": []}
@@ -147,8 +147,9 @@ def memory(wanted: Memory) -> dict[str, Any]:
 
 
 def update(spec: ContainerSpec, cpus: str, nodes: str) -> dict[str, Any]:
-    """Return the body of ``POST /containers/ID/update`` that replaces all limits. Docker ignores values that are
-    missing, 0 or empty, so an absent limit is set to all that the host has.
+    """Return the body of ``POST /containers/ID/update`` that replaces all limits.
+
+    Docker ignores values that are missing, 0 or empty, so an absent limit is set to all that the host has.
 
     :param cpus, nodes: all of the host's, as the kernel lists them
     """

@@ -95,8 +95,7 @@ def hold(host: Host, container: str) -> bool:
 
 
 def freeze(host: Host, group: Freezer) -> None:
-    """Freeze the container. Repeated until it holds: version 1 of control groups may miss processes that appear
-    meanwhile."""
+    """Freeze the container, repeatedly until it holds: version 1 may miss processes that appear meanwhile."""
     def is_frozen() -> bool:
         group.freeze()
         return group.is_frozen(host)

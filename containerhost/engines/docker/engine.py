@@ -71,8 +71,7 @@ class DockerEngine:
                      self.client.containers())
 
     def measured(self) -> tuple[tuple[ContainerState, Metrics], ...]:
-        """Return all containers and their metrics (one request; the kernel supplies the values). One that ends
-        meanwhile is left out."""
+        """Return all containers and their metrics: one request to Docker, values from the kernel."""
         found = []
         for summary in self.client.containers():
             state = summary_state(summary, self._record_or_none(summary["Id"]))
@@ -84,15 +83,13 @@ class DockerEngine:
         return tuple(found)
 
     def root_ids(self) -> tuple[int, int]:
-        """Return the user and group on this host of the containers' root: not the host's own where the daemon maps
-        them."""
+        """Return the host's user and group of containers' root; the daemon may map it."""
         directory = Path(self.client.info()["DockerRootDir"]).name
         mapped = re.fullmatch(r"([0-9]+)\.([0-9]+)", directory)
         return (int(mapped[1]), int(mapped[2])) if mapped else (0, 0)
 
     def held(self, devices: Iterable[Device]) -> Mapping[str, str]:
-        """Return the containers that hold devices. Sends one request for each container that this engine did not make:
-        Docker's list does not have their devices."""
+        """Return the containers that hold devices; one request for each that this engine did not make."""
         known = tuple(devices)
         found: dict[str, str] = {}
         for summary in self.client.containers():
@@ -164,8 +161,7 @@ class DockerEngine:
         return blockdisk.holding(self._host, self.client.info()["DockerRootDir"])
 
     def reconfigure(self, name: str, spec: ContainerSpec) -> None:
-        """Let a container, stopped or running, have the CPUs, the memory and the labels that ``spec`` says. Docker
-        changes all of the limits or nothing."""
+        """Let a container, stopped or running, have the CPUs, memory and labels of ``spec``; all limits or none."""
         allowed = self._host.fields("/proc/self/status")
         with self._recorded_cores(name, spec.cpu.own_cores):
             self.client.update(name, config.update(spec, allowed["Cpus_allowed_list"], allowed["Mems_allowed_list"]))
@@ -198,8 +194,9 @@ class DockerEngine:
 
     @contextlib.contextmanager
     def _recorded_cores(self, name: str, cores: frozenset[int]) -> Iterator[None]:
-        """Let the record say which cores the container has for itself; while the block changes them, those of before
-        too, and those of before alone if it fails. A container that others made has no record."""
+        """Record the container's own cores; while the block changes them, the former ones too.
+
+        If it fails, the former ones alone. A container that others made has no record."""
         container = self.client.container(name)["Id"]
         record = self._record_or_none(container)
         if record is None or record.cores == cores:
@@ -251,8 +248,9 @@ class DockerEngine:
             raise
 
     def wait_started(self, name: str, timeout: float) -> int | None:
-        """Wait until the program of a container that was just started has ended, or has begun: it waits for something,
-        or runs on after ``timeout`` seconds.
+        """Wait until the program of a container that was just started has ended, or runs.
+
+        It runs when it waits for something, or after ``timeout`` seconds.
 
         :returns: its exit status; None for one that runs on
         """
@@ -329,8 +327,9 @@ class DockerEngine:
                     memorynodes.admit(self._host, self._privileged, lambda: pid, grants_of([part]))
 
     def _give(self, pid: int, wanted: Record, before: Record, undo: Rollback) -> None:
-        """Give a running container what it is to have, also what its record has already: the process that wrote it may
-        have been killed before it gave it."""
+        """Give a running container what it is to have.
+
+        Also what its record has already: the process that wrote it may have been killed before it gave it."""
         for node in sorted(wanted.nodes):
             self._privileged.give_node(pid, node.path, node.number)
             if node not in before.nodes:
@@ -368,9 +367,9 @@ class DockerEngine:
             self._privileged.fetch_netdev(pid, netdev.name, netdev.host_name)
 
     def allow_again(self) -> None:
-        """Let running containers open what they have, which systemd forgets when it is told to read its units anew.
-        Done already where it has not. A container for which that fails is told of in the log, and does not keep others
-        from it: it may just have ended."""
+        """Let running containers open their devices again, which systemd forgets at a daemon-reload. Idempotent.
+
+        A failure is logged and does not keep others from it: that container may just have ended."""
         for container in self._records.ids():
             try:
                 with self._locked(container):
@@ -436,8 +435,9 @@ class DockerEngine:
             yield container, self._records.read(container["Id"]), self._pid(container)
 
     def _pid(self, container: Mapping[str, Any]) -> int | None:
-        """Return the container's first process. Docker was asked before the lock was granted, and reports a container
-        that is starting only later: then the control group is read."""
+        """Return the container's first process, from the control group if Docker does not know it yet.
+
+        Docker was asked before the lock was granted, and reports a container that is starting only later."""
         pid = container["State"]["Pid"]
         return pid if pid and runs(pid) else usage.first_process_of(self._host, container["Id"])
 

@@ -130,8 +130,9 @@ def frames(connection: Attached) -> Iterator[tuple[int, bytes]]:
 
 
 def executed(told: Mapping[str, Any], stdout: bytes, stderr: bytes) -> Executed:
-    """Return the result of a command. If it could not be run, Docker writes the reason into its output; its status
-    becomes a shell's."""
+    """Return the result of a command; of one that could not be run, as a shell's.
+
+    Docker writes the reason into its output."""
     if not told["Pid"] and told["ExitCode"] in (126, 127):
         why = stderr or stdout
         return Executed(127 if any(words in why for words in NOT_FOUND) else 126, b"", why)

@@ -72,8 +72,7 @@ class Images:
             raise EngineError(f"{error.strerror}: the archive {archive} cannot be written") from error
 
     def commit(self, container: str, repository: str, tag: str) -> str:
-        """Create an image of the container's root as it is now. The image runs the same program as the container's
-        image.
+        """Create an image of the container's present root, which runs the program of the container's image.
 
         :returns: its id
         :raises EngineError: the root has a quota, and the image would be larger: the container wrote sparse files

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Change cores and memory of a container while its processes go on. Docker fixes labels when it makes a container; they
-change in the engine's record."""
+"""Change cores and memory of a running container. Labels, which Docker fixes, change in the engine's record."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -36,8 +35,7 @@ class Live:
         return self._look(name)[0]
 
     def resize(self, current: Seen, size: Size, labels: Mapping[str, str]) -> None:
-        """Let the running container have other cores and memory, and labels. The labels follow the limits: a caller
-        that is killed between the two repeats the call."""
+        """Let the running container have other cores and memory, then labels: a killed caller repeats the call."""
         found, status = self._look(current.id)
         if status is not Status.RUNNING or found != current:
             raise errors.EngineConflict(f"container {current.id[:12]} was stopped or changed meanwhile, so it is not "

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Move a container's interfaces into its network namespace at its start, with their addresses, and back at its end, for
-the OCI runtime."""
+"""Move a container's interfaces, with addresses, into its namespace at its start and back: for the OCI runtime."""
 
 import os
 
@@ -11,8 +10,9 @@ from containerhost.linux.network import addresses, links
 
 
 def move_in(directory: str, container: str, pid: int) -> None:
-    """Move the interfaces in, and keep the network namespace: the kernel would keep it only as long as its processes,
-    and with it every interface that comes later.
+    """Move the interfaces in, and keep the network namespace.
+
+    The kernel would keep it only as long as its processes, and with it every interface that comes later.
 
     :param directory: of the records
     :param pid: of the container's first process

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run as the OCI runtime that Docker starts for this project's containers: runc, and with it what a container's record
-says.
+"""Run as Docker's OCI runtime for this project's containers: runc, and what the container's record says.
 
 Docker fixes a container's devices when it makes it. Here they are added each time it starts, before its first program
 runs, so that it has exactly what it was last given, whoever starts it; and its interfaces are back on the host by the
@@ -105,8 +104,9 @@ def create_alone(records: str, words: Sequence[str]) -> int:
 
 
 def make(pid: int, nodes: Sequence[tuple[str, int, int]]) -> None:
-    """Create the nodes in a container with a user namespace: runc bind-mounts the host's nodes there, which may be open
-    to the host's groups only."""
+    """Create the nodes in a container with a user namespace.
+
+    There runc bind-mounts the host's nodes, which may be open to the host's groups only."""
     from containerhost.linux import charnodes  # noqa: PLC0415  (a start waits, and few hosts map users)
     for path, major, minor in nodes:
         charnodes.make(pid, path, (major, minor), NODE_MODE)
@@ -247,8 +247,9 @@ def copy_file(source: str, root: str, path: str, owner: tuple[int, int]) -> None
 
 
 def with_nodes(config: dict[str, Any], nodes: Sequence[tuple[str, int, int]]) -> dict[str, Any]:
-    """Return an OCI runtime configuration (config-linux.md, "Devices") that permits these character nodes and creates
-    them, unless the container has a user namespace. Pure.
+    """Return an OCI runtime configuration (config-linux.md, "Devices") that permits and creates these nodes. Pure.
+
+    Where the container has a user namespace, it does not create them.
 
     :param nodes: path, major and minor of each
     """
@@ -289,8 +290,7 @@ def with_process_memory(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_io_uring(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration with a seccomp profile by which the kernel has no IO_URING; where there is no profile,
-    an administrator wanted none. Pure."""
+    """Return the configuration with a seccomp profile without IO_URING; without a profile it stays. Pure."""
     seccomp = config["linux"].get("seccomp")
     if not seccomp:
         return config

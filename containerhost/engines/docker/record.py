@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record what a container on Docker has beside its image: one small file per container, which the runtime reads at each
-start.
+"""Record what a container on Docker has beside its image, in a small file that the runtime reads at each start.
 
 Docker fixes a container's devices when it makes it; the record is what may change. It is written as a whole or not at
 all, and holds only names and numbers.
@@ -72,8 +71,7 @@ class Record:
     labels: Mapping[str, str] | None = None
 
     def called_here(self, other: "Record") -> "Record":
-        """Return ``other`` with the names that its interfaces have in this container: what they were given by may
-        have changed since."""
+        """Return ``other`` with the names that its interfaces have in this container now."""
         names = {netdev.host_name: netdev for netdev in (*other.netdevs, *self.netdevs)}
         return dataclasses.replace(other, netdevs=frozenset(names[netdev.host_name] for netdev in other.netdevs))
 

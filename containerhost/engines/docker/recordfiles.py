@@ -37,8 +37,10 @@ def namespace(directory: str, container: str) -> str:
 
 
 def lock(directory: str, container: str) -> str:
-    """Return the path of the lock of those who read or change what the container has: the runtime during a start and an
-    end, the engine during a change. A few containers share a file, so that none is left of each that ever was."""
+    """Return the path of the lock around reading or changing what the container has.
+
+    The runtime takes it during a start and an end, the engine during a change. Containers share a few files, so that
+    none is left of each that ever was."""
     return os.path.join(directory, f".lock-{os.path.basename(path(directory, container))[:2]}")
 
 
@@ -69,8 +71,7 @@ def nodes(directory: str, container: str) -> list[tuple[str, int, int]]:
 
 
 def netdevs(directory: str, container: str) -> list[tuple[str, str, IpConfig | None]]:
-    """Return each interface of the container, in their order: its name on the host, its name in the container, and its
-    IP configuration."""
+    """Return each interface's name on the host, its name in the container and its IP configuration, in order."""
     found = data(directory, container)
     try:
         return sorted((str(netdev["host_name"]), str(netdev["name"]), ip_config(netdev.get("setup")))

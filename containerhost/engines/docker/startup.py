@@ -50,8 +50,7 @@ def _wait_started(host: Host, container: str, pid: int, process: int, until: flo
 
 
 def worked(host: Host, container: str, pid: int) -> int | None:
-    """Return how long the processes have worked, in ns, if all of them wait now; None if not, or if the kernel does not
-    tell."""
+    """Return how long the processes have worked, in ns; None if one does not wait now, or if unknown."""
     name = host.text(f"/proc/{pid}/comm") or RUNTIMES
     group = usage.directory(host, "", container) or usage.directory(host, "/cpuacct", container)
     if name.startswith(RUNTIMES) or group is None:

@@ -52,8 +52,9 @@ def interfaces_of(record: Record) -> dict[str, str]:
 
 
 def labels_of(labels: Mapping[str, str] | None, record: Record | None) -> dict[str, str]:
-    """Return the driver's labels; none where somebody else wrote the label. A container of others has no record, and
-    opts in to nothing: its label may come from its image."""
+    """Return the driver's labels; none where somebody else wrote the label.
+
+    A container of others has no record, and opts in to nothing: its label may come from its image."""
     if record is not None and record.labels is not None:
         return dict(record.labels)
     try:

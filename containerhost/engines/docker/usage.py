@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read what a running container uses from the kernel: a few small files per container, so that no request to Docker is
-needed for many. Control groups of version 1 and 2, under either of Docker's cgroup drivers.
-"""
+"""Read what a running container uses from a few files of the kernel: many need no request to Docker.
+
+Control groups of version 1 and 2, under either of Docker's cgroup drivers."""
 
 from collections.abc import Mapping
 
@@ -71,8 +71,8 @@ def table(host: Host, path: str) -> Mapping[str, int]:
 
 
 def interfaces(host: Host, pid: int) -> tuple[InterfaceMetrics, ...]:
-    """Return the counters of the interfaces from /proc/<pid>/net/dev (proc(5)): two lines of headings, then ``name:
-    counters``."""
+    """Return the interfaces' counters from /proc/<pid>/net/dev (proc(5)): two heading lines, then ``name: counters``.
+    """
     found = []
     for line in host.lines(f"/proc/{pid}/net/dev")[2:]:
         name, _, counters = line.partition(":")

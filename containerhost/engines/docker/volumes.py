@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mount further disks of a container on Docker: file systems in plain files, which the host mounts and the container
-sees below one directory, also when they come or go while it runs. The container needs no right to mount for that.
+"""Mount further disks of a container on Docker: file systems in plain files, also while it runs.
+
+The host mounts them, and the container sees them below one directory: it needs no right to mount.
 
 The directory is a tiny file system of its own that nobody can write to, with a place for each disk: what a tenant can
 write to would be no safe place to mount at. The container's view of it follows the host's.
@@ -192,8 +193,9 @@ def source(place: Path) -> str:
 
 
 def mount_of(place: Path) -> list[str]:
-    """Return a line of /proc/self/mountinfo (proc(5)): ``id parent device root place options shared:… - type source
-    …``."""
+    """Return the fields of a mount's line of /proc/self/mountinfo (proc(5)).
+
+    ``id parent device root place options shared:… - type source …``"""
     found = [fields for line in table(os.getpid(), "mountinfo") if (fields := line.split(" "))[4] == str(place)]
     if not found:
         raise HostActionFailed(f"nothing is mounted at {place}")

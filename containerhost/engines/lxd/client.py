@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call the LXD and Incus REST API through pylxd: one method per call, and one place that maps its failures to this
-project's errors. No other module imports pylxd.
+"""Call the LXD and Incus REST API through pylxd, which no other module imports, and map its errors.
 
 Each thread has a client of its own, because a requests session must not be shared. Formats: LXD's rest-api document;
 Incus serves the same. Every request and every wait for an operation has a timeout.
@@ -282,8 +281,7 @@ class LxdClient:
 
     @property
     def extensions(self) -> frozenset[str]:
-        """Return the names of the API extensions the daemon has, and of what the host has beside: capabilities are
-        probed, never guessed from versions."""
+        """Return the names of the daemon's API extensions, and of what the host has beside: probed, never guessed."""
         with translated("read the server's API extensions", self.settings.shown()):
             found = frozenset(self._client().host_info["api_extensions"])
         return found | ({CGROUP2} if os.path.exists(UNIFIED) else set())

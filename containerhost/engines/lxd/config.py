@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translate ContainerSpec and Grant to LXD's configuration. Pure functions: the same input gives the same
-configuration.
+"""Translate ContainerSpec and Grant to LXD's configuration. Pure.
 
 Keys and values: LXD's instance options and device options documents; Incus has the same. No profile is ever used, and
 of the ``raw.*`` keys only ``raw.lxc``, for memory nodes: neither daemon has a key that binds a container's memory
@@ -110,8 +109,7 @@ def image_source(image: str) -> dict[str, str]:
 
 
 def start_config(grants: Collection[Grant], extensions: Collection[str]) -> dict[str, str]:
-    """Return the configuration that a container must be started with for its grants. A running one can only get its
-    kernel limits."""
+    """Return the configuration to start a container with for its grants; a running one only gets its limits."""
     return kernel_limits((grant.limits for grant in grants), extensions) | libraries(
         grants, extensions)
 
@@ -439,8 +437,7 @@ def libraries(grants: Iterable[Grant], extensions: Collection[str]) -> dict[str,
 
 
 def prepared_libraries(spec: ContainerSpec, extensions: Collection[str]) -> dict[str, str]:
-    """Return the keys that bring libraries into a container without a GPU: LXD brings them with no GPU visible. By CDI
-    they come with the GPU."""
+    """Return the keys that bring libraries into a container without a GPU. By CDI they come with the GPU."""
     if not spec.gpu_libraries or any(grant.gpu for grant in spec.grants) or "gpu_cdi" in extensions:
         return {}
     return {key: value for vendor in vendors.load() for key, value in runtime(
@@ -449,8 +446,7 @@ def prepared_libraries(spec: ContainerSpec, extensions: Collection[str]) -> dict
 
 
 def later_gpu(spec: ContainerSpec, extensions: Collection[str]) -> str | None:
-    """Return how the libraries come of a GPU that the container may get while it runs, in words; None for one that has
-    a GPU or is not to get one."""
+    """Return, in words, how a GPU's libraries come that the container may get while it runs; None if it may not."""
     if not spec.gpu_libraries or any(grant.gpu for grant in spec.grants):
         return None
     names = ",".join(sorted(spec.gpu_libraries))

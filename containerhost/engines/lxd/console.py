@@ -40,10 +40,11 @@ class Console:
         self._stream.send(data)
 
     def close(self) -> None:
-        """Close the data stream, wait for LXD's answer, then close the control stream. In another order LXD 5.0 can
-        panic: it writes its last message to the data stream while another of its threads writes the guest's output
-        there; it does not write to a closed stream. When LXD has closed its end, the next client can have the
-        console."""
+        """Close the data stream, wait for LXD's answer, then close the control stream.
+
+        In another order LXD 5.0 can panic: it writes its last message to the data stream while another of its threads
+        writes the guest's output there; it does not write to a closed stream. When LXD has closed its end, the next
+        client can have the console."""
         self._stream.end(FAREWELL)
         self._control.close()
         self._stream.await_hang_up(FAREWELL)

@@ -31,8 +31,9 @@ Change = Callable[[str, Callable[[dict[str, Any], str], None]], None]
 
 def wait_applied(client: LxdClient, privileged: Privileged, change: Change, host: Host, name: str, pid: int | None,
                  limit: str | None) -> None:
-    """Return when the container runs on the CPUs that its limit says. Where LXD does not have it so, it is bound to
-    them here; of a mere number to some of those that it has.
+    """Wait until the container runs on the CPUs of its limit; where LXD does not bind it to them, bind it.
+
+    A mere number becomes some of those that it has.
 
     :param change: reads, changes and writes back a container: :meth:`LxdEngine.change`
     :param pid: its first process; None when it does not run
@@ -73,8 +74,9 @@ def allowed(host: Host, pid: int) -> frozenset[int]:
 
 
 def bind_memory(privileged: Privileged, host: Host, pid: int | None, cpu: Cpu) -> None:
-    """Bind the memory of a running container to its nodes, or to all: what LXD reads in ``raw.lxc`` only when it starts
-    one. Done already where it is.
+    """Bind a running container's memory to its nodes, or to all. Idempotent.
+
+    LXD reads ``raw.lxc`` only when it starts one.
 
     :raises HostActionFailed: the kernel refuses
     """

@@ -33,9 +33,10 @@ class DeviceNodes:
 
     @contextlib.contextmanager
     def leaving(self, name: str, before: Devices, after: Devices) -> Iterator[None]:
-        """Remove names that the tenant gave interfaces that leave a container, and fence the nodes of devices, while
-        the block removes them. If LXD refuses, the nodes are restored; not where it may go on by itself:
-        :meth:`restore` is for a caller that gives them back.
+        """Fence device nodes and remove tenants' names of interfaces while the block takes them from a container.
+
+        If LXD refuses, the nodes are restored; not where it may go on by itself: :meth:`restore` is for a caller that
+        gives them back.
 
         :param before, after: the container's devices
         """

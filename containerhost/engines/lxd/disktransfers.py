@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Move further disks of a storage pool from one daemon to another, as containers do: see
-:mod:`containerhost.engines.lxd.migration`.
+"""Move disks of a storage pool from one daemon to another as :mod:`~containerhost.engines.lxd.migration` does.
 
 Formats: LXD's rest-api document, ``POST /1.0/storage-pools/<pool>/volumes/custom/<name>`` with ``migration`` and
 ``POST …/volumes/custom`` with a source of type ``migration``.

@@ -189,9 +189,9 @@ class LxdEngine:
                 raise
 
     def require_cores(self, spec: ContainerSpec) -> None:
-        """Refuse cores that LXD would not use: it accepts any, and runs the container on all of them when it cannot use
-        those named. It never uses cores that the kernel isolates (boot parameter isolcpus).
-        """
+        """Refuse cores that LXD would not use: it then runs the container on all of them.
+
+        It never uses cores that the kernel isolates (boot parameter isolcpus)."""
         online, isolated = (id_list(self._host.text(f"/sys/devices/system/cpu/{name}")) for name in
                             ("online", "isolated"))
         missing = spec.cpu.cores - (online - isolated)
@@ -262,8 +262,10 @@ class LxdEngine:
         self._patiently(name, lambda: self.client.set_state(name, action, **how))
 
     def _patiently(self, name: str, act: Callable[[], None]) -> None:
-        """Repeat an action while LXD is busy. It reports a container as stopped while it still cleans up; until then it
-        refuses the next action, and also a new container of that name when the first one has been renamed."""
+        """Repeat an action while LXD is busy.
+
+        It reports a container as stopped while it still cleans up; until then it refuses the next action, and also a
+        new container of that name when the first one has been renamed."""
         retry(act, errors.EngineBusy, self.client.settings.operation_timeout, BUSY_INTERVAL)
 
     def delete(self, name: str) -> None:
@@ -422,9 +424,10 @@ class LxdEngine:
         return restore_all(self._privileged, self._fences, await_changes)
 
     def update_devices(self, name: str, parts: Sequence[Part]) -> None:
-        """Let a stopped container have exactly these parts, as they are called now: after a restart of the host,
-        interfaces and nodes may have other names than when it was made. One that a release without limits of processes,
-        or with io_urings, made gets the default."""
+        """Let a stopped container have exactly these parts, by their present names.
+
+        After a restart of the host, interfaces and nodes may have other names than when it was made. A container of a
+        release without limits of processes, or with io_urings, gets the default."""
         extensions = self.client.extensions
         wanted = config.devices_of_all(parts, extensions)
         fixed = config.start_config(grants_of(parts), extensions)
@@ -465,8 +468,9 @@ class LxdEngine:
         self.change(name, change)
 
     def set_limits(self, name: str, spec: ContainerSpec) -> None:
-        """Let a container, stopped or running, have the CPUs, the memory and the root disk's size and speed of
-        ``spec``. Its devices, and the kernel limits that they need, stay as they are."""
+        """Let a container, stopped or running, have the CPUs, memory, root size and speed of ``spec``.
+
+        Its devices, and the kernel limits that they need, stay as they are."""
         self.require_cores(spec)
         wanted = config.limits(spec, self.client.extensions)
         root = config.root_disk(spec.root)
@@ -494,8 +498,7 @@ class LxdEngine:
 
     def change(self, name: str, change: Callable[[dict[str, Any], str], None], current: VersionedInstance
                | None = None) -> None:
-        """Read, change and write back; again when somebody else wrote in between, or the daemon restarted: nobody else
-        knows whether it had made the change.
+        """Read, change and write back; again after a concurrent write, or a restart of the daemon.
 
         :param change: makes no change that is there already; called with the container as LXD describes it, and the
             ETag to write it back with
@@ -529,8 +532,9 @@ class LxdEngine:
     # Helpers.
 
     def pid(self, name: str) -> int | None:
-        """Return the container's first process; None when it does not run. It is cached, because it stays the same
-        while the container runs and LXD starts a program inside to answer."""
+        """Return the container's first process, cached while it runs; None when it does not run.
+
+        LXD starts a program inside to answer."""
         known = self._inits.get(name)
         if known is not None and is_still(*known):
             return known[0]
@@ -557,8 +561,9 @@ class LxdEngine:
         return self.container(name).status is status
 
     def _reason_first(self, name: str, error: errors.EngineError) -> str:
-        """Return the error lines of the container's own log and then ``error``: LXD itself only says that forkstart
-        failed, and clouds cut what is long."""
+        """Return the error lines of the container's own log, then ``error``.
+
+        LXD itself only says that forkstart failed, and clouds cut what is long."""
         try:
             lines = self.client.log(name, "lxc.log").decode("utf-8", "replace").splitlines()
         except errors.EngineError as unreadable:

@@ -92,8 +92,7 @@ def exit_status(client: LxdClient, operation: Mapping[str, Any], asked: str, tim
 
 
 def all_drained(streams: Sequence[Stream], end: float) -> list[bytes] | None:
-    """Read all streams in parallel, because a command blocks when one of them is not read; None when they do not end in
-    time."""
+    """Read all streams in parallel, or the command would block; None when they do not end in time."""
     parts: list[bytes | None] = [None] * len(streams)
 
     def drain(place: int) -> None:

@@ -102,8 +102,7 @@ class Exports:
         raise errors.EngineTimeout(f"{asked}: not done within {self._timeout} s")
 
     def _sit_out(self, operation: dict[str, Any], asked: str) -> None:
-        """Wait for LXD to finish packing: it cannot be cancelled, and its result can be removed only once it is
-        there."""
+        """Wait for LXD to finish packing, which it cannot cancel: its result can be removed only afterwards."""
         try:
             self._client.wait(operation, asked, self._timeout)
         except errors.EngineError as error:

@@ -19,8 +19,7 @@ VOLATILE = ("host_name", "last_state.vf.parent", "last_state.vf.id")
 
 
 def held(instances: Iterable[Mapping[str, Any]], devices: Iterable[Device], project: str) -> dict[str, str]:
-    """Return the instance that names each device, by device id; ``project/name`` where it is in another project than
-    ``project``.
+    """Return the instance that names each device, by device id; as ``project/name`` if in another project.
 
     :param instances: LXD's instance list of all projects (``recursion=1``)
     :param devices: with every part of a GPU that is among them
@@ -37,8 +36,7 @@ def held(instances: Iterable[Mapping[str, Any]], devices: Iterable[Device], proj
 
 
 def named(instance: Mapping[str, Any], known: Iterable[Device], netdevs: Mapping[str, str]) -> set[str]:
-    """Return the devices that an instance names. A slice's nodes include the node of its GPU, which opens nothing of
-    the GPU but that slice."""
+    """Return the devices that an instance names; a slice's node of its GPU opens nothing but that slice."""
     by_node, otherwise = set[str](), set[str]()
     cut = set[str]()
     for part, config in (instance.get("expanded_devices") or {}).items():
@@ -77,8 +75,9 @@ def names(config: Config, volatile: Config, device: Device, netdevs: Mapping[str
 
 
 def names_gpu(config: Config, device: Device) -> bool:
-    """Return whether all of the entry's selectors fit: ``pci``, ``vendorid``, ``productid``, ``id`` (a DRM card, or a
-    CDI name), and for slices ``mig.*``. An entry without any is all GPUs."""
+    """Return whether all of the entry's selectors fit; an entry without any is all GPUs.
+
+    Selectors are ``pci``, ``vendorid``, ``productid``, ``id`` (a DRM card, or a CDI name), and for slices ``mig.*``."""
     if config.get("gputype") == "mig":
         return names_gpu_part(config, device) and names_slice(config, device)
     return names_gpu_part(config, device)
@@ -105,8 +104,7 @@ def names_slice(config: Config, device: Device) -> bool:
 
 
 def names_cdi(wanted: str, device: Device) -> bool:
-    """Return whether a CDI name, ``vendor/class=name``, stands for the device; a name that is an index cannot be
-    resolved here and so stands for every such GPU."""
+    """Return whether a CDI name, ``vendor/class=name``, stands for the device; an index stands for every such GPU."""
     kind, _, name = wanted.partition("=")
     others = {vendor.cdi_vendor for vendor in vendors.load() if vendor.name != device.plugin}
     if kind.partition("/")[0] in others:
@@ -118,8 +116,9 @@ def names_cdi(wanted: str, device: Device) -> bool:
 
 
 def names_netdev(config: Config, volatile: Config, device: Device, netdevs: Mapping[str, str]) -> bool:
-    """Return whether an entry takes an interface of the device, or stands on one (macvlan, ipvlan, VLAN). What stands
-    on a PF leaves its VFs to others, and the PF that is up to the host."""
+    """Return whether an entry takes an interface of the device, or is stacked on one (macvlan, ipvlan, VLAN).
+
+    What is stacked on a PF leaves its VFs to others, and the PF that is up to the host."""
     used = config.get("parent") if config.get("nictype") == "physical" or device.role is not Role.PF else None
     if not {used, volatile["host_name"]}.isdisjoint(device.netdevs):
         return True

@@ -85,8 +85,7 @@ class Live:
         return found
 
     def await_changes(self, name: str) -> None:
-        """Wait for changes of the container that a caller which is gone began: meanwhile a device may be on its way,
-        without a driver."""
+        """Wait for the container's changes that a former caller began: a device may be without a driver meanwhile."""
         self._engine.await_changes(name)
 
     def differs(self, current: VersionedInstance, spec: ContainerSpec) -> bool:
@@ -100,9 +99,9 @@ class Live:
         return metrics.memory if found is None else found
 
     def adapt(self, current: VersionedInstance, spec: ContainerSpec) -> None:
-        """Let the running container be what ``spec`` says; it has no :meth:`obstacles`. Of its parts only the grants
-        count: all others stay as they are. May be repeated; on an error some steps are done and some are not.
-        """
+        """Give the running container the grants of ``spec``; it has no :meth:`obstacles`. Repeatable.
+
+        All other parts stay as they are. On an error some steps are done and some are not."""
         self._engine.require_cores(spec)
         wanted = self._target(spec)
         kernel = config.of_kernel_limits(wanted.config)
@@ -117,8 +116,9 @@ class Live:
             cores.bind_memory(self._privileged, self._host, pid, spec.cpu)
 
     def resize(self, current: VersionedInstance, size: Size, labels: Mapping[str, str]) -> None:
-        """Let the running container have other cores and memory, and labels; all else stays. One request, which LXD
-        refuses when anything else has changed the container."""
+        """Let the running container have other cores, memory and labels, in one request.
+
+        LXD refuses it when anything else has changed the container."""
         instance, etag = current
         name, online = instance["name"], id_list(self._host.text("/sys/devices/system/cpu/online"))
         require_running(instance)
@@ -141,8 +141,9 @@ class Live:
         return device_obstacles(current.instance["devices"], config.devices_of_all(grants, extensions), extensions)
 
     def replace_devices(self, current: VersionedInstance, spec: ContainerSpec) -> None:
-        """Take everything granted from the running container and give it the grants of ``spec``: for one that does not
-        have what LXD says it has, or has more."""
+        """Take everything granted from the running container and give it the grants of ``spec``.
+
+        For one that does not have what LXD says it has, or has more."""
         self._engine.stale_devices.clear(spec.name, current.instance)
         wanted = self._target(spec)
         self._write(spec.name, steps(current.instance, wanted, kept={}), current)
@@ -181,8 +182,7 @@ def user_keys(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def steps(present: Instance, wanted: Target, kept: Mapping[str, Device]) -> list[Step]:
-    """Return the changes to write one after another; none that changes nothing. What LXD only records goes with the
-    last one.
+    """Return the changes to write one after another; what LXD only records goes with the last one.
 
     What goes does so before anything comes: two interfaces may have the same name one after the other.
 

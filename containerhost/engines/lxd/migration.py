@@ -57,8 +57,7 @@ class Transfers:
         self._keep_files(spec.name)
 
     def _keep_files(self, name: str) -> None:
-        """Keep LXD from changing the files: to it the container is a copy, into which it would write a new host's name
-        and the like at the first start."""
+        """Keep LXD from changing the files: into a copy it would write a new host's name at the first start."""
         instance, etag = self._client.instance(name)
         if instance["config"].pop(TEMPLATE, None) is not None:
             self._client.replace_instance(name, instance, etag)

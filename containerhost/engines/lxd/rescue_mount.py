@@ -66,8 +66,7 @@ def ids(broken: Mapping[str, str]) -> dict[str, str]:
 
 
 def device(source: str, target: str, broken: Mapping[str, str]) -> dict[str, str]:
-    """Return the device for the root. LXD remembers the ids that the files on disk were shifted to; none where the
-    kernel maps them at the mount."""
+    """Return the device for the root, with the ids to which LXD shifted its files, if it did."""
     shifted = broken.get("volatile.last_state.idmap", "[]") not in ("", "[]")
     mapped = shifted or broken.get("security.privileged") == "true"
     return {"type": "disk", "source": source, "path": target} | ({} if mapped else {"shift": "true"})

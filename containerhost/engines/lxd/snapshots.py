@@ -47,8 +47,9 @@ class Snapshots:
 
 
 def take(client: LxdClient, instance: Mapping[str, Any], snapshot: str, asked: str, timeout: int | None = None) -> None:
-    """Take a snapshot; a running container in a pool that is searched is frozen meanwhile. If this process is killed
-    just then, the container stays frozen until it is resumed.
+    """Take a snapshot; a running container in a pool that is searched is frozen meanwhile.
+
+    If this process is killed just then, the container stays frozen until it is resumed.
 
     :param timeout: seconds the engine may take
     """

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remove stale devices: what a daemon that was killed in the middle of an attachment has put into a container and does
-not know of.
+"""Remove devices that a killed daemon put into a container and does not know of.
 
 LXD makes a device's nodes, allows them and moves its interface, and notes the device last. Killed in between, it does
 not take them away before the container ends, and refuses to make them again ("file exists"). Taking an interface away

@@ -155,8 +155,9 @@ class Stream:
         return bool(select.select([self._socket], [], [], timeout)[0])
 
     def end(self, timeout: float) -> None:
-        """Tell the other end that this one is done, and wait until it has agreed; what it sends until then goes to
-        nobody, or to who receives.
+        """Tell the other end that this one is done, and wait until it agrees.
+
+        What it sends until then is dropped, unless a thread receives it.
 
         :param timeout: seconds, after which it need not have agreed
         """
@@ -182,8 +183,9 @@ class Stream:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the connection. A thread that waits in :meth:`receive` gets None and releases the socket: it would not
-        wake (eventlet's do not) if the socket were closed under it."""
+        """Close the connection. A thread that waits in :meth:`receive` gets None and releases the socket.
+
+        It would not wake (eventlet's do not) if the socket were closed under it."""
         self._closed = True
         with contextlib.suppress(errors.EngineUnavailable):
             self._send(self._protocol.send_close)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manage a container's virtual interface: a pair whose one end stays on the host as a switch's port and whose other end
-moves into the container.
+"""Manage a container's veth pair: one end is a switch's port on the host, the other moves into the container.
 
 The host's end carries a mark (the kernel's ``ifalias``) that tells whose it is, so that what a killed driver left is
 found by looking at the host alone.
@@ -61,8 +60,7 @@ class Veths:
         self._host = host or Host()
 
     def ready(self, pair: Pair) -> bool:
-        """Return whether the pair is there, for a container that does not run. One that has just ended gives it back
-        late."""
+        """Return whether the pair is there, for a stopped container; one that just ended returns it late."""
         return self.marks(pair) and wait_until(lambda: self.is_here(pair.inner_end), RETURN_TIMEOUT)
 
     def make(self, pair: Pair) -> None:
@@ -105,8 +103,7 @@ class Veths:
         return self._host.is_directory(f"{DIRECTORY}/{name}")
 
     def set_up(self, host_end: str, up: bool) -> None:
-        """Set the host end up or down. Down, the container's end has no carrier: nothing reaches it, and its kernel
-        answers nobody."""
+        """Set the host end up or down. Down, the container's end has no carrier and answers nobody."""
         self._privileged.set_link(host_end, up)
 
     def join(self, host_end: str, bridge: str) -> None:
@@ -117,8 +114,7 @@ class Veths:
         self._privileged.shape(host_end, shape.rate, shape.ceiling, shape.burst)
 
     def shape_sent(self, host_end: str, shape: Shape) -> None:
-        """Limit what it sends, for a host end whose frames the kernel itself takes: a bridge, or the host's IP
-        stack."""
+        """Limit what it sends, for a host end whose frames the kernel itself takes: bridge or IP stack."""
         self._privileged.shape_sent(host_end, shaper(host_end), shape.rate, shape.ceiling, shape.burst)
 
     def limit(self, host_end: str, received: Shape | None, sent: Shape | None) -> None:

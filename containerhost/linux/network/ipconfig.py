@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Define what an interface is set to. The module stands alone because the OCI runtime reads it, for which a container's
-start waits."""
+"""Define what an interface is set to; a module of its own for the OCI runtime, whose start must be short."""
 
 from typing import NamedTuple
 

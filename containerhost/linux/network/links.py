@@ -54,8 +54,7 @@ def remove_veth(name: str) -> None:
 
 
 def make_shaper(name: str) -> None:
-    """Make an interface that passes on what is redirected to it (the kernel's ifb), up; done already when it is
-    there."""
+    """Make an interface that passes on what is redirected to it (the kernel's ifb), up. Idempotent."""
     asked = f"make interface {name}"
     if not exists(name):
         ip(asked, "link", "add", "name", name, "type", "ifb")
@@ -98,8 +97,9 @@ def rename(name: str, new: str) -> None:
 
 
 def remove_altnames(name: str) -> None:
-    """Remove an interface's alternative names: a tenant chooses what it likes, and one that the host uses for this
-    interface or another one keeps it from being moved or renamed. udev gives its own again.
+    """Remove an interface's alternative names, which a tenant may have chosen; udev gives its own again.
+
+    One that the host uses for another interface keeps this one from being moved or renamed.
 
     Idempotent: does nothing if there is no such interface. A name that cannot be removed is logged, and hinders nothing
     by itself.
@@ -125,9 +125,10 @@ def remove_altnames(name: str) -> None:
 
 
 def free_name(name: str) -> None:
-    """Take an alternative name from the interface that has it: what comes back from a container has those that its
-    tenant gave it, and keeps an interface of that name from being made. The name of an interface itself stays.
-    """
+    """Take an alternative name from the interface that has it; an interface's own name stays.
+
+    What comes back from a container has those that its tenant gave it, and keeps an interface of that name from being
+    made."""
     if exists(name):
         return
     try:
@@ -165,8 +166,9 @@ def enslave(name: str, bridge: str) -> None:
 
 
 def compute_checksums(name: str) -> None:
-    """Let whoever sends by this interface compute checksums itself, as for real hardware: a switch in user space
-    passes frames on as it reads them, and half-made checksums have the receiver drop them."""
+    """Let senders on this interface compute checksums themselves, as for real hardware.
+
+    A switch in user space passes frames on as it reads them, and the receiver drops half-made checksums."""
     value = array.array("I", [ETHTOOL_STXCSUM, 0])
     request = struct.pack("16sP16x", name.encode(), value.buffer_info()[0])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
@@ -220,8 +222,9 @@ def exists(name: str) -> bool:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of the interfaces in the calling thread's network namespace: two lines of headings, then ``name:
-    counters``. The C library's list (if_nameindex(3)) leaves one out whose alternative names do not fit into a page."""
+    """Return the names of the interfaces in the calling thread's network namespace, from /proc/net/dev.
+
+    The C library's list (if_nameindex(3)) omits one whose alternative names do not fit into a page."""
     with open(NAMES, encoding="utf-8", errors="surrogateescape") as table:
         return tuple(line.partition(":")[0].strip() for line in table.read().split("\n")[2:-1])
 

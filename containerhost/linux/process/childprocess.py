@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Act in a child process, which can be left behind, where the kernel may wait without end: on a container's files, and
-on a device whose driver or firmware hangs.
+"""Act in a child process, which can be left behind, where the kernel may wait without end.
+
+That is on a container's files, and on a device whose driver or firmware hangs.
 
 A tenant can make the kernel wait: a read of a FUSE file that is never answered holds the lock of a directory into which
 it was to be copied, and whoever looks up or makes a name there then waits in a state that no signal ends (D). A thread

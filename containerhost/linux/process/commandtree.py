@@ -78,8 +78,7 @@ def place(pid: int) -> Place | None:
 
 
 def environment(pid: int) -> frozenset[bytes]:
-    """Return a process's environment as it began. While the kernel starts a program (execve(2)), it shows none for a
-    moment: an empty one is read again."""
+    """Return a process's environment as it began; an empty one is read again: execve(2) shows none for a moment."""
     file = Path(f"/proc/{pid}/environ")
     try:
         found = read_with_timeout(pid, file.read_bytes)

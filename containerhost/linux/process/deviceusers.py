@@ -89,8 +89,9 @@ def container(first: int) -> Container | None:
 
 
 def users_in(first: int, look: Callable[[int], str | None]) -> tuple[str, ...]:
-    """Return the users in a container, in words; none if it has ended. A process that may have the device where no
-    look finds it is one, too. What is received at once does not count.
+    """Return the users in a container, in words; none if it has ended.
+
+    A process that may have the device where no look finds it is one, too. What is received at once does not count.
 
     :param first: its first process
     :param look: says how a process uses the device, if it does

@@ -8,8 +8,7 @@ from containerhost.linux.process.processes import is_hosts, name, pids
 
 
 def of_nodes(paths: Collection[str]) -> tuple[str, ...]:
-    """Return the processes in words, ``nv-hostengine (812)``. Best effort: one that ends meanwhile, or that this user
-    may not see, is left out."""
+    """Return the processes in words, ``nv-hostengine (812)``; one that ends or is not visible is left out."""
     wanted = set(paths)
     return tuple(f"{name(pid)} ({pid})" for pid in sorted(pids()) if wanted and is_hosts(pid) and _has(pid, wanted))
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bind the memory of this process, and of those that it starts, to NUMA nodes (set_mempolicy(2)), which Python has no
-call for."""
+"""Bind the memory of this process and its children to NUMA nodes: Python has no set_mempolicy(2)."""
 
 import ctypes
 import os

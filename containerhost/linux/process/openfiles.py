@@ -112,8 +112,10 @@ def unlisted(pid: int) -> str | None:
 
 
 def receives(pid: int) -> str | None:
-    """Return that a thread waits in the kernel for a message with files, in words; None if none does. It has the socket
-    that it was called with, in no table where another thread has closed that, and with it what is there to receive.
+    """Return, in words, that a thread waits in the kernel for a message with files; None if none does.
+
+    It has the socket that it was called with, in no table where another thread has closed that, and with it what is
+    there to receive.
 
     Source: proc(5), /proc/pid/syscall. On a machine whose numbers are not known, every call counts.
 
@@ -132,8 +134,10 @@ def receives(pid: int) -> str | None:
 
 
 def mappings(pid: int) -> Iterator[str]:
-    """Return the places of the files that it has mapped. A tenant can give a node any path, and its inode's number to a
-    file of another subvolume (btrfs), so each place counts.
+    """Return the paths in map_files of each file that the process has mapped.
+
+    A tenant can give a node any path, and its inode's number to a file of another subvolume (btrfs), so each mapping
+    counts.
 
     Lines of /proc/<pid>/maps: ``00020000-00021000 rw-s 00000000 00:06 1034 /dev/dri/card0``. The names in map_files
     have no leading zeros.

@@ -18,8 +18,7 @@ _PLACES = (("", _LXC), ("/lxc", re.compile(r"(.+)")), ("/docker", _DOCKER), ("/s
 
 
 def pins(host: Host) -> dict[str, frozenset[int]]:
-    """Return the CPUs of each container that may not run on all of them. Docker's containers are told by the first
-    twelve digits of their ids."""
+    """Return the CPUs of each container that is bound to some; Docker's by twelve digits of their ids."""
     online = id_list(host.text("/sys/devices/system/cpu/online"))
     return {name: cpus for name, cpus in _groups(host) if cpus and (not online or cpus < online)}
 

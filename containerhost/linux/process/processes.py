@@ -91,8 +91,9 @@ def is_hosts(pid: int) -> bool:
 
 
 def group_of(pid: int) -> Freezer | None:
-    """Return the control group of the container that a process belongs to; None if it belongs to none. Of a thread that
-    has ended, version 1 tells none."""
+    """Return the control group of the container that a process belongs to; None if it belongs to none.
+
+    Of a thread that has ended, version 1 tells none."""
     found = freezer.of_container(pid, Host())
     if found or is_hosts(pid):
         return found
@@ -133,8 +134,9 @@ def namespace(pid: int, kind: str = "pid") -> str | None:
 
 
 def began(pid: int) -> int | None:
-    """Return the start time of a process, in clock ticks since boot: with its number it identifies one process for
-    ever. None for one that is gone, also if nobody has waited for it.
+    """Return the start time of a process, in clock ticks since boot; None for one that is gone or a zombie.
+
+    With its number it identifies one process for ever.
 
     :raises ProcReadTimeout:
     """
@@ -194,9 +196,10 @@ def stat(pid: int) -> list[str]:
 
 
 def members(home: str, first: int) -> Iterator[int]:
-    """Yield the processes of a container: those of its control group, and those in its PID namespace or below it, as
-    what an administrator began there (nsenter(1)), also from another container (``docker run --pid container:…``). What
-    is in other containers' groups is asked for STRANGERS_TIMEOUT.
+    """Yield the processes of a container: of its control group, and in its PID namespace or below it.
+
+    The latter may have been started by an administrator (nsenter(1)), also from another container (``docker run --pid
+    container:…``). Those in other containers' groups are read for at most STRANGERS_TIMEOUT.
 
     :param home: the PID namespace
     :param first: one of them
@@ -262,8 +265,7 @@ def spaces(pid: int) -> list[str]:
 
 
 def table(pid: int, file: str) -> list[str]:
-    """Return the lines of a table of a process in /proc. Only a line feed ends one: a tenant chooses some of what
-    stands in them.
+    """Return the lines of a table of a process in /proc; only a line feed ends one: a tenant chooses names.
 
     :raises OSError: it cannot be read
     """
@@ -272,14 +274,15 @@ def table(pid: int, file: str) -> list[str]:
 
 
 def real_user(pid: int) -> int | None:
-    """Return the user of a process; None of one that is gone. The owner of its directory in /proc is root for
-    everybody's process that may not be dumped (proc(5)), which any process can choose."""
+    """Return the user of a process; None of one that is gone.
+
+    The owner of its directory in /proc is root for everybody's process that may not be dumped (proc(5)), which any
+    process can choose."""
     return next(map(int, _words(f"/proc/{pid}/status", b"Uid:")), None)
 
 
 def _words(file: str, key: bytes) -> list[bytes]:
-    """Return the words of a line of a file in /proc (proc(5)); none if the process is gone. A name has no line feed
-    there."""
+    """Return the words of a line of a file in /proc (proc(5)); none if the process is gone."""
     try:
         with open(file, "rb", buffering=0) as lines:
             _, _, rest = lines.read().partition(b"\n" + key)

@@ -31,14 +31,12 @@ _SUPERVISOR = re.compile(r"([0-9]+)-([0-9]+)-([0-9]+-[0-9]+)")
 
 
 def supervisor() -> str:
-    """Return this process as a record keeps it: its number and start, and the namespaces in which these and the names
-    of control groups hold."""
+    """Return this process as a record keeps it: its number, its start, and the namespaces these hold in."""
     return f"{os.getpid()}-{began(os.getpid())}-{_namespaces()}"
 
 
 def has_ended(supervisor: str, name: str) -> bool:
-    """Return whether a run has ended: its supervisor is gone, and so are all processes of its group. False if that
-    cannot be told, as from another namespace.
+    """Return whether a run's supervisor and all processes of its group are gone; False if that is unknown.
 
     :param supervisor: of :func:`supervisor`, in this boot
     :param name: of its group
@@ -49,8 +47,7 @@ def has_ended(supervisor: str, name: str) -> bool:
 
 
 def members(name: str) -> tuple[int, ...]:
-    """Return the processes of a run's group and of those below it, in any hierarchy, without this process. One that has
-    ended does not count, though nobody waits for it, as without an init in a container."""
+    """Return the processes of a run's group and of those below it, without this process and zombies."""
     group, host = f"{TOP}/{name}", Host()
     return tuple(pid for pid in pids() if pid != os.getpid() and any(
         f"{path}/".startswith(f"{group}/") for path in controlgroups.of(pid, host).values())
@@ -58,8 +55,7 @@ def members(name: str) -> tuple[int, ...]:
 
 
 def cores() -> frozenset[int]:
-    """Return the cores that runs have for themselves: those that a process of theirs is bound to, if these are fewer
-    than this one's."""
+    """Return the cores that runs have for themselves: those of processes bound to fewer than this one."""
     own, host, found = os.sched_getaffinity(0), Host(), set[int]()
     for pid in pids():
         if any(path.startswith(f"{TOP}/") for path in controlgroups.of(pid, host).values()):
@@ -138,8 +134,7 @@ def _namespaces() -> str:
 
 
 def _hierarchy() -> tuple[Path, str]:
-    """Return the mount point of a hierarchy and this process's group in it: version 2 where it is mounted, or systemd's
-    own, or any.
+    """Return a hierarchy's mount point and this process's group in it: version 2, or systemd's, or any.
 
     :raises HostActionFailed: none is mounted
     """

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the whole disk of the host that holds a directory: the kernel limits the speed of disks, not of their
-partitions.
+"""Find the disk of the host that holds a directory: the kernel limits the speed of disks, not of partitions.
 
 Sources: Documentation/admin-guide/cgroup-v1/blkio-controller.rst; Documentation/ABI/testing/sysfs-block.
 """

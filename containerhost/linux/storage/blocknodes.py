@@ -71,8 +71,10 @@ def use(pid: int, node: Inode, number: Number) -> str | None:
 
 @contextlib.contextmanager
 def opened(server: int, container: str, device: str, number: Number) -> Iterator[int]:
-    """Open the daemon's node itself, not the device behind it. What the container shows at its path may be another one,
-    also of the same device: one that was taken away and is bound there again."""
+    """Open the daemon's node itself, not the device behind it.
+
+    What the container shows at its path may be another one, also of the same device: one that was taken away and is
+    bound there again."""
     with daemonnodes.opened(server, container) as directory:
         file = next((file for file in (directory.names() if directory else ()) if file.startswith(daemonnodes.KIND)
                      and daemonnodes.parted(file)[0] == device), None)

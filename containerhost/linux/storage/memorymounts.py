@@ -64,8 +64,7 @@ def show(view: str, ids: idmounts.IdMap | None) -> None:
 
 
 def unmount(name: str) -> None:
-    """Unmount a memory or a view, and remove its directory. Idempotent. A container that has it keeps it until it
-    ends."""
+    """Unmount a memory or a view, and remove its directory; containers keep it until they end. Idempotent."""
     target = MOUNTS / name
     if os.path.ismount(target):
         mountapi.unmount(str(target), lazily=True)

@@ -41,8 +41,7 @@ def check(seen: Seen) -> Iterator[Finding]:
 
 
 def shared_switch(host: Host, one: Device, other: Device) -> tuple[str, ...]:
-    """Return the directories of the bridges between two devices below one switch; none if they share but the host
-    bridge."""
+    """Return the directories of the bridges between two devices below one switch; none without a common one."""
     paths = [pci.directory(host, device.address).split("/") for device in (one, other)]
     shared = common(*(path[:-1] for path in paths))
     if shared <= 4:  # "", sys, devices, pci0000:00
@@ -51,8 +50,7 @@ def shared_switch(host: Host, one: Device, other: Device) -> tuple[str, ...]:
 
 
 def redirects(config: bytes) -> bool:
-    """Return whether a bridge's configuration space turns on redirection; False where it is not all there: only root
-    may read it."""
+    """Return whether a bridge's configuration space turns on redirection; False unless root can read all of it."""
     place = _EXTENDED
     seen: set[int] = set()
     while place and place + _CONTROL + 2 <= len(config) and place not in seen:

@@ -131,8 +131,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return aligned columns under their names, in capitals but for addresses; a column that says nothing is left
-    out."""
+    """Return aligned columns under their names, in capitals but for addresses; empty columns are left out."""
     cells = [[printable(cell) for cell in row] for row in rows]
     shown = [index for index in range(len(columns)) if not rows or any(row[index] for row in cells)]
     names = [name if ADDRESS.fullmatch(name) else name.upper() for name in columns]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translate grants to arguments of Apptainer and Singularity (Apptainer User Guide, "GPU Support", "Bind Paths and
-Mounts"; apptainer-exec(1)). Pure.
+"""Translate grants to arguments of Apptainer and Singularity. Pure.
+
+Sources: Apptainer User Guide, "GPU Support", "Bind Paths and Mounts"; apptainer-exec(1).
 
 Their containers see the host's /dev, unless ``mount dev = minimal`` in their configuration, or ``--contain``, hides it:
 so nodes are bound one by one in any case.

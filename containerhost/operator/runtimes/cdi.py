@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Describe this host's devices for the Container Device Interface (CNCF CDI specification, SPEC.md), by which Podman
-and other engines take ``--device NAME``.
+"""Describe this host's devices for the Container Device Interface (CNCF CDI specification, SPEC.md).
+
+By it Podman and other engines take ``--device NAME``.
 
 A specification names nodes by their paths alone: the engine reads their numbers when a container starts, so that a
 stale file makes the start of a container fail whose node is gone, and brings no number that is another device's now.
@@ -29,8 +30,9 @@ def name(device_id: str) -> str:
 
 
 def specification(devices: Iterable[Device]) -> dict[str, Any] | None:
-    """Return the specification of all devices that containers can be given and that have nodes; None if there is none,
-    because a specification without devices is not valid. Of a GPU that is divided, these are its parts. Pure."""
+    """Return the specification of all devices that have nodes; None without any: an empty one is not valid. Pure.
+
+    Of a GPU that is divided, these are its parts."""
     known = tuple(devices)
     divided = {device.parent for device in known if device.kind in PARTS}
     grants = [grant for device in known if device.id not in divided and (grant := _grant(device)) and grant.nodes]

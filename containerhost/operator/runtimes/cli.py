@@ -35,8 +35,9 @@ Answer = TypeVar("Answer")
               help=f"Write the specification, if it changed; {specifications.FILE} if no FILE is given. Needs root.")
 @clioptions.root
 def cdi(as_json: bool, output: Path | None, root: Path) -> None:
-    """Show by which names container engines take this host's devices (Container Device Interface), or write the
-    specification that they read. A name allocates nothing: `run` does."""
+    """Show this host's devices as container engines name them (Container Device Interface).
+
+    With --output, write the specification that they read. A name allocates nothing: `run` does."""
     found = specifications.specification(scan(Host(root)).devices)
     if output:
         try:
@@ -66,9 +67,10 @@ def cdi(as_json: bool, output: Path | None, root: Path) -> None:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(gpus: int, functions: int, slices: tuple[str, ...], devices: tuple[str, ...], cores: int, affinity: str,
         owners_directory: Path | None, command: tuple[str, ...]) -> None:
-    """Run COMMAND with free devices of this host that are near each other, which it has until it ends; the status is
-    COMMAND's. `podman run`, `apptainer exec` and `udocker run` get them as arguments, any other command as variables
-    (CONTAINERHOST_DEVICES). What COMMAND leaves running is ended. Needs root."""
+    """Run COMMAND with free devices of this host, near each other, until it ends. Needs root.
+
+    The status is COMMAND's. `podman run`, `apptainer exec` and `udocker run` get them as arguments, any other command
+    as variables (CONTAINERHOST_DEVICES). What COMMAND leaves running is ended."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     store = AllocationStore(clioptions.directory(Path("/"), owners_directory))
     allocator = DeviceAllocator(store, HostView, Privileged(), _configured)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translate grants for a plain process, which sees all of the host's /dev: variables say which devices are its own.
-Pure."""
+"""Name a plain process's devices in its environment: it sees all of the host's /dev. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -18,8 +17,7 @@ def translate(command: Sequence[str], grants: Sequence[Grant], group: str, bindi
 
 
 def environment(grants: Iterable[Grant]) -> dict[str, str]:
-    """Return variables with the ids of the devices, the host's names of their interfaces and RDMA devices, and what
-    vendors' own programs read."""
+    """Return variables with the devices' ids, interfaces and RDMA devices, and those that vendors' programs read."""
     devices = [grant.device for grant in grants]
     found = {DEVICES: ",".join(device.id for device in devices)}
     if interfaces := [name for device in devices for name in device.netdevs]:

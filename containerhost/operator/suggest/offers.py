@@ -53,8 +53,7 @@ def offered(inventory: Inventory) -> tuple[Device, ...]:
 
 
 def _with_models(devices: Sequence[Device]) -> Iterator[Device]:
-    """Yield the devices. A GPU that does not tell its model now, because it is off the bus say, has that of the others
-    with its ids, if they have one."""
+    """Yield the devices; a GPU that does not report its model has that of others with its ids."""
     models: dict[tuple[str, str], set[str]] = {}
     for device in devices:
         if device.model:
@@ -86,8 +85,7 @@ def nodes(devices: Iterable[Device]) -> tuple[int | None, ...]:
 
 
 def _offered_function(device: Device) -> bool:
-    """Return whether a network function is no use to the host: a VF, or a card of InfiniBand that has none and is not
-    in use."""
+    """Return whether the host does without a network function: a VF, or an unused InfiniBand card without VFs."""
     if device.role is Role.VF:
         return True
     return device.role is Role.PLAIN and device.link_layer is LinkLayer.INFINIBAND and not device.host_use

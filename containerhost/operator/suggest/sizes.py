@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Suggest how many processors and how much memory go with devices, so that they and the rest of a host are used up
-together. Pure."""
+"""Suggest the processors and memory that go with devices, so that a host is used up evenly. Pure."""
 
 import collections
 import dataclasses
@@ -36,8 +35,7 @@ class Size:
 
 
 def sizes(inventory: Inventory, topology: Topology) -> tuple[Size, ...]:
-    """Return containers that make sense on this host: one with a device of each offer; for each GPU also with a
-    function for RDMA, and with all GPUs of a NUMA node."""
+    """Return useful containers: one device of each offer; a GPU with an RDMA function; all GPUs of a NUMA node."""
     found = offers(inventory)
     return tuple(size for offer in found for size in _of(offer, found, inventory, topology))
 
@@ -59,8 +57,9 @@ def _of(offer: Offer, others: Sequence[Offer], inventory: Inventory, topology: T
 
 
 def share(offer: Offer, inventory: Inventory, topology: Topology) -> tuple[int, int]:
-    """Return the processors and bytes of memory that go with one device: what its NUMA node has, less the host's share
-    of memory, by the number of its kind there. The least of all nodes, so that it fits each."""
+    """Return the processors and bytes of memory that go with one device, on the node with the least.
+
+    That is what its NUMA node has, less the host's share of memory, by the number of its kind there."""
     kind = offer.first.kind
     alike = [device for device in offered(inventory) if device.kind in _rivals(kind)]
     shares = [_of_node(topology, node, alike) for node in nodes(offer.devices)]

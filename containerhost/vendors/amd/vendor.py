@@ -42,9 +42,10 @@ class Amd(base.GpuVendor):
             health=gpu.health + tuple(health.of_nodes(self.host, self._kfd))),)
 
     def peer_access(self) -> base.PeerAccess:
-        """Return how network cards reach its memory. amdgpu exports DMA-BUF where the kernel allows transfers between
-        devices (CONFIG_HSA_AMD_P2P, which makes the parameter ``pcie_p2p``); AMD's own build of it registers its memory
-        as a peer (``amdkfd``)."""
+        """Return how network cards reach its memory.
+
+        amdgpu exports DMA-BUF where the kernel allows transfers between devices (CONFIG_HSA_AMD_P2P, which makes the
+        parameter ``pcie_p2p``); AMD's own build of it registers its memory as a peer (``amdkfd``)."""
         return base.PeerAccess(
             dma_buf=self.host.text("/sys/module/amdgpu/parameters/pcie_p2p") == "Y",
             peer_memory=self.host.is_directory("/sys/kernel/mm/memory_peers/amdkfd"),

@@ -78,8 +78,7 @@ class Net(base.Vendor):
         return self._cables[function.parent]
 
     def _link_layer(self, function: PciFunction, rdma: Rdma | None) -> LinkLayer:
-        """Return the link layer of a function without an interface here: its RDMA port's, or the usual one of its PCI
-        class."""
+        """Return the link layer of a function without an interface here: of its RDMA port, or usual for its class."""
         told = self._rdma_devices.link_layer(function.directory, rdma.ibdev) if rdma else None
         usual = LinkLayer.INFINIBAND if function.class_code.startswith(pci.INFINIBAND) else LinkLayer.ETHERNET
         return told or usual
@@ -109,8 +108,7 @@ def _host_use(function: PciFunction, found: Interfaces) -> tuple[str, ...]:
 
 
 def _require_limitable(device: Device, rate: int) -> None:
-    """Refuse a rate for what cannot have one: the kernel's IPoIB has no ``ndo_set_vf_rate``, and nothing is above a
-    physical function.
+    """Refuse a rate for a PF, and for IPoIB: the kernel's has no ``ndo_set_vf_rate``.
 
     :raises SpecError: the device is no VF of an Ethernet card
     """

@@ -32,8 +32,7 @@ def check(host: Host) -> Iterator[Finding]:
 
 
 def _clients(host: Host) -> Iterator[Finding]:
-    """Report what of the host keeps a GPU from being reset when it comes back. Persistence mode does not: it is off
-    during a reset."""
+    """Report the host's programs that keep a GPU from being reset; persistence mode, turned off then, does not."""
     found = {address: hostusers.of_nodes(reset.nodes(host, address)) for address in host.names(reset.GPUS)}
     users = dict.fromkeys(user for each in found.values() for user in each if not user.startswith("nvidia-persiste"))
     if users:

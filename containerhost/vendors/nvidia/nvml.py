@@ -75,8 +75,9 @@ class _Asker:
         self._answer: Answer = None
 
     def ask(self, timeout: float) -> Answer:
-        """Return the answer of a query that began after this call: one that ran already may have read what the caller
-        has changed since. All that wait for the same query share it.
+        """Return the answer of a query that began after this call; all that wait for it share it.
+
+        One that ran already may have read what the caller has changed since.
 
         :param timeout: seconds, for the query that runs and the one after it together
         :returns: None: no answer in time. While a query runs that has exceeded its limit, this is so at once, so that

@@ -134,8 +134,7 @@ class Nvidia(base.GpuVendor):
 
     @functools.cached_property
     def _shared_nodes(self) -> tuple[CharNode, ...]:
-        """Return the nodes that every holder of an NVIDIA GPU has; modeset and uvm-tools only where the host made
-        them."""
+        """Return the nodes that every holder of an NVIDIA GPU has; modeset and uvm-tools if the host made them."""
         nodes = [CharNode("/dev/nvidiactl", self._major, _CONTROL_MINOR, NodeUse.SHARED)]
         optional = [CharNode("/dev/nvidia-modeset", self._major, _MODESET_MINOR, NodeUse.SHARED)]
         uvm = self.host.char_majors.get("nvidia-uvm")

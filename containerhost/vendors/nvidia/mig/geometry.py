@@ -111,6 +111,5 @@ def slice_id(address: str, gi: int, ci: int) -> str:
 
 
 def slice_name(profile: str, whole: int, part: int) -> str:
-    """Return the name that NVIDIA's tools give a slice: ``1c.3g.20gb`` for one of three compute slices of a
-    ``3g.20gb``."""
+    """Return a slice's name in NVIDIA's tools: ``1c.3g.20gb`` for one of three compute slices of ``3g.20gb``."""
     return profile if part == whole else f"{part}c.{profile}"

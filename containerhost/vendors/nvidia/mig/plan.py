@@ -178,8 +178,7 @@ def _surplus(geometry: Geometry, instance: GpuInstance, piece: Piece, held: Coll
 
 def _arranged(geometry: Geometry, wanted: Sequence[Piece], held: Collection[str]
               ) -> tuple[dict[int, Piece], list[tuple[Piece, Placement]]]:
-    """Return which instances stay and as what, and where the other pieces are created: the arrangement that removes the
-    fewest.
+    """Return which instances stay as what, and where to create the others, removing the fewest.
 
     :raises DeviceHeld, SpecError: there is none
     """
@@ -212,8 +211,7 @@ def _held_parts(geometry: Geometry, instance: GpuInstance, held: Collection[str]
 
 def _match(geometry: Geometry, instances: Sequence[GpuInstance], pieces: Sequence[Piece], held: Collection[str]
            ) -> tuple[dict[int, Piece], list[Piece]]:
-    """Match instances with the pieces that they can be; those with the same parts first, then those that need other
-    parts."""
+    """Match instances with pieces: those with the same parts first, then those that need other parts."""
     left = list(pieces)
     found: dict[int, Piece] = {}
     for exactly in (True, False):

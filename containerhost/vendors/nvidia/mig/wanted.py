@@ -38,8 +38,9 @@ def _profiles(address: str, value: Any) -> tuple[str, ...]:
 
 
 def pieces(geometry: Geometry, names: Sequence[str]) -> tuple[Piece, ...]:
-    """Return the GPU instances of a list of profiles. Slices that are parts of a GPU instance (``1c.…``) fill one after
-    the other, each the first with room for it.
+    """Return the GPU instances of a list of profiles.
+
+    Slices that are parts of a GPU instance (``1c.…``) fill one after the other, each the first with room for it.
 
     :raises SpecError: the GPU has no such profile, or not room for all
     """
