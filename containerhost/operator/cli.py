@@ -34,6 +34,7 @@ from containerhost.operator.drawing.svg import draw
 from containerhost.operator.elasticcli import elastic
 from containerhost.operator.reports import allocations, choices, rdmareport, report
 from containerhost.operator.runtimes.cli import cdi, run
+from containerhost.operator.slurm.cli import slurm
 from containerhost.operator.vfs.cli import vfs
 from containerhost.privileged import Privileged
 from hpcplan import plan, planformats
@@ -288,6 +289,7 @@ main.add_command(vfs)
 main.add_command(elastic)
 main.add_command(cdi)
 main.add_command(run)
+main.add_command(slurm)
 
 
 @main.command("plan")

@@ -33,15 +33,20 @@ def specification(devices: Iterable[Device]) -> dict[str, Any] | None:
     """Return the specification of all devices that have nodes; None without any: an empty one is not valid. Pure.
 
     Of a GPU that is divided, these are its parts."""
-    known = tuple(devices)
-    divided = {device.parent for device in known if device.kind in PARTS}
-    grants = [grant for device in known if device.id not in divided and (grant := _grant(device)) and grant.nodes]
-    if not grants:
+    found = grants(devices)
+    if not found:
         return None
     return {"cdiVersion": VERSION, "kind": KIND, "devices": [
         {"name": name(grant.device.id), "containerEdits": {"deviceNodes": [
             {"path": path, "permissions": "rw"} for path in dict.fromkeys(node.path for node in grant.nodes)]}}
-        for grant in grants]}
+        for grant in found]}
+
+
+def grants(devices: Iterable[Device]) -> tuple[Grant, ...]:
+    """Return the grants of all devices that have nodes and can be given away; of a divided GPU, of its parts. Pure."""
+    known = tuple(devices)
+    divided = {device.parent for device in known if device.kind in PARTS}
+    return tuple(grant for device in known if device.id not in divided and (grant := _grant(device)) and grant.nodes)
 
 
 def _grant(device: Device) -> Grant | None:

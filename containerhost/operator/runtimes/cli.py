@@ -73,12 +73,12 @@ def run(gpus: int, functions: int, slices: tuple[str, ...], devices: tuple[str, 
     as variables (CONTAINERHOST_DEVICES). What COMMAND leaves running is ended."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     store = AllocationStore(clioptions.directory(Path("/"), owners_directory))
-    allocator = DeviceAllocator(store, HostView, Privileged(), _configured)
+    allocator = DeviceAllocator(store, HostView, Privileged(), configured)
     wanted = Wanted(gpus, functions, slices, devices, cores, Affinity(affinity))
     raise SystemExit(Runner(store, allocator, Host(), _cores).run(command, wanted))
 
 
-def _configured(devices: Iterable[Device]) -> Mapping[str, str]:
+def configured(devices: Iterable[Device]) -> Mapping[str, str]:
     """Return the devices that containers of this host's engines name, with a container of each."""
     known = tuple(devices)
     return dict(pair for held in _asked(lambda engine: engine.held(known)) for pair in held.items())
