@@ -15,8 +15,7 @@ from nova.virt.driver import ComputeDriver
 
 
 def pci_tracker(virtapi: Any) -> Any:
-    """Return nova's PciDevTracker; None before nova-compute first looked at its host (and in tests without
-    nova-compute)."""
+    """Return nova's PciDevTracker; None before nova-compute's first update of its resources, and in tests."""
     manager = getattr(virtapi, "_compute", None)
     return manager.rt.pci_tracker if manager is not None else None
 

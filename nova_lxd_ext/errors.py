@@ -65,8 +65,9 @@ def as_nova(instance: Any = None, failure: Callable[..., Exception] = LXDError, 
 
 @contextlib.contextmanager
 def rebuilding(instance: objects.Instance, host: str) -> Iterator[None]:
-    """Let nova set a server to ERROR when it cannot be booted again during a rebuild on its host: its former container
-    is gone.
+    """Let nova set a server to ERROR when it cannot be booted again during a rebuild on its host.
+
+    Its former container is gone.
 
     nova.compute.manager takes ComputeResourcesUnavailable in a rebuild for a claim that was refused before anything
     changed, and leaves the server ACTIVE.

@@ -99,8 +99,7 @@ class Peers:
         self._client(host).cast(context, "forget", instance=instance)
 
     def _client(self, host: str) -> Any:
-        """Return a client of a peer. While the peer works it sends heartbeats, so that one that ended is not waited for
-        until the timeout."""
+        """Return a client of a peer, whose heartbeats tell early that it has ended."""
         client = rpc.get_client(messaging.Target(topic=TOPIC, version=VERSION), VERSION, base.NovaObjectSerializer())
         return client.prepare(server=host, timeout=self._conf.lxd.migration_timeout,
                               call_monitor_timeout=self._conf.rpc_response_timeout)

@@ -18,8 +18,7 @@ from containerhost.privileged import Inside, Privileged
 
 
 def of_this_machine(capability: int) -> list[int]:
-    """Return the capabilities that root has here: in a container it may lack some, and the daemon would not start if
-    they were requested."""
+    """Return the capabilities that root has here: the daemon would not start with others, as in a container."""
     bounding = next((line.split()[1] for line in Host().lines("/proc/self/status") if line.startswith("CapBnd:")), "0")
     return [capability] if int(bounding, 16) >> capability & 1 else []
 
@@ -49,8 +48,10 @@ ACTIONS = frozenset(name for name in vars(Privileged) if not name.startswith("_"
 
 @context.entrypoint
 def act(action: str, *arguments: Any, **named: Any) -> Any:
-    """Run an action in the daemon; arguments and result cross as plain values. Of an OSError neither the file nor the
-    action would cross, and its caller could take it for one of the daemon's connection."""
+    """Run an action in the daemon; arguments and result cross as plain values.
+
+    Of an OSError neither the file nor the action would cross, and its caller could take it for one of the daemon's
+    connection."""
     if action not in ACTIONS:
         raise ValueError(f"{action!r} is none of the actions {', '.join(sorted(ACTIONS))}")
     try:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run ``nova-lxd-ext-status upgrade check``: say on a compute host, before its services are restarted with a new
-release, what would keep nova-compute from starting or devices from being handed out. Changes nothing.
+"""Run ``nova-lxd-ext-status upgrade check``: report on a compute host what a new release would break.
+
+That is what would keep nova-compute from starting or devices from being allocated. Changes nothing.
 
 Exit status as ``nova-status upgrade check``: 0 all is well, 1 there are warnings, 2 nova-compute would not work as
 before, 255 the check itself failed.

@@ -109,8 +109,7 @@ class Consoles:
             client.close()
 
     def _attach(self, client: socket.socket, name: str) -> Console:
-        """Attach a client; the one before is disconnected, since nothing may have noticed yet that its browser was
-        closed."""
+        """Attach a client and disconnect the one before: a closed browser may not have been noticed yet."""
         with self._lock:
             if client not in self._clients:
                 raise errors.EngineBusy(f"the console of {name} was asked for too slowly: others wait")

@@ -19,8 +19,7 @@ _PARTS: Final = {"domain": (re.compile(r"[0-9a-fA-F]{1,8}"), 4), "bus": (re.comp
 
 
 def addresses(arqs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return PCI addresses as the kernel writes them, in the order of the ARQs' uuids, which does not change while a
-    server lives.
+    """Return PCI addresses as the kernel writes them, in the order of the ARQs' uuids, which never changes.
 
     :raises SpecError: an ARQ has another handle than a PCI function, or none
     """

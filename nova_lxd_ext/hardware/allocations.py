@@ -53,8 +53,9 @@ class HostSlices:
 
     def of(self, instance: objects.Instance, consumer: Consumer, allocations: Mapping[str, Any],
            view: HostView) -> tuple[str, ...]:
-        """Return the ids of the slices a server is to have: those it holds, or as Placement says. The host is only read
-        for a server whose flavor asks for slices.
+        """Return the ids of the slices a server is to have: those it holds, or as Placement says.
+
+        The host is only read for a server whose flavor asks for slices.
 
         :param allocations: what nova passed; empty where it passes none (start, reboot, revert of a resize)
         :raises DeviceHeld: there are fewer free slices than Placement counts
@@ -76,8 +77,7 @@ class HostSlices:
         return slices.choose(needs, inventory, records, consumer)
 
     def allocations(self, flavor: objects.Flavor, consumer: str) -> Mapping[str, Any]:
-        """Return what Placement holds for a server or a migration, by its uuid; asks only for a flavor that has
-        slices."""
+        """Return Placement's allocations of a server or a migration, by its uuid; none for a flavor without slices."""
         return self._placement.of_server(consumer) if sliceproviders.asked(flavor.extra_specs) else {}
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell of servers whose devices break, are tainted or recover: in the log, because nova shows it only in diagnostics,
-and in the server's container."""
+"""Notify servers whose devices break, are tainted or recover: in the log, and in the server's container.
+
+Nova shows it only in diagnostics."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -26,8 +27,10 @@ class DeviceFaults:
         self._told: dict[str, tuple[str, ...]] | None = None  # container -> faults; None before the first look
 
     def look(self, records: Mapping[str, Allocation], inventory: Inventory) -> None:
-        """Say what has changed since the last look. The first look of a process also withdraws what an earlier one told
-        containers. A container that could not be told, because it is stopped, say, is told at a later look."""
+        """Log and notify what has changed since the last call.
+
+        The first call of a process also withdraws what an earlier one told containers. A container that could not be
+        notified, because it is stopped, say, is notified at a later call."""
         held = [record for record in records.values() if record.consumer.driver == DRIVER and record.blocked is None]
         present = {record.device_id: fault for record in held for fault in faults.of([record], inventory)}
         for device_id, fault in present.items():

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Report this host's devices to Placement beside what nova reports: parts of GPUs, and functions that nobody may have
-now."""
+"""Report to Placement what nova does not: parts of GPUs, and functions that nobody may have now."""
 
 from collections.abc import Callable
 
@@ -30,8 +29,9 @@ class DeviceProviders:
         self._inventory = inventory
 
     def update(self, tree: ProviderTree, nodename: str) -> None:
-        """Write them into nova's view of Placement. Without trustworthy records no part of a GPU may be given away, and
-        what was reserved stays so."""
+        """Write them into nova's view of Placement.
+
+        Without trustworthy records no part of a GPU may be given away, and what was reserved stays so."""
         inventory = self._inventory()
         try:
             records = self._store.records()

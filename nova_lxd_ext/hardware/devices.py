@@ -32,9 +32,10 @@ class Policy:
 
 
 def claimed(instance: objects.Instance, node_id: int) -> tuple[str, ...]:
-    """Return the claimed devices. Addresses of the devices that nova claimed on this host for the server's flavor, in
-    the order of the flavor; equal ones by address. The order decides which interface is ib0: it must not change while
-    the server lives.
+    """Return the addresses of the devices that nova claimed on this host for the server's flavor.
+
+    They are in the order of the flavor; equal ones by address. The order decides which interface is ib0: it must not
+    change while the server lives.
 
     A server that moves has devices on two hosts, and one that is resized those of both flavors: neither the other
     host's nor the other flavor's count. Those of direct ports come with their ports.
@@ -66,8 +67,7 @@ def requests(server: str, names: Sequence[str], inventory: Inventory, policy: Po
 
 
 def _netdev_names(devices: Sequence[Device], following: dict[str, int]) -> list[str | None]:
-    """Return the interfaces' names: ib0, ib1, … and eth0, eth1, …, each counted by itself; None for what has no
-    interface."""
+    """Return the interfaces' names, ib0, ib1, … and eth0, eth1, …; None for a device without an interface."""
     names: list[str | None] = []
     for device in devices:
         if device.kind is not Kind.NET:

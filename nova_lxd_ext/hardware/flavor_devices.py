@@ -62,8 +62,7 @@ class FlavorDevices(AttachmentProvider):
 
     def _requests(self, instance: objects.Instance, requested: RequestedResources,
                   view: HostView) -> tuple[Request, ...]:
-        """Return the requests for the server's claimed devices. Changes nothing; scans the host only if there are
-        any."""
+        """Return the requests for the server's claimed devices. Changes nothing; scans the host only for some."""
         policy = devices.Policy(
             gpu_capabilities=flavor.gpu_capabilities(instance.flavor.extra_specs, self._conf.lxd.gpu_capabilities),
             memlock=self._conf.lxd.rdma_memlock,
@@ -87,8 +86,10 @@ class FlavorDevices(AttachmentProvider):
 
     def attach_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
                    view: HostView) -> tuple[Part, ...]:
-        """Allocate all or none for a container that does not run. What the server holds already stays as it is, but for
-        GPUs that are out of order: one that can do without starts without them."""
+        """Allocate all or none for a container that does not run.
+
+        What the server holds already stays as it is, but for GPUs that are out of order: one that can do without starts
+        without them."""
         least = self._least(instance)
 
         def present(requests: tuple[Request, ...]) -> tuple[Request, ...]:
@@ -132,8 +133,7 @@ class FlavorDevices(AttachmentProvider):
         return self._allocator.faults(consumer(instance))
 
     def reset_devices(self, instance: objects.Instance, view: HostView) -> None:
-        """Reset the server's unhealthy GPUs. One that cannot be reset is refused at the start that follows, with its
-        own reason."""
+        """Reset the server's unhealthy GPUs; the following start refuses one that cannot be reset."""
         for complaint in self._allocator.repair.reset_devices(consumer(instance), view):
             LOG.error("A broken GPU is not reset: %s", complaint, instance=instance)
 
@@ -155,8 +155,7 @@ class FlavorDevices(AttachmentProvider):
 
     def release_unused(self, instance: objects.Instance, parts: Sequence[Part], container: int | None,
                        view: HostView) -> None:
-        """Release the devices of the other flavor after a resize. What the server goes on without for now stays its
-        own."""
+        """Release the devices of the other flavor after a resize; detached devices stay the server's own."""
         kept = {grant.device.id for grant in grants_of(parts)}
         if self._least(instance) is not None:
             kept |= self._allocator.detached(consumer(instance)) & set(devices.claimed(instance, self._node_id()))
@@ -190,8 +189,7 @@ class FlavorDevices(AttachmentProvider):
             return True
 
     def reconcile(self, alive: Collection[ContainerState]) -> None:
-        """Return what containers hold that are not among ``alive``, and repair what the others have: a driver that was
-        killed could not.
+        """Return what containers hold that are not among ``alive``, and repair what a killed driver left.
 
         Records that cannot be read are the operator's to repair. Until then no device is handed out, but servers are
         served.

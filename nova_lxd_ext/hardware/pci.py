@@ -46,8 +46,7 @@ def passthrough(inventory: Inventory, records: Mapping[str, Allocation],
 
 
 def reserved(inventory: Inventory, records: Mapping[str, Allocation]) -> list[Reserved]:
-    """Return all other whole PCI functions of the host, and those that are reported only because they are for one
-    use."""
+    """Return all other whole PCI functions of the host, and those reported only because they are for one use."""
     return [(device, entry, reason) for device, entry, reason in _whole(inventory, records) if reason is not None]
 
 
@@ -60,10 +59,10 @@ def _whole(inventory: Inventory, records: Mapping[str, Allocation],
 
 
 def _why_reserved(device: Device, record: Allocation | None) -> Reason | None:
-    """Return why a device is reserved. One that a server holds stays reported whatever its state: its interface is in
-    the container, it may have broken since, and nova would only warn that it cannot drop it. One that was not cleaned
-    belongs to nobody.
-    """
+    """Return why a device is reserved; None for one that a server holds, which stays reported in any state.
+
+    Its interface is in the container, it may have broken since, and nova would only warn that it cannot drop it. One
+    that was not cleaned belongs to nobody."""
     if record is not None and record.blocked is not None:
         return Reason.UNCLEAN
     if record is not None:

@@ -45,8 +45,9 @@ class PciTracker:
         self._news = {entry["address"]: entry for entry in json.loads(devices_json)}
 
     def refresh(self) -> None:
-        """Tell the tracker, if there is news. Only where nova has its lock: in ``update_provider_tree``, after which
-        nova brings Placement and its database in line with the tracker.
+        """Tell the tracker, if there is news; only in ``update_provider_tree``, where nova has its lock.
+
+        After that nova brings Placement and its database in line with the tracker.
 
         What a server has is never taken from the tracker: nova marks it, and drops it when the server is gone.
         """
@@ -68,9 +69,10 @@ class PciTracker:
         self._refused.add(uuid)
 
     def free_unrequested(self, context: Any, host: str) -> None:
-        """Free the devices that were claimed for a move which was undone, where nova has its lock: of all servers once
-        after nova-compute's start, as it may have been killed, then of those that are on another host, or whose move
-        was refused. Nova frees those of moves that it ends itself only.
+        """Free devices that were claimed for a move which was undone, where nova has its lock.
+
+        These are of all servers once after nova-compute's start, as it may have been killed, then of those that are on
+        another host, or whose move was refused. Nova frees those of moves that it ends itself only.
 
         A device stays with its server if one of the server's requests is for it, and while the server moves. After a
         start a request for a port that the server does not have any more is dropped, if the server has not its device

@@ -120,8 +120,7 @@ def assign(units: Sequence[Unit], allocated: Sequence[Allocated]) -> tuple[str, 
 
 
 def _on_this_host(allocations: Mapping[str, Any], tree: Any, nodename: str) -> list[Allocated]:
-    """Return the PCI devices of this host among a consumer's allocations; during an evacuation it also has the old
-    host's."""
+    """Return this host's PCI devices among a consumer's allocations; an evacuation also has the old host's."""
     found = []
     here = set(tree.get_provider_uuids_in_tree(nodename))
     for provider in sorted(here & allocations.keys()):
@@ -133,8 +132,9 @@ def _on_this_host(allocations: Mapping[str, Any], tree: Any, nodename: str) -> l
 
 
 def _unit(spec: Mapping[str, str]) -> Unit:
-    """Return one unit of a request as nova asks Placement for it
-    (nova.objects.RequestSpec.generate_request_groups_from_pci_requests)."""
+    """Return one unit of a request as nova asks Placement for it.
+
+    Source: nova.objects.RequestSpec.generate_request_groups_from_pci_requests."""
     return Unit(
         pci_placement_translator.get_resource_class(spec.get("resource_class"), spec.get("vendor_id", ""),
                                                     spec.get("product_id", "")),

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reserve in Placement whole functions that nova must give to nobody now, with the reason as a trait. Pure, apart from
-nova's configuration.
+"""Reserve in Placement, with the reason as a trait, functions that nova must give to nobody now. Pure.
 
 Nova's PCI tracker knows only what may be given away, and of what it does not know nova keeps nothing in Placement. So
 each card with such functions is a provider of this driver's below the host, beside the one that nova may keep for the

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Report parts of GPUs to Placement: one provider per GPU that is cut into slices (MIG) or shared, below the host,
-counting slices by profile and shares by model. Pure.
+"""Report parts of GPUs to Placement: a provider per cut (MIG) or shared GPU, counting slices and shares. Pure.
 
 A flavor asks with ``resources:CUSTOM_MIG_1G_5GB=1`` or ``resources:CUSTOM_SHARED_GPU_NVIDIA_A100_SXM4_40GB=1``.
 Placement answers with a provider, that is a GPU; which of its parts a server gets is decided on the host
@@ -46,9 +45,10 @@ class Need:
 
 
 def resource_class(device: Device) -> str | None:
-    """Return the resource class: CUSTOM_MIG_1G_5GB for a slice of profile 1g.5gb, CUSTOM_MIG_1G_24GB_NO_ME for
-    1g.24gb-me; None where the profile is not known. For a share it is the GPU's model, or its PCI ids where the host
-    does not report that."""
+    """Return the resource class of a slice or a share; None where the profile is not known.
+
+    CUSTOM_MIG_1G_5GB for a slice of profile 1g.5gb, CUSTOM_MIG_1G_24GB_NO_ME for 1g.24gb-me. For a share it is the
+    GPU's model, or its PCI ids where the host does not report that."""
     if device.kind is Kind.GPU_SHARE:
         return SHARED + _normal(device.model or f"{device.vendor_id}_{device.product_id}")
     if device.kind is not Kind.GPU_SLICE or device.slice is None or not migprofile.parse(device.slice.profile):
@@ -105,9 +105,11 @@ def needs(allocations: Mapping[str, Any], nodename: str, inventory: Inventory) -
 
 
 def update(tree: ProviderTree, nodename: str, inventory: Inventory, unusable: Collection[str], used: Used) -> None:
-    """Write the GPUs that are cut or shared into ``tree``. What is no longer there goes once no server has an
-    allocation of it; until then it is reserved, so that Placement gives nothing more of it. The same holds as long as
-    the driver does not tell the profiles of a GPU's slices.
+    """Write the GPUs that are cut or shared into ``tree``.
+
+    What is no longer there is removed once no server has an allocation of it; until then it is reserved, so that
+    Placement gives nothing more of it. The same holds as long as the driver does not report the profiles of a GPU's
+    slices.
 
     :param unusable: ids of slices that no server can be given now
     :param used: what servers have of a provider, by resource class; asked only of one that something vanished from

@@ -14,8 +14,7 @@ from nova_lxd_ext.hardware.sliceproviders import Need, resource_class
 
 def choose(needs: Sequence[Need], inventory: Inventory, records: Mapping[str, Allocation], consumer: Consumer
            ) -> tuple[str, ...]:
-    """Return the ids of slices of the right profiles on the right GPUs, in an order that does not change while a server
-    has them.
+    """Return the ids of slices of the right profiles on the right GPUs, in an order that never changes.
 
     :param records: who holds what, by device id
     :raises DeviceHeld: Placement counts more free slices than there are
@@ -54,8 +53,7 @@ def _chosen(need: Need, inventory: Inventory, records: Mapping[str, Allocation],
 
 
 def _unusable(device: Device, inventory: Inventory, records: Mapping[str, Allocation]) -> bool:
-    """Return whether a slice is unavailable. One that a server of nova has is counted in Placement already; of other
-    holders Placement does not know."""
+    """Return whether a slice is unavailable, apart from those of nova's servers, which Placement counts."""
     record = records.get(device.id)
     if record is not None:
         return record.blocked is not None or record.consumer.driver != DRIVER

@@ -22,9 +22,9 @@ def refresh(context: Any, instance: objects.Instance, ports: Iterable[Mapping[st
 
 
 def attaching(context: Any, instance: objects.Instance, vif: model.VIF) -> None:
-    """Tell of a port that is about to be attached to a server that lives: its guest may ask as soon as it sees it. When
-    the attachment fails, nova or the next call takes it out again.
-    """
+    """Announce a port that is about to be attached to a running server: its guest may ask as soon as it sees it.
+
+    When the attachment fails, nova or the next call takes it out again."""
     known = {port["id"]: port for port in (*instance.get_network_info(), vif)}
     refresh(context, instance, known.values())
     instance.save()
@@ -62,7 +62,6 @@ def _vlan(port: Mapping[str, Any]) -> int | None:
 
 
 def _disk(disk: objects.BlockDeviceMapping) -> objects.DiskMetadata:
-    """Return the metadata of a disk. A volume is a block device in the container; the root disk and ephemeral disks are
-    file systems in it."""
+    """Return the metadata of a disk: a volume is a block device in the container, other disks are file systems."""
     path = {"path": disk.device_name} if disk.volume_id and disk.device_name else {}
     return objects.DiskMetadata(tags=[disk.tag], serial=disk.volume_id, **path)

@@ -76,8 +76,7 @@ class Resources:
         return describe(self.look(), nodename, devices, pairs)
 
     def _devices(self) -> tuple[list[dict[str, Any]], int]:
-        """Return the devices for nova, and the number of free pairs; none if the records cannot be trusted: then nobody
-        can say which devices are free."""
+        """Return the devices for nova, and the number of free pairs; none if the records cannot be trusted."""
         try:
             records = self._store.records()
         except AllocationsUnreadable as error:

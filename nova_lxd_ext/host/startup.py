@@ -30,8 +30,9 @@ _alone: dict[Path, contextlib.ExitStack] = {}  # locks, held until this process 
 
 
 def require_alone(conf: cfg.ConfigOpts) -> None:
-    """Refuse to start beside another nova-compute of this name: it would take the requests that the other one serves
-    for interrupted ones, and undo them.
+    """Refuse to start beside another nova-compute of this name.
+
+    It would take the requests that the other one serves for interrupted ones, and undo them.
 
     :raises InvalidConfiguration: another process serves as this host
     """

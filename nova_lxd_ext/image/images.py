@@ -100,8 +100,9 @@ class Cache:
         return self._store.having(IMAGE_ID)
 
     def remove(self, image: Image) -> bool:
-        """Remove an image from the store, unless a boot asked for it just now and is about to use it, or somebody else
-        gave it a name: the same content is one image, whoever imported it.
+        """Remove an image from the store, unless a boot is about to use it, or somebody else gave it a name.
+
+        The same content is one image, whoever imported it.
 
         :returns: whether it is gone
         """
@@ -140,8 +141,10 @@ class Cache:
         return tuple(canonical(name) for name in self._ask_architectures())
 
     def _find(self, image_meta: ImageMeta) -> Image | None:
-        """Find an image in the store. Images of others with the same alias, images that were not rebuilt, and those
-        whose id Glance gave to another image since, as it can after a purge of its database, are ignored."""
+        """Find an image in the store.
+
+        Ignored are images of others with the same alias, images that were not rebuilt, and those whose id Glance gave
+        to another image since, as it can after a purge of its database."""
         found = self._store.find(alias_of(image_meta))
         if found is None or found.properties.get(REBUILT) != REBUILT_VERSION:
             return None
@@ -149,8 +152,7 @@ class Cache:
         return found if expected in (None, found.properties.get(f"{CHECKSUM}{image_meta.id}")) else None
 
     def _only_fetcher(self, image_id: str, blocking: bool = True) -> AbstractContextManager[Any]:
-        """Admit one thread of one process at a time. The empty lock file stays: removing it would race with who
-        waits."""
+        """Admit one thread of one process at a time. The empty lock file stays: removing it would race."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         return lockutils.lock(f"image-{image_id}", lock_file_prefix="nova-lxd-", external=True,
                               lock_path=str(self._directory), blocking=blocking)

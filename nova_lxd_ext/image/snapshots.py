@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshot a server's root to an image in Glance, without stopping the server and without a copy of it on this host's
-disk but the engine's packed one."""
+"""Snapshot a server's root to an image in Glance, without stopping it, by way of the engine's packed copy alone."""
 
 import threading
 from collections.abc import Callable
@@ -105,8 +104,7 @@ class Snapshots:
                 f"Take the snapshot again."))
 
     def _discard(self, name: str, key: str) -> None:
-        """Remove what a snapshot left. What cannot be removed now is left to the next :meth:`purge`: the snapshot's own
-        end matters more."""
+        """Remove what a snapshot left; the next :meth:`purge` removes what cannot be removed now."""
         try:
             self._exports.discard(name, key)
         except errors.EngineError as error:

@@ -44,8 +44,7 @@ class AttachmentProvider:
 
     def release_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
                     view: HostView) -> None:
-        """Return everything the server has on this host, also what ``requested`` does not name. Its container is
-        stopped or gone."""
+        """Return all that a server with a stopped or absent container has here, named in ``requested`` or not."""
         raise NotImplementedError(f"{type(self).__name__}.release_all")
 
     def revert_resize(self, instance: objects.Instance, requested: RequestedResources) -> None:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translate flavor and claims to the CPU, memory, disk and security of a container. Pure: reads nothing but its
-arguments.
+"""Translate flavor and claims to the CPU, memory, disk and security of a container. Pure.
 
 The keys are nova's own (doc/source/configuration/extra-specs of nova) and, where nova has none, those of
 :mod:`nova_lxd_ext.validators`. Values arrive as the strings an administrator typed; whoever can set keys past the
@@ -77,10 +76,11 @@ class HostCpus:
 
 
 def cpu(vcpus: int, topology: objects.InstanceNUMATopology | None, host: HostCpus) -> Cpu:
-    """Return the CPU limits. Dedicated vCPUs get the cores nova pinned them to. Others float over the shared cores of
-    the NUMA node they were placed on, or of the whole host without a topology; where there are more such cores than
-    vCPUs the time of ``vcpus`` cores is the limit. With neither a topology nor a shared set the engine chooses
-    ``vcpus`` cores.
+    """Return the CPU limits: dedicated vCPUs get the cores that nova pinned them to.
+
+    Others float over the shared cores of the NUMA node they were placed on, or of the whole host without a topology;
+    where there are more such cores than vCPUs the time of ``vcpus`` cores is the limit. With neither a topology nor a
+    shared set the engine chooses ``vcpus`` cores.
 
     :raises SpecError: when nova names a core this host does not have, or no core is left for unpinned vCPUs
     """
@@ -101,8 +101,10 @@ def cpu(vcpus: int, topology: objects.InstanceNUMATopology | None, host: HostCpu
 
 def bound_cpu(vcpus: int, topology: objects.InstanceNUMATopology | None, host: HostCpus,
               extra_specs: Mapping[str, str]) -> Cpu:
-    """Return the CPU limits with the affinity of ``hpc:affinity``. NUMA nodes and cores that nova has chosen stay; from
-    those that it leaves to the host, the host chooses cores for the container alone.
+    """Return the CPU limits with the affinity of ``hpc:affinity``.
+
+    NUMA nodes and cores that nova has chosen stay; of those that it leaves to the host, the host chooses cores for the
+    container alone.
 
     :raises SpecError: the affinity is none, or nova's keys say something else
     """
@@ -151,8 +153,7 @@ def _cell_cores(cell: objects.InstanceNUMACell, host: HostCpus) -> frozenset[int
 
 
 def memory(memory_mb: int, topology: objects.InstanceNUMATopology | None) -> Memory:
-    """Return the memory: ``memory_mb`` MiB, and as many bytes of huge pages as nova reserved for it
-    (``hw:mem_page_size``).
+    """Return the memory: ``memory_mb`` MiB, and the huge pages that nova reserved (``hw:mem_page_size``).
 
     The kernel counts huge pages apart from ordinary memory, which a container cannot do without: both limits hold.
     """
@@ -215,8 +216,9 @@ def shared_memory(extra_specs: Mapping[str, str], memory_mb: int) -> int | None:
 
 def elastic(extra_specs: Mapping[str, str], topology: objects.InstanceNUMATopology | None, cpu: Cpu, memory: Memory
             ) -> Claim | None:
-    """Return between which sizes a server may be while it runs; None if it did not opt in. All that its flavor says is
-    claimed by nova, so that is the most.
+    """Return between which sizes a server may be while it runs; None if it did not opt in.
+
+    All that its flavor says is claimed by nova, so that is the most.
 
     :raises SpecError: the flavor asks for more than it has, or nova's keys fix its cores
     """
@@ -262,8 +264,7 @@ def gpu_capabilities(extra_specs: Mapping[str, str], default: Iterable[str]) -> 
 
 
 def prepared_libraries(extra_specs: Mapping[str, str]) -> frozenset[str]:
-    """Return the driver capabilities whose libraries a server is to have even while it has no GPU: those that its
-    flavor itself asks for.
+    """Return the driver capabilities whose libraries a server is to have even without a GPU.
 
     :raises SpecError: on a name that is none
     """

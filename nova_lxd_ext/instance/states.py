@@ -61,8 +61,7 @@ class States:
         return [uuid for state in self.all() if (uuid := labels.uuid(state.labels))]
 
     def find(self, instance: objects.Instance, use_cache: bool = False) -> ContainerState | None:
-        """Return the server's container; None when there is none. Containers of the same name that belong to nobody's
-        server are ignored."""
+        """Return the server's container, or None; others of that name that belong to no server are ignored."""
         state = self._cached(instance.name) if use_cache else self._lookup(instance.name)
         return state if state is not None and labels.uuid(state.labels) == instance.uuid else None
 

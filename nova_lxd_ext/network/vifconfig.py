@@ -151,8 +151,7 @@ INBOUND, OUTBOUND = "inbound", "outbound"  # as nova calls what a server receive
 
 
 def shape(extra_specs: Mapping[str, str], direction: str) -> Shape | None:
-    """Return the limits of the flavor's ``quota:vif_<direction>_*``: kilobytes per second and, for the burst,
-    kilobytes; None for no limit.
+    """Return the limits of the flavor's ``quota:vif_<direction>_*`` (kB/s, and kB for the burst), or None.
 
     :raises SpecError: on a value that is no number
     """
@@ -229,8 +228,10 @@ def mark(owner: str, vif: model.VIF) -> str:
 
 
 def is_host_end(name: str, text: str) -> bool:
-    """Return whether an interface is the host end that its mark is about. What comes back from a container, the inner
-    end of a pair or a network function, has the alias that the tenant gave it.
+    """Return whether an interface is the host end that its mark is about.
+
+    What comes back from a container, the inner end of a pair or a network function, has the alias that the tenant gave
+    it.
 
     :param text: a mark that begins as :func:`owners_mark`
     """

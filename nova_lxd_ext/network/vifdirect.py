@@ -65,16 +65,16 @@ class DirectPorts:
 
     def held(self, instance: objects.Instance, vif: model.VIF, view: HostView
              ) -> tuple[Grant | None, tuple[Grant, ...]]:
-        """Return the grant of the port, and all other grants of the server. They only tell which nodes are shared: the
-        names of interfaces in them are those of the host."""
+        """Return the grant of the port, and all other grants of the server, which tell the nodes that are shared.
+
+        The names of interfaces in the latter are those of the host."""
         grants = self._allocator.held(consumer(instance), view)
         address = (vif["profile"] or {}).get("pci_slot")
         return (next((grant for grant in grants if grant.device.id == address), None),
                 tuple(grant for grant in grants if grant.device.id != address))
 
     def lost(self, instance: objects.Instance, vif: model.VIF) -> bool:
-        """Return whether this host has lost a function that :meth:`held` does not return: the records still have
-        it."""
+        """Return whether this host lost a function that is in the records but not in :meth:`held`."""
         return (vif["profile"] or {}).get("pci_slot") in self._allocator.held_by(consumer(instance))
 
     def require_unused(self, grant: Grant) -> None:
@@ -91,8 +91,7 @@ class DirectPorts:
                         complaint, instance=instance)
 
     def release(self, instance: objects.Instance, vif: model.VIF, container: int | None, view: HostView) -> None:
-        """Return one function of a container that lives on; done already when the server does not have it. One that
-        cannot be cleaned stays blocked on the host.
+        """Release one function of a running container. Idempotent. It stays blocked if it cannot be cleaned.
 
         :param container: its first process; None when it does not run
         """

@@ -27,8 +27,9 @@ class VifEvents:
 
     @contextlib.contextmanager
     def expecting(self, instance: objects.Instance, vifs: model.NetworkInfo) -> Iterator[None]:
-        """Wait for Neutron around the plugging. At its end every port that was down must be wired within
-        ``[DEFAULT]vif_plugging_timeout`` seconds (0 does not wait).
+        """Wait for Neutron around the plugging: at the block's end all ports that were down must be wired.
+
+        They have ``[DEFAULT]vif_plugging_timeout`` seconds; 0 does not wait.
 
         :raises VirtualInterfaceCreateException: one is not, and ``[DEFAULT]vif_plugging_is_fatal``
         """

@@ -82,8 +82,7 @@ class Ports(AttachmentProvider):
 
     def release_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
                     view: HostView) -> None:
-        """Unplug and remove the server's pairs; direct ports' functions are released with all other devices of the
-        server."""
+        """Unplug and remove the server's pairs; its direct ports' functions are released with its other devices."""
         with contextlib.ExitStack() as each:  # one that fails keeps no other from being unplugged
             each.callback(self._remove_marked, vifconfig.owners_mark(instance.uuid))
             for vif in filter(vifconfig.has_pair, requested.network_info):
@@ -131,8 +130,9 @@ class Ports(AttachmentProvider):
     # Hot
 
     def attach(self, instance: objects.Instance, state: ContainerState, vif: model.VIF) -> str:
-        """Give a container, running or not, one more port; the name of its interface there. Wiring is not waited for:
-        nova's caller would give up before.
+        """Give a container, running or not, one more port, and return the name of its interface there.
+
+        Wiring is not waited for: nova's caller would give up before.
 
         :param state: the container's
         """
@@ -152,8 +152,7 @@ class Ports(AttachmentProvider):
         return name
 
     def _withdraw(self, instance: objects.Instance, vif: model.VIF, given: Sequence[Part], view: HostView) -> None:
-        """Detach what an attachment that failed has given. What cannot be detached stays the server's, and nobody else
-        gets it."""
+        """Detach what an attachment that failed has given; what cannot be detached stays the server's."""
         for part in given:
             self._engine.detach(instance.name, part)
         self._detach_one(instance, vif, view)

@@ -39,8 +39,9 @@ def _by_devices(host: HostState, spec: objects.RequestSpec) -> int:
 
 
 def _by_pinned_cores(host: HostState, spec: objects.RequestSpec) -> int:
-    """Return how many servers the free dedicated cores of the host's NUMA nodes are enough for, if all of a server's
-    nodes were as small as its smallest."""
+    """Return how many servers fit into the free dedicated cores of the host's NUMA nodes, at most.
+
+    All of a server's nodes are taken to be as small as its smallest."""
     needed = [len(cell.pcpuset) for cell in spec.numa_topology.cells if cell.pcpuset] if spec.numa_topology else []
     if not needed or not host.numa_topology:
         return _UNBOUNDED

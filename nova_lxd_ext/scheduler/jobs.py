@@ -62,8 +62,9 @@ def is_requested(spec: objects.RequestSpec) -> bool:
 
 
 def is_move(spec: objects.RequestSpec) -> bool:
-    """Return whether the server exists already: nova restricts migration, evacuation and unshelving to the server's
-    cell, and nothing else (nova/conductor, ``requested_destination.cell``)."""
+    """Return whether the server exists already: nova then restricts the request to the server's cell.
+
+    It does so for migration, evacuation and unshelving alone (nova/conductor, ``requested_destination.cell``)."""
     destination = spec.requested_destination if "requested_destination" in spec else None
     return destination is not None and "cell" in destination
 
@@ -84,8 +85,9 @@ def read(spec: objects.RequestSpec) -> Job | None:
 
 
 def require_few(spec: objects.RequestSpec) -> None:
-    """Refuse a job of more servers than its project may have, before any of them is listed. Nova's API has checked
-    those of the request alone.
+    """Refuse a job of more servers than its project may have, before any of them is listed.
+
+    Nova's API has checked those of the request alone.
 
     :raises PlanError: the job is too large, or the hints are wrong
     """

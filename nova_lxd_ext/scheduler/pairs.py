@@ -10,8 +10,9 @@ from nova_lxd_ext.host.resources import PAIRS
 
 
 class PairWeigher(weights.BaseHostWeigher):
-    """Prefer, for a server with GPUs and virtual functions, hosts that have as many free pairs, and for one with only
-    one kind, hosts with few. Which devices of the host the server gets is nova's claim alone."""
+    """Prefer hosts with as many free pairs of GPU and VF as a server asks for, or few for one with one kind.
+
+    Which devices of the host the server gets is nova's claim alone."""
 
     def weight_multiplier(self, host_state: host_manager.HostState) -> float:
         """Return the weight's multiplier, also per host aggregate, by a property of the option's name."""
@@ -27,8 +28,7 @@ class PairWeigher(weights.BaseHostWeigher):
 
 
 def requested(spec: objects.RequestSpec) -> tuple[int, int]:
-    """Return how many GPUs and how many virtual functions a server asks for. What is no virtual function counts as a
-    GPU."""
+    """Return how many GPUs and how many virtual functions a server asks for; what is no VF counts as a GPU."""
     counts = {True: 0, False: 0}
     for request in spec.pci_requests.requests if spec.pci_requests else ():
         is_function = any(each.get("dev_type") == PciDeviceType.SRIOV_VF or "physical_network" in each

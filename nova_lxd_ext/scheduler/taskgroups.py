@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedule the servers of an MPI or ML job as task groups: together, apart from other groups, near each other in the
-network, and all of them or none. ``nova_lxd_ext.scheduler.jobs`` says what the tenant asks for.
+"""Schedule the servers of an MPI or ML job as task groups: together, apart from others, near, all or none.
+
+``nova_lxd_ext.scheduler.jobs`` says what the tenant asks for.
 
 Nova schedules the servers of one request one after the other, and each gets only hosts that the filters left for the
 one before it. So the filter leaves the hosts of all pending servers, and the weigher takes the one of the next server.
@@ -27,8 +28,9 @@ _TRIES = 8  # times that hosts are selected before the devices of all hosts are 
 
 
 class TaskGroupFilter(filters.BaseHostFilter):
-    """Pass the hosts that the pending servers of the job are placed on. Must be the last of ``enabled_filters``: what
-    a later filter takes away, the placement would miss."""
+    """Pass the hosts that the pending servers of the job are placed on; the last of ``enabled_filters``.
+
+    What a later filter took away, the placement would miss."""
 
     def filter_all(self, filter_obj_list: Iterable[HostState], spec_obj: objects.RequestSpec) -> list[HostState]:
         """Return the hosts of the placement, or all where the request has no task groups.
@@ -121,8 +123,7 @@ def placement(hosts: Sequence[HostState], spec: objects.RequestSpec, job: jobs.J
 
 
 def _may_fit(hosts: Sequence[HostState], spec: objects.RequestSpec) -> bool:
-    """Return whether a large job may fit by the number of hosts and of servers that they hold: what cannot is refused
-    before its servers are listed."""
+    """Return whether a large job may fit by the number of hosts and servers, before its servers are listed."""
     members, groups, rank = jobs.numbers(spec)
     group = spec.instance_group
     if members <= jobs.LARGE or group is None:

@@ -105,8 +105,7 @@ class DeviceAttachments:
 
     def release_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
                     view: HostView) -> None:
-        """Release everything. A provider that fails keeps no other from releasing; the first error is raised at the
-        end."""
+        """Release everything; a provider that fails keeps no other from it: the first error is raised at the end."""
         failures = []
         for provider in reversed(self._providers):
             try:

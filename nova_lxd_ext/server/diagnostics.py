@@ -19,8 +19,7 @@ MAC = re.compile(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}", re.IGNORECASE)
 
 
 def plain(metrics: Metrics, faults: Collection[str] = ()) -> dict[str, int | str]:
-    """Return the diagnostics for microversions before 2.48: names and numbers as other drivers choose them.
-    Nanoseconds, KiB and bytes.
+    """Return the diagnostics for microversions before 2.48 as other drivers do: nanoseconds, KiB and bytes.
 
     :param faults: what is wrong with the server's devices
     """

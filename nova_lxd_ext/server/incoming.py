@@ -85,8 +85,9 @@ class IncomingMigrations:
         return configdrive.write(coming, (), None, coming.get_network_info()) if configdrive.required(coming) else ()
 
     def forget(self, context: Any, instance: objects.Instance) -> None:
-        """Remove the copy that arrived for the server's current migration, which failed. The copy of another migration
-        stays: this request may arrive late."""
+        """Remove the copy that arrived for the server's current migration, which failed.
+
+        The copy of another migration stays: this request may arrive late."""
         state, move = self._states.find(instance), instance.migration_context
         if (state is not None and move is not None and state.status is Status.STOPPED
                 and state.labels.get(labels.INCOMING) == str(move.migration_id)):
@@ -139,8 +140,7 @@ def as_it_will_be(instance: objects.Instance) -> objects.Instance:
 
 
 def as_it_was(instance: objects.Instance) -> objects.Instance:
-    """Return a copy of the server with the flavor, devices and NUMA cells it had before the migration that is
-    reverted."""
+    """Return a copy of the server with its flavor, devices and NUMA cells before the reverted migration."""
     copy = instance.obj_clone()
     if copy.old_flavor is not None:
         copy.flavor = copy.old_flavor

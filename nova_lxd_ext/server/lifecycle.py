@@ -119,8 +119,9 @@ class Lifecycle:
         return self.cores.preview(gpuclaim.marked(spec, flavor.gpus(chosen.extra_specs, conf.gpu_capabilities)))
 
     def release_reserved_cores(self, instance: objects.Instance) -> None:
-        """Let other containers have the cores that only a revert would have needed. An error is logged: the cores then
-        stay reserved until the server is resized again or deleted."""
+        """Let other containers have the cores that only a revert would have needed.
+
+        An error is logged: the cores then stay reserved until the server is resized again or deleted."""
         try:
             state = self._states.find(instance)
             if state is not None and state.reserved:
@@ -228,8 +229,7 @@ class Lifecycle:
 
 
 def may_get_cores_back(instance: objects.Instance) -> bool:
-    """Return whether the server has, or is about to have, the size of a resize that nova has not confirmed, and had
-    cores of its own before."""
+    """Return whether the server has, or will have, an unconfirmed new size, and had cores of its own before."""
     if "old_flavor" not in instance or not instance.old_flavor or not instance.new_flavor:
         return False
     is_new = instance.flavor.flavorid == instance.new_flavor.flavorid

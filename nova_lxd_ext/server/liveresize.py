@@ -157,15 +157,15 @@ class LiveResize:
         return True
 
     def requested(self, requested: RequestedResources, flavor: objects.Flavor, consumer: str) -> RequestedResources:
-        """Return the requested resources with Placement's allocations of one of the two sizes. During a resize the
-        migration record owns the old allocation."""
+        """Return the requested resources with Placement's allocations of one of the two sizes.
+
+        During a resize the migration record owns the old allocation."""
         return dataclasses.replace(requested, allocations=self._flavor_devices.allocations(flavor, consumer))
 
     @staticmethod
     def _obstacles_on_the_way(instance: objects.Instance, flavor: objects.Flavor, requested: RequestedResources,
                               move: objects.Migration) -> tuple[str, ...]:
-        """Return what nova itself does in a resize that stops the server, and changes of the ports' and disks' own
-        keys."""
+        """Return what nova does in a resize that stops the server, and changes of the ports' and disks' keys."""
         if not is_at_home(move):
             return (f"nova's scheduler chose another host, {move.dest_compute}, for it",)
         found = [f"nova gives port {port} another network function" for port in direct(requested)]
@@ -197,8 +197,7 @@ class LiveResize:
 
     def _converge(self, context: Any, server: objects.Instance, requested: RequestedResources, spec: ContainerSpec,
                   current: Labelled, view: HostView) -> None:
-        """Bring the running container to the spec. Idempotent. Resources that the server gives up are released after
-        its container does not have them any more.
+        """Bring the running container to the spec, then release what it lost. Idempotent.
 
         :param spec: as the server is to be; its grants are allocated now
         :param current: the container as it is
@@ -227,8 +226,9 @@ def notified(current: Labelled) -> str | None:
 
 
 def with_grants(spec: ContainerSpec, grants: tuple[Grant, ...], current: Labelled) -> ContainerSpec:
-    """Return the spec with grants, and with the document of all resources of the ``current`` container. One that the
-    elastic service resizes keeps the size it has, as long as its flavor's bounds are the same."""
+    """Return the spec with grants, and with the document of all resources of the ``current`` container.
+
+    One that the elastic service resizes keeps the size it has, as long as its flavor's bounds are the same."""
     present = claim.keeping_size(spec, current.label(claim.LABEL), resources.parse(notified(current)))
     return resources.with_document(dataclasses.replace(present, parts=grants), notified(current))
 
@@ -257,6 +257,5 @@ def fixed_differences(old: objects.Flavor, new: objects.Flavor) -> tuple[str, ..
 
 
 def direct(requested: RequestedResources) -> tuple[str, ...]:
-    """Return the ids of the ports with a network function of their own: a server with one is never resized while it
-    runs."""
+    """Return the ids of ports with a network function; a server with one is never resized while it runs."""
     return tuple(vif["id"] for vif in requested.network_info if vifconfig.kind(vif) is vifconfig.Kind.DIRECT)

@@ -45,13 +45,11 @@ class Lost:
 
     @property
     def is_unbegun(self) -> bool:
-        """Return whether no host has begun the request: it waits in a queue, or nova-compute was killed between the
-        queue and the first event."""
+        """Return whether no host has begun the request: it is queued, or nova-compute was killed before its event."""
         return self.action is not None and not self.methods and not self.others
 
     def context(self, instance: objects.Instance) -> Any:
-        """Return an administrator's context of the request itself, so that nova adds what follows to the same
-        action."""
+        """Return an administrator's context with the request's id, so that nova continues the same action."""
         return nova_context.RequestContext(
             user_id=self.action.user_id if self.action else None, project_id=instance.project_id, is_admin=True,
             request_id=self.action.request_id if self.action else None, overwrite=False)

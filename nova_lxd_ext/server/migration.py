@@ -69,8 +69,9 @@ class Migrations:
 
     def migrate(self, context: Any, instance: objects.Instance, flavor: objects.Flavor, requested: RequestedResources,
                 timeout: int, retry_interval: int) -> None:
-        """Stop the server, bring its files to its new host if that is another one, and return what it has here. One
-        that can change while it runs has changed when this returns, and runs.
+        """Stop the server, bring its files to a new host if there is one, and release what it has here.
+
+        One that can change while it runs has changed when this returns, and runs.
 
         :param timeout: seconds the guest has to shut down by itself
         :raises InstanceFaultRollback: and the server is as it was
@@ -122,8 +123,9 @@ class Migrations:
         self._power.on(context, instance, requested)
 
     def _send(self, context: Any, instance: objects.Instance, host: str) -> None:
-        """Send container and disks to another host. They stay here whatever happens; a transfer that fails is ended, so
-        that its receiver does not wait.
+        """Send container and disks to another host, one after the other; they stay here whatever happens.
+
+        A transfer that fails is ended, so that its receiver does not wait.
 
         One after the other: an offer that nobody takes ends within seconds.
         """
@@ -179,8 +181,9 @@ class Migrations:
     # Going back, or not
 
     def revert_in_place(self, context: Any, instance: objects.Instance, requested: RequestedResources) -> bool:
-        """Revert a resize on the same host at once, so that the server may run on. Nova destroys a server at the new
-        size before it starts at the old one.
+        """Revert a resize on the same host at once, so that the server may run on.
+
+        Nova destroys a server at the new size before it starts at the old one.
 
         :returns: whether it does
         """

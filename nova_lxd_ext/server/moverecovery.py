@@ -126,8 +126,7 @@ class MoveRecovery:
         set_status(move, "failed")
 
     def _give_allocations_back(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
-        """Let the server have what the move holds: the resources of its old size. One that has left the host meanwhile
-        has its own."""
+        """Give the server the move's allocation, which is of its old size; not one that has left the host."""
         client = self._placement()
         if not client.get_allocations_for_consumer(context, move.uuid):
             return

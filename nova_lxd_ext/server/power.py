@@ -106,10 +106,11 @@ class Power:
         return False
 
     def reboot(self, context: Any, instance: objects.Instance, requested: RequestedResources, soft: bool) -> None:
-        """Reboot the server. Soft: the guest shuts down by itself within the time that nova also allows it at a stop
-        (the image's ``os_shutdown_timeout``, else ``[DEFAULT] shutdown_timeout``), else it is ended like at a hard
-        reboot. Hard: it is ended at once, and GPUs that are sick are reset. Either way it starts again with devices
-        brought up to date.
+        """Reboot the server; it starts again with devices brought up to date.
+
+        Soft: the guest shuts down by itself within the time that nova also allows it at a stop (the image's
+        ``os_shutdown_timeout``, else ``[DEFAULT] shutdown_timeout``), else it is ended like at a hard reboot. Hard: it
+        is ended at once, and GPUs that are sick are reset.
 
         :raises DeviceNotFound, DeviceUnhealthy: after a soft reboot it could not start; it runs on
         """

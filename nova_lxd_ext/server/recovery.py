@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finish or undo what nova-compute was doing for servers when it was killed. Nova itself does so for boots, reboots,
-power and deletions only; every other server would stay in its task state, with the allocations of both sizes.
+"""Finish or undo what nova-compute was doing for servers when it was killed.
+
+Nova itself does so for boots, reboots, power and deletions only; every other server would stay in its task state, with
+the allocations of both sizes.
 
 A request that this host had begun is sent once more where all its steps can be repeated, and undone where they cannot:
 a tenant's image, say, is readable with the tenant's token only, which is gone. Requests that are sent wait in this
@@ -58,9 +60,10 @@ class Recovery:
         self._later: threading.Timer | None = None
 
     def await_engine(self, instances: Iterable[objects.Instance]) -> None:
-        """Wait until the engine has ended what it was doing. At the driver's start, before anybody looks at the
-        containers: what nova-compute began before it was killed goes on in the engine, and a container that is about to
-        stop still runs.
+        """Wait until the engine has ended what it was doing, before anybody looks at the containers.
+
+        What nova-compute began before it was killed goes on in the engine, and a container that is about to stop still
+        runs.
 
         :param instances: the servers that nova places on this host
         """
@@ -71,8 +74,7 @@ class Recovery:
         self._states.changed()
 
     def recover(self, host: str, instances: Iterable[objects.Instance]) -> None:
-        """Recover the servers at the driver's start, before nova looks at them. One that cannot be recovered keeps no
-        other from it.
+        """Recover the servers at the driver's start, before nova looks at them; a failure keeps no other from it.
 
         :param instances: the servers that nova places on this host
         """
@@ -207,8 +209,9 @@ class Recovery:
             self._moves.recover(context, step, instance, move, lost)
 
     def _free_allocations(self, context: Any, host: str, mine: Mapping[str, objects.Instance]) -> None:
-        """Delete what moves hold in Placement that nova has ended or whose server is deleted, and what shelved servers
-        hold here. Nova itself deletes what deleted servers hold."""
+        """Delete the allocations of ended moves and deleted servers' moves, and of shelved servers here.
+
+        Nova itself deletes those of deleted servers."""
         try:
             nodes = objects.ComputeNodeList.get_all_by_host(context, host)
         except exception.ComputeHostNotFound:
@@ -231,8 +234,7 @@ class Recovery:
 
 
 def moves_of(context: Any, host: str) -> list[objects.Migration]:
-    """Return the migrations from or to this host, and those whose new host has not claimed yet: until then nova does
-    not record which one that is. The latest come last."""
+    """Return the migrations from or to this host, and those not claimed by a new host yet; the latest last."""
     found = {move.id: move for filters in ({"host": host}, {"status": list(UNCLAIMED)})
              for move in objects.MigrationList.get_by_filters(context, filters, sort_keys=["id"],
                                                               sort_dirs=["desc"], limit=RECENT)}
@@ -240,8 +242,7 @@ def moves_of(context: Any, host: str) -> list[objects.Migration]:
 
 
 def latest(moves: Iterable[objects.Migration]) -> dict[str, objects.Migration]:
-    """Return the latest migration of each server, by the server's uuid; of a server that was migrated live since,
-    none."""
+    """Return the latest migration of each server, by uuid; none of a server migrated live since."""
     found = {move.instance_uuid: move for move in moves}
     return {uuid: move for uuid, move in found.items() if move.migration_type in ("resize", "migration", "evacuation")}
 
@@ -252,13 +253,13 @@ def prepares(move: objects.Migration, host: str) -> bool:
 
 
 def is_superseded(move: objects.Migration, host: str, lost: Lost) -> bool:
-    """Return whether ``host`` was killed while it prepared the move, and the server's host cleared the task state at a
-    start: then nova took another request."""
+    """Return whether ``host`` was killed while it prepared the move, and nova took another request since.
+
+    The server's host cleared the task state at a start."""
     return prepares(move, host) and lost.action is not None and lost.action.action not in MOVES
 
 
 def is_unbegun(move: objects.Migration) -> bool:
-    """Return whether the second request of this resize or cold migration of a server of this host has not begun: no
-    other host has claimed it."""
+    """Return whether no other host has claimed this resize or cold migration of a server of this host."""
     return (move.status == PRE_MIGRATING and move.migration_type != "evacuation"
             and move.dest_compute in (None, move.source_compute))

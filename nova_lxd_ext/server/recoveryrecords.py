@@ -41,8 +41,9 @@ def log_errors(uuid: str) -> Iterator[None]:
 
 
 def record_outcome(context: Any, instance: objects.Instance, lost: Lost, outcome: str) -> None:
-    """Record the outcome as the server's fault and as the end of the action that was lost. The last step of a recovery:
-    of an action that has ended, nothing is tried again."""
+    """Record the outcome as the server's fault and as the end of the lost action: a recovery's last step.
+
+    Of an action that has ended, nothing is tried again."""
     error = Killed(host=known.host(), outcome=outcome)
     LOG.warning("%s", error, instance=instance)
     compute_utils.add_instance_fault_from_exc(context, instance, error)
@@ -103,8 +104,7 @@ def is_deleted(context: Any, uuid: str) -> bool:
 
 
 def request_spec(context: Any, instance: objects.Instance) -> objects.RequestSpec | None:
-    """Return the server's request spec, where nova's API database is reachable: only ports with a guaranteed bandwidth
-    need it."""
+    """Return the server's request spec, for ports with guaranteed bandwidth; None without nova's API database."""
     try:
         return objects.RequestSpec.get_by_instance_uuid(context, instance.uuid)
     except exception.NovaException as error:
@@ -113,8 +113,9 @@ def request_spec(context: Any, instance: objects.Instance) -> objects.RequestSpe
 
 
 def resize_request_spec(context: Any, instance: objects.Instance) -> objects.RequestSpec | None:
-    """Return the request spec after giving it the server's flavor, as nova's API does at a revert: an unshelving or an
-    evacuation would schedule the size that the server did not get."""
+    """Return the request spec after giving it the server's flavor, as nova's API does at a revert.
+
+    An unshelving or an evacuation would schedule the size that the server did not get."""
     spec = request_spec(context, instance)
     if spec is not None and spec.flavor.flavorid != instance.flavor.flavorid:
         spec.flavor = instance.flavor

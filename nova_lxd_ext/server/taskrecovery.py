@@ -80,8 +80,7 @@ class TaskRecovery:
             clear_task(context, instance, lost)
 
     def queue_reboot(self, context: Any, instance: objects.Instance) -> bool:
-        """Put the reboot that nova would repeat at its start into this host's queue: a hard one where the guest does
-        not run any more.
+        """Queue the reboot that nova would repeat at its start: a hard one where the guest does not run any more.
 
         :returns: whether there is one
         """
@@ -137,8 +136,9 @@ class TaskRecovery:
                 clear_task(context, instance, lost)
 
     def _start_again(self, context: Any, instance: objects.Instance, lost: Lost, outcome: str) -> None:
-        """Start a server that was stopped for an operation that is undone. A running guest may have been asked to shut
-        down, and would do so later."""
+        """Start a server that was stopped for an operation that is undone.
+
+        A running guest may have been asked to shut down, and would do so later."""
         if instance.vm_state == vm_states.ACTIVE:
             self._power.reboot(context, instance, known.requested(context, instance), soft=True)
         save(instance, task_state=None)
@@ -170,8 +170,7 @@ class TaskRecovery:
 
     @staticmethod
     def unplaced(context: Any) -> list[objects.Instance]:
-        """Return the servers that are about to be unshelved, on whichever host: until the claim nova places them
-        nowhere."""
+        """Return the servers about to be unshelved, on any host: until the claim nova places them nowhere."""
         found = objects.InstanceList.get_by_filters(
             context, {"vm_state": vm_states.SHELVED_OFFLOADED, "task_state": sorted(UNSHELVINGS), "deleted": False},
             expected_attrs=["metadata", "system_metadata", "flavor", "info_cache"])
@@ -200,8 +199,9 @@ def is_unplaced(instance: objects.Instance) -> bool:
 
 
 def may_wait(instance: objects.Instance, lost: Lost) -> bool:
-    """Return whether nova has a task state for a request that no host has begun. Those of moves are MoveRecovery's, and
-    nova repeats a deletion itself."""
+    """Return whether nova has a task state for a request that no host has begun, moves and deletions apart.
+
+    Moves are MoveRecovery's, and nova repeats a deletion itself."""
     return (instance.task_state is not None and instance.task_state != task_states.DELETING
             and instance.task_state not in MOVES and instance.vm_state != vm_states.BUILDING and lost.is_unbegun
             and (lost.action is None or lost.action.action != instance_actions.EVACUATE))

@@ -102,8 +102,7 @@ class Connectors:
 
     def _limited(self, what: str, function: Callable[[], R], volume: str | None = None,
                  too_late: Callable[[R], Any] | None = None) -> R:
-        """Call ``function`` with the time limit, and never while an earlier call for the same volume still runs: that
-        one could undo what this one does."""
+        """Call ``function`` with the time limit, after an earlier call for the same volume, which it could undo."""
         timeout = self._conf.lxd.volume_timeout
         try:
             self._await_earlier(volume, timeout)

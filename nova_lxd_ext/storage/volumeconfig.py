@@ -95,8 +95,9 @@ def require_no_swap(flavor: objects.Flavor, block_device_info: Mapping[str, Any]
 
 
 def name_missing(instance: objects.Instance, root: str, disks: Sequence[objects.BlockDeviceMapping]) -> None:
-    """Give each disk of a new server its name in the container, ``/dev/vdb`` and on; a letter that the tenant chose is
-    kept. The root disk keeps the name nova has for it."""
+    """Name each disk of a new server in the container, ``/dev/vdb`` and on, unless the tenant chose a letter.
+
+    The root disk keeps the name nova has for it."""
     used = [root]
     chosen = [disk for disk in disks if disk.device_name]
     for disk in (*chosen, *(disk for disk in disks if not disk.device_name)):

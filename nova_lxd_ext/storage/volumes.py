@@ -107,8 +107,7 @@ class Volumes(AttachmentProvider):
             self._disconnect(instance.uuid, connection.volume)
 
     def swap(self, instance: objects.Instance, path: str, new: Volume) -> None:
-        """Copy the volume at ``path`` to another one, which takes its place; meanwhile nobody in the container can open
-        it.
+        """Copy the volume at ``path`` to another one, which replaces it; the container cannot open it meanwhile.
 
         :raises DeviceDetachFailed: somebody in the container uses it; it stays
         :raises DiskNotFound: the server has none there
@@ -141,8 +140,7 @@ class Volumes(AttachmentProvider):
     # On the host.
 
     def _at(self, instance: objects.Instance, path: str) -> tuple[Connection, ...]:
-        """Find the connection by the volume's path and not by its id: Cinder gives a volume that it migrated the old
-        one's id."""
+        """Find the connection by the volume's path: Cinder gives a volume that it migrated the old one's id."""
         found = tuple(connection for connection in connections.of(instance.uuid) if connection.path == path)
         if not found:
             raise exception.DiskNotFound(location=f"{path} of server {instance.uuid}")
@@ -161,8 +159,9 @@ class Volumes(AttachmentProvider):
         return part(connection)
 
     def _disconnect_late(self, connection: Connection, device: Mapping[str, Any]) -> None:
-        """Disconnect what was connected after its attachment had failed, unless a server of this host uses the volume
-        by now: a later attachment succeeded, or is about to."""
+        """Disconnect what was connected after its attachment failed, unless a server of this host uses the volume.
+
+        A later attachment may have succeeded, or be about to."""
         with lock(connection.volume):
             if connections.others("", connection.volume):
                 LOG.warning("Volume %s was connected after the timeout and stays connected: a server uses it",
@@ -181,8 +180,7 @@ class Volumes(AttachmentProvider):
             connections.forget(server, volume_id)
 
     def _disconnect_all(self, server: str) -> None:
-        """Disconnect all volumes of a server. A backend that is gone must not keep a server from being deleted: what
-        may be left on the host is logged."""
+        """Disconnect all volumes of a server; what a missing backend leaves on the host is logged."""
         for connection in connections.of(server):
             try:
                 self._disconnect(server, connection.volume, force=True)

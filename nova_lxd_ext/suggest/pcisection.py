@@ -53,8 +53,9 @@ def numa_policy(offer: Offer) -> str:
 
 
 def _alias(offer: Offer) -> dict[str, str]:
-    """Return an alias. One that is named after the sort alone is met by all of that sort, whatever their model: hosts
-    with cards of another model have an alias of this name too, and nova refuses two that differ."""
+    """Return an alias; one that is named after the kind alone is met by all of that kind, of any model.
+
+    Hosts with cards of another model have an alias of this name too, and nova refuses two that differ."""
     common = {"name": offer.name, "device_type": TYPES[offer.first.role], "numa_policy": numa_policy(offer)}
     placed = _placed(offer)
     if offer.name == offer.sort:
@@ -63,8 +64,9 @@ def _alias(offer: Offer) -> dict[str, str]:
 
 
 def _specs(offer: Offer, others: Sequence[Offer]) -> Iterator[dict[str, str]]:
-    """Yield the specs that match the devices of an offer: all of their ids, or, where another offer has the same ids,
-    the address of each card, which nova takes for its VFs too."""
+    """Yield the specs that match the devices of an offer: all of their ids, or the address of each card.
+
+    The latter where another offer has the same ids; nova takes it for the card's VFs too."""
     alone = sum(_ids(other.first) == _ids(offer.first) for other in others) == 1
     addresses = () if alone else dict.fromkeys(_card(device) for device in offer.devices)
     for address in addresses:
