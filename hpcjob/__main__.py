@@ -119,9 +119,10 @@ class Interrupted(GangFailed):
 
 
 class Interrupts:
-    """A context manager for signals. The first SIGINT, SIGTERM or SIGHUP ends the start; from then on, and as soon as
-    anything is removed, they are ignored, because a removal that ends early leaves containers behind. An alarm ends
-    requests that have no time limit of their own (pyone)."""
+    """A context manager for signals: the first SIGINT, SIGTERM or SIGHUP ends the start.
+
+    From then on, and as soon as anything is removed, they are ignored, because a removal that ends early leaves
+    containers behind. An alarm ends requests that have no time limit of their own (pyone)."""
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -91,8 +91,9 @@ def cloud_config(contents: Sequence[File]) -> str:
 
 
 def script(contents: Sequence[File]) -> str:
-    """Return a POSIX shell script that writes the files, as often as it runs (OpenNebula's START_SCRIPT, each boot).
-    What follows it runs as if it were alone."""
+    """Return a POSIX shell script that writes the files each time it runs (OpenNebula's START_SCRIPT, at each boot).
+
+    It does not change what runs after it."""
     lines = ["#!/bin/sh", "(", "set -eu", "umask 077"]
     for file in contents:
         # Every path is a constant of this module, and base64 has no character that a shell reads.

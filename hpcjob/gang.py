@@ -145,8 +145,9 @@ def _undo(cloud: Cloud, ident: str, cause: BaseException, sleep: Callable[[float
 
 def remove(cloud: Cloud, ident: str, sleep: Callable[[float], None] = time.sleep,
            clock: Callable[[], float] = time.monotonic) -> bool:
-    """Remove all that carries the id. Idempotent. It is gone when the cloud says so twice: a request that was
-    interrupted may take effect after the first look.
+    """Remove all that carries the id. Idempotent. The cloud must say twice that it is gone.
+
+    A request that was interrupted may take effect after the first query.
 
     :returns: whether there was anything
     :raises Leftover: it is not gone after ``REMOVE_TIMEOUT`` seconds

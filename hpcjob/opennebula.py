@@ -151,8 +151,9 @@ def _address(name: str, template: Mapping[str, Any]) -> str:
 
 
 def _context(name: str, present: Mapping[str, Any], script: str) -> dict[str, str]:
-    """Return the variables of a CONTEXT that change: a start script that writes the files and then does what the
-    template's own one does, and the member's name as that of the guest, unless the template names it."""
+    """Return the variables of a CONTEXT that change: start script and, unless the template names it, the guest's name.
+
+    The script writes the files and then does what the template's own one does."""
     own = str(present.get("START_SCRIPT") or "")
     if not own and present.get("START_SCRIPT_BASE64"):
         try:

@@ -170,8 +170,9 @@ def _numbers(tasks: int, profile: Profile, policy: Policy | None, nodes: Nodes, 
 
 
 def _affinities(profile: Profile, cores: int, nodes: Nodes, ranks_per_core: int) -> Iterator[Affinity]:
-    """Yield the affinities of a container, the best one first: one socket where it fits into one, else an equal share
-    of each, which takes at least one core of each."""
+    """Yield the affinities of a container, the best one first: one socket where it fits, else a share of each.
+
+    The shares are equal, so that they take at least one core of each socket."""
     on_socket, on_all = cores <= nodes.cores // nodes.sockets, cores >= nodes.sockets
     if on_all and profile is Profile.MEMORY and nodes.sockets > 1:
         yield Affinity.CPU
@@ -185,7 +186,8 @@ def _affinities(profile: Profile, cores: int, nodes: Nodes, ranks_per_core: int)
 
 
 def _fitting(affinities: Iterable[Affinity], cores: int, nodes: Nodes, count: int) -> Affinity | None:
-    """Return the first affinity by which so many containers fit on a host, as
+    """Return the first affinity by which so many containers fit on a host.
+
     :func:`containerhost.engines.affinity.place` places them one after the other."""
     on_sockets = _room_on_sockets(cores, nodes)
     return next((affinity for affinity in affinities if count <= (

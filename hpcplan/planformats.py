@@ -70,8 +70,7 @@ def openstack(plan: Plan, name: str) -> str:
 
 
 def oneflow(plan: Plan, name: str) -> str:
-    """Return a OneFlow service template of OpenNebula 7: a role for each group. Its ``template_id`` is to be filled
-    in."""
+    """Return a OneFlow service template of OpenNebula 7 with a role for each group and an empty ``template_id``."""
     contents = {"VCPU": str(plan.cores), "CPU": str(plan.cores), "HPC": {"AFFINITY": str(plan.affinity)}}
     roles = [{"name": f"g{group}", "type": "vm", "cardinality": count, "template_id": 0, "template_contents": contents}
              for group, count in _group_sizes(plan).items()]
@@ -91,8 +90,9 @@ def hostfile(plan: Plan, name: str) -> str:
 
 
 def rankfile(plan: Plan, name: str) -> str:
-    """Return a rank file for ``mpirun``: ranks of a container on its cores, one after the other. A slot is the place of
-    a core among those that the container has."""
+    """Return a rank file for ``mpirun``: ranks of a container on its cores, one after the other.
+
+    A slot is the index of a core among those that the container has."""
     rows: list[str] = []
     for member, tasks in enumerate(plan.containers):
         first = len(rows)

@@ -37,8 +37,7 @@ class Member:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Host:
-    """A host with what is free on it, the parts of the network above it from the root, and how many members of the job
-    it has already, by group.
+    """A host: its free resources, the network above it from the root, and the job's members on it, by group.
 
     :ivar unusable: its free devices that members of the job cannot use: they ask for none, or it has not the cores
     """
@@ -92,8 +91,7 @@ def _sizes(requests: Sequence[Resources]) -> list[int]:
 
 
 def fits(free: Resources, request: Resources) -> int:
-    """Return how many members with this request fit into what is free; a request for nothing fits once for each member
-    of any job."""
+    """Return how many members with this request fit into what is free; one if it requests nothing."""
     counts = [free.get(name, 0) // amount for name, amount in request.items() if amount > 0]
     return max(0, min(counts)) if counts else _UNBOUNDED
 
@@ -178,8 +176,10 @@ def _take(free: dict[str, int], request: Resources, count: int = 1) -> None:
 
 
 def _leaf(host: Host, demand: Resources | None = None) -> networktree.Leaf:
-    """Return the host for the network's tree. Hosts with fewer unusable devices come first, so that jobs that need
-    those find cores beside them; then those on which least would remain free, in parts of the demand (best fit)."""
+    """Return the host for the network's tree, in the order of preference (best fit).
+
+    Hosts with fewer unusable devices come first, so that jobs that need those find cores beside them; then those on
+    which least would remain free, in parts of the demand."""
     remain = sum((host.free.get(name, 0) - amount) / amount for name, amount in (demand or {}).items() if amount > 0)
     return networktree.Leaf(host.name, host.path, (host.unusable, remain))
 
@@ -246,8 +246,7 @@ def _largest(unused: Sequence[Host], limit: int, members: Sequence[Member]) -> l
 
 
 def _split(groups: Mapping[int, Sequence[Member]], hosts: Sequence[Host]) -> dict[int, str] | None:
-    """Return a host for each member, one by one by algorithm 5, the group with the largest demand first; None if one
-    has no room.
+    """Return a host for each member by algorithm 5, the group with the largest demand first, or None.
 
     Of hosts that nothing tells apart only the first in the tree is compared. Where all that remain are equal, the best
     host stays the best until it is full, so that it gets them at once.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serve a client of a container's console. Called with the container's name and the file descriptor of the client's
-socket; the password is in the VM's directory, not for the eyes of others on the host."""
+"""Serve a client of a container's console, given the container's name and the fd of the client's socket.
+
+The password is in the VM's directory, hidden from others on the host."""
 
 import socket
 import sys

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell, by what OpenNebula is doing with the VM (LCM_STATE), what is removed with it, and what is unsupported, and why.
-Pure."""
+"""Return, by the VM's LCM_STATE, what is removed with it, and what is unsupported, and why. Pure."""
 
 from lxdone import translate
 from onedriver.vm import Vm

@@ -64,8 +64,9 @@ def security(own: Mapping[str, str], options: Options) -> Security:
 
 
 def gpu_capabilities(own: Mapping[str, str]) -> frozenset[str] | None:
-    """Return which of the GPU driver's libraries the template asks for, for a GPU that it has or may get while it runs;
-    None where it does not say.
+    """Return the GPU driver's libraries that the template asks for; None where it does not say.
+
+    They are for a GPU that the VM has or may get while it runs.
 
     :raises BadInput: on a name that is none
     """
@@ -226,9 +227,11 @@ def nic(vm_id: int, wanted: Nic) -> BridgedNic:
 
 
 def vlans(vm_id: int, wanted: Nic) -> tuple[int | None, frozenset[int]]:
-    """Return the VLANs of a NIC. Of a NIC on Open vSwitch, whose port is a new one at each start of the container: what
-    OpenNebula's network driver makes of it only at a deployment, LXD has to make of it every time. On Linux bridges the
-    driver's VLANs are under the bridge, and its rules know the NIC by its name.
+    """Return the VLANs of a NIC on Open vSwitch; none on a Linux bridge.
+
+    Its port is a new one at each start of the container: what OpenNebula's network driver makes of it only at a
+    deployment, LXD has to make of it every time. On Linux bridges the driver's VLANs are under the bridge, and its
+    rules know the NIC by its name.
 
     :raises NotSupported: the driver is to do more than LXD can
     """

@@ -78,8 +78,7 @@ class Vmm(BaseVmm):
     # Life. A console that is there already goes on; one ends by itself with its container.
 
     def deploy(self, call: Call) -> str:
-        """Deploy a VM. Where OpenNebula changed or moved its disk while it was off, its container is made anew of
-        that."""
+        """Deploy a VM; its container is made anew where OpenNebula changed or moved its disk while it was off."""
         self._leave_what_is_old(call.vm)
         own = super().deploy(call)
         self._consoles.provide(call.vm)
@@ -90,9 +89,10 @@ class Vmm(BaseVmm):
         self._consoles.provide(call.vm)
 
     def save(self, call: Call) -> None:
-        """Suspend or stop a VM. Of a VM that stays: its processes wait here, and its disks have everything meanwhile,
-        because OpenNebula may move or end it. One that leaves starts anew where it comes to: LXD cannot carry its
-        memory."""
+        """Suspend or stop a VM.
+
+        Of a VM that stays: its processes wait here, and its disks have everything meanwhile, because OpenNebula may
+        move or end it. One that leaves starts anew where it comes to: LXD cannot carry its memory."""
         if lcm_states.leaves(call.vm):
             self._end(call, force=False, patience=False)
             return
@@ -133,8 +133,7 @@ class Vmm(BaseVmm):
             self._leave_old_snapshots(vm, own)
 
     def _is_outdated(self, vm: Vm, state: ContainerState) -> bool:
-        """Return whether OpenNebula changed or moved a disk since the container stopped or was suspended, and the disks
-        have all that the container wrote.
+        """Return whether OpenNebula changed or moved a complete disk since the container stopped or was suspended.
 
         :raises DriverError: a disk was changed, and what the container wrote is in no disk
         """
@@ -153,8 +152,7 @@ class Vmm(BaseVmm):
         return True
 
     def _leave_old_snapshots(self, vm: Vm, own: str) -> None:
-        """Delete old snapshots: OpenNebula forgets those of a VM that was off (KEEP_SNAPSHOTS=no), and begins to count
-        anew."""
+        """Delete the snapshots of a VM that was off: OpenNebula forgets them (KEEP_SNAPSHOTS=no) and counts anew."""
         known = {snapshot.hypervisor_id for snapshot in vm.snapshots}
         for snapshot in self._snapshots.names(own):
             if snapshot.startswith(SNAPSHOT) and snapshot not in known:
@@ -196,8 +194,9 @@ class Vmm(BaseVmm):
             self.remove(call.vm_id)
 
     def _require_saved(self, own: str) -> None:
-        """Refuse a VM without a container whose disk is not complete: LXD may be without its pool, or the option
-        `project` another than before.
+        """Refuse a VM without a container whose disk is not complete.
+
+        LXD may be without its pool, or the option `project` another than before.
 
         :raises DriverError: the container has what the VM's disk has not
         """
@@ -302,9 +301,10 @@ class Vmm(BaseVmm):
         self._consoles.provide(call.vm)
 
     def snapshot_revert(self, call: Call) -> None:
-        """Revert the root disk; the devices, limits and network interfaces stay those of now. The VM runs
-        afterwards, also where the revert fails: oned reverts only one that runs (source: its DispatchManager), and one
-        that is off was left so by a revert that was interrupted."""
+        """Revert the root disk; the devices, limits and network interfaces stay those of now.
+
+        The VM runs afterwards, also where the revert fails: oned reverts only one that runs (source: its
+        DispatchManager), and one that is off was left so by a revert that was interrupted."""
         name, snapshot, spec = self._existing(call).name, self._snapshot(call), self._spec(call.vm)
         if snapshot not in self._snapshots.names(name):
             raise BadInput(f"container {name} has no snapshot {snapshot}")
@@ -335,8 +335,7 @@ class Vmm(BaseVmm):
         return Path(self._options.datastores) / str(vm.system_ds) / str(vm.id) / f"disk.{disk_id}"
 
     def _write_context(self, vm: Vm, owner: tuple[int, int] | None) -> Path:
-        """Write the context: the variables come with the VM, files are only on the context disk that the transfer
-        driver made."""
+        """Write the context: variables come with the VM, files on the context disk that the TM driver made."""
         bring = None
         if context.has_files(vm.context):
             bring = functools.partial(self._bring_files, self._file(vm, translate.context_disk(vm)))

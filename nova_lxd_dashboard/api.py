@@ -66,8 +66,10 @@ class Holder:
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """Raise the errors of services as Horizon is to treat them. Left alone, it takes every HTTP error of openstacksdk
-    for a user who is not authorized (``openstack_dashboard.exceptions.UNAUTHORIZED``)."""
+    """Raise the errors of services as Horizon is to treat them.
+
+    Left alone, it takes every HTTP error of openstacksdk for a user who is not authorized
+    (``openstack_dashboard.exceptions.UNAUTHORIZED``)."""
     try:
         yield
     except (ClientException, RequestException, SDKException, ServiceCatalogException) as error:

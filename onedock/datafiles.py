@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manage data and volatile disks: files with one file system and nothing else, which the host can mount for a
-container."""
+"""Manage data and volatile disks: files with one file system, which the host can mount for a container."""
 
 import os
 import shutil

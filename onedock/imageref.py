@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read and write the file ``disk.0`` of a VM on Docker: which image of the engine its root is made of, as a few words
-of JSON.
+"""Read and write ``disk.0`` of a VM on Docker: which image of the engine its root is made of, in JSON.
 
 The transfer driver writes it into the VM's directory of the system datastore, and the deployment reads it::
 
@@ -76,8 +75,9 @@ def text(ref: ImageRef) -> str:
 
 
 def write(file: Path, ref: ImageRef) -> None:
-    """Write a reference as a whole or not at all; the owner stays. Root must not call this in a directory of another
-    user, who could lead it to any file of the host.
+    """Write a reference atomically; the owner stays.
+
+    Root must not call this in a directory of another user, who could lead it to any file of the host.
 
     :raises DriverError: it cannot be written
     """

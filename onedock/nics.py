@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manage a VM's network interfaces: pairs of which one end is a port of OpenNebula's bridge and the other is the
-container's.
+"""Manage a VM's network interfaces: pairs of a port of OpenNebula's bridge and the container's interface.
 
 The host's end has the name that OpenNebula gave it, by which its security groups find it. Addresses are set from
 outside, as the context says.

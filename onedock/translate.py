@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translate a VM of OpenNebula to the spec of a container on Docker. Pure: the same VM, options and host give the same
-spec."""
+"""Translate a VM of OpenNebula to the spec of a container on Docker. Pure."""
 
 import re
 

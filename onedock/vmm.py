@@ -78,8 +78,7 @@ class Vmm(BaseVmm):
                         call.vm_id, error)
 
     def _unfreeze(self, vm: Vm) -> None:
-        """Resume a VM, and reconnect its ports of Open vSwitch: OpenNebula's network driver removed them when the VM
-        was suspended."""
+        """Resume a VM, and reconnect its ports of Open vSwitch, which OpenNebula removed when it was suspended."""
         self._nics.provide(vm, running=True)
         super()._unfreeze(vm)
 
@@ -87,8 +86,9 @@ class Vmm(BaseVmm):
         lcm_states.of_taking_memory_along(vm)
 
     def drop(self, vm_id: int) -> None:
-        """Remove a VM as :meth:`remove` does, by a number that another VM may have had before. A container that
-        OpenNebula did not make stays, and the VM, which never had one beside it, ends."""
+        """Remove a VM as :meth:`remove` does, by a number that another VM may have had before.
+
+        A container that OpenNebula did not make stays, and the VM, which never had one beside it, ends."""
         own = name(vm_id)
         if self._is_namesake(own):
             LOG.warning("Container %s is of an older VM %s, and stays", own, vm_id)
@@ -103,8 +103,7 @@ class Vmm(BaseVmm):
         self._root_images.release(vm_id)
 
     def leave(self, vm_id: int, system_ds: int) -> None:
-        """Prepare a stopped VM to move to another host: what it wrote goes with its disk. Idempotent: does nothing
-        without a container here."""
+        """Prepare a stopped VM to move to another host: its disk takes along what it wrote. Idempotent."""
         own = name(vm_id)
         if self._is_namesake(own):
             raise EngineConflict(f"container {own} is of an older VM {vm_id}")
@@ -190,8 +189,10 @@ class Vmm(BaseVmm):
                 self._engine.attach(own, part)
 
     def snapshot_revert(self, call: Call) -> None:
-        """Revert the root; the devices, limits and network interfaces stay those of now. A new container replaces the
-        old one, which is removed when the new one is in order; on an error the old one is restored.
+        """Revert the root; the devices, limits and network interfaces stay those of now.
+
+        A new container replaces the old one, which is removed when the new one is in order; on an error the old one is
+        restored.
 
         The VM runs afterwards in any case: oned reverts only one that does (source: its DispatchManager), and one that
         is off was left so by a revert that was interrupted."""
@@ -341,8 +342,7 @@ class Vmm(BaseVmm):
         return super()._find(own, vm) or self._found_aside(own, vm)
 
     def _found_aside(self, own: str, vm: Vm | None) -> ContainerState | None:
-        """Return the container of a revert that was killed while no container had the VM's name: the old one, or if it
-        is gone the new."""
+        """Return the container of a revert that was killed while no container had the VM's name: the old or the new."""
         for aside in self._aside(own):
             self._require_own(self._engine.container(aside), vm)
             self._engine.rename(aside, own)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the screen that a VM's template asks for (GRAPHICS), as far as a container can have one: a console over VNC.
-Pure.
+"""Read the screen that a VM's template asks for (GRAPHICS): a console over VNC. Pure.
 
 It is looked at only where a console is to begin: a VM with one that cannot be had can still be ended.
 """

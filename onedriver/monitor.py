@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write monitor messages: what a probe's client sends to onemonitord, and the answer to the action that starts it.
-Pure.
+"""Write monitor messages: a probe's client sends them to onemonitord, and answers its start. Pure.
 
 A message is ``TYPE SUCCESS|FAILURE host-id epoch base64(zlib(text))`` and a line's end, in a UDP datagram, or over TCP
 where it may not be lost (STATE_VM, EXEC_VM) or is too long for one. With keys the text is encrypted first.
@@ -55,8 +54,7 @@ def wire(message: Message, encrypt: Encrypt = bytes) -> bytes:
 
 
 def datagrams(message: Message, encrypt: Encrypt = bytes) -> list[bytes]:
-    """Split the message into datagrams: a list of VMs that is too long for one is cut between two lines. What cannot be
-    cut may be longer than a datagram."""
+    """Split the message into datagrams, cutting lists of VMs between two lines; others may be longer than one."""
     data, lines = wire(message, encrypt), message.text.splitlines()
     if len(data) <= DATAGRAM_LIMIT or message.type != Type.MONITOR_VM or len(lines) < 2:
         return [data]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read one element's attributes, typed. Tenant text leaves here only as a number, a word of a set, or text whose form
-was checked; every refusal names the attribute and what it may be."""
+"""Read one element's attributes, typed: tenant text becomes a number, a word of a set, or text of a checked form.
+
+Every refusal names the attribute and what it may be."""
 
 import decimal
 import re
@@ -31,8 +32,7 @@ class Section:
         self.name = name
 
     def text(self, key: str) -> str | None:
-        """Return an attribute's text; None when it is missing or empty; OpenNebula does not tell the two apart
-        either."""
+        """Return an attribute's text; None when missing or empty, which OpenNebula does not tell apart either."""
         found = self._element.find(key)
         return None if found is None else (found.text or "").strip() or None
 

@@ -87,8 +87,9 @@ class ExampleAccel(base.GpuVendor):
 
     @classmethod
     def reset(cls, address: str) -> bool:
-        """Reset a card: the driver survives a function-level reset, which clears the card's memory. The firmware starts
-        after that, and is waited for: the card is given to the next container."""
+        """Reset a card: the driver survives a function-level reset, which clears the card's memory.
+
+        The firmware starts after that, and is waited for: the card is given to the next container."""
         if not Privileged().reset(address):
             return False
         status, host = f"{PCI}/devices/{address}/status", Host()

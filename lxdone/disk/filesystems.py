@@ -140,8 +140,9 @@ def archived(disk: Path, found: FileSystem, directory: Path, timeout: int) -> It
 
 def over_loop(command: list[str], disk: Path, found: FileSystem, point: Path,
               errors: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start a command with a loop device over the file system as one more argument, before ``point``. The loop device
-    is there as long as the command, and no path of the disk is opened again."""
+    """Start a command with a loop device over the file system as one more argument, before ``point``.
+
+    The loop device is there as long as the command, and no path of the disk is opened again."""
     with (loops.over(disk, found.start, found.size, read_only=True) as node,
           closing(os.open(node, os.O_RDONLY | os.O_CLOEXEC)) as device):
         return start([*command, node, str(point)], f"disk {disk} cannot be used", DriverError,

@@ -119,8 +119,7 @@ def stretch(disk: Path, start: int, timeout: int) -> None:
 
 
 def too_small(disk: Path, start: int, size: int) -> str | None:
-    """Return why the file system of a partition cannot grow to the size of its larger disk; None where it can, or where
-    there is nothing to grow into.
+    """Return why the file system of a partition cannot grow with its disk; None if it can, or need not.
 
     :param size: bytes that the disk is to have
     """

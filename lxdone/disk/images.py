@@ -236,8 +236,7 @@ class Images:
             mountedfs.abandon(directory)
 
     def recover_all(self, vm_id: int) -> None:
-        """Take from the host what was left of a VM that has no container: a copy that was never written back to its
-        disk is written now, unless the disk was changed since; the rest is older than the disks."""
+        """Write back the copies that a VM without a container left, unless their disks changed, and clean up."""
         for number in self.present(vm_id):
             directory = self._directory(vm_id, number)
             record = self._read(directory)
@@ -325,8 +324,7 @@ class Images:
 
     @contextlib.contextmanager
     def enlarged(self, vm_id: int, disk: Disk) -> Iterator[bool]:
-        """Let a disk that is mounted, and its file system, be as large as it is to be by now. Unless the block ends,
-        its file becomes as long as it was.
+        """Grow a mounted disk and its file system to the wanted size; undo the file's growth unless the block ends.
 
         Yields False where the kernel does not do that while it is used; it does when the block provides it anew.
 

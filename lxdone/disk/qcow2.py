@@ -62,8 +62,7 @@ class Origin(NamedTuple):
 
 
 def image_of(source: str | None) -> tuple[str, ...]:
-    """Return the datastore and the image of a SOURCE, which a front-end may have in another directory than this
-    node."""
+    """Return the datastore and the image of a SOURCE: the front-end's directory may be another than the node's."""
     return owner_of(*PurePosixPath(os.path.normpath(source)).parts[-2:]) if source else ()
 
 

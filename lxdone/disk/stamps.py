@@ -15,8 +15,9 @@ IDENTITY = re.compile(r"[0-9a-f]{32}")  # its content; an empty mount point may 
 
 
 def stamp(file: Path) -> str:
-    """Return the stamp of a disk that is a file; it is opened, because a network file system only then refreshes its
-    attributes.
+    """Return the stamp of a disk that is a file.
+
+    It is opened, because a network file system only then refreshes its attributes.
 
     :param file: by a path that is safe to open, see :mod:`onedriver.node.datastores`
     :raises DriverError: it cannot be read

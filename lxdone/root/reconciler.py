@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reconcile the node with OpenNebula, which sees a VM off only when the node is done with its disks; of a VM that it
-ended or moved without asking this node nothing stays here. Consoles that died are restarted.
+"""Finish what OpenNebula's changes of stopped VMs left to do on the node, and restart consoles that ended.
+
+It sees a VM off only when the node is done with its disks; of a VM that it ended or moved without asking this node
+nothing stays here.
 
 OpenNebula may end, move or copy a VM that it sees off or suspended, and asks no script before or then. What the node
 has to do may take long, so that a process of its own does it, and until then a VM that stopped is told to run.
@@ -71,7 +73,8 @@ class Reconciler:
                      if answered(vm_id, functools.partial(self._writeback.is_ended, self._home(vm_id))))
 
     def orphans(self) -> tuple[ContainerState, ...]:
-        """Return the containers that run, or have what is in no disk, though OpenNebula removed their VMs' directories.
+        """Return the containers that run, or have unsaved data, though OpenNebula removed their VMs' directories.
+
         Nothing removes them: that is for a person to judge."""
         return tuple(state for state in self._engine.containers() if state.labels.get(LABEL, "").isdecimal()
                      and self._is_orphan(self._home(int(state.labels[LABEL])), state))
@@ -84,8 +87,9 @@ class Reconciler:
         return self._consoles.dead({state.name for state in containers if state.status is Status.RUNNING})
 
     def reconcile(self) -> None:
-        """Finish what a stop, a suspension or an end of a VM left to do, and restart consoles. Few processes at once
-        write disks, however many VMs stopped."""
+        """Finish what a stop, a suspension or an end of a VM left to do, and restart consoles.
+
+        Few processes at once write disks, however many VMs stopped."""
         containers = self._engine.containers()
         self.clean(containers)
         for name in self.without_console(containers):
@@ -134,8 +138,9 @@ class Reconciler:
             self._forget(vm_id)
 
     def _clean_abandoned(self, vm_id: int) -> None:
-        """Clean up a VM that was abandoned. Two witnesses are required: LXD has no container of the VM, and its
-        directory is gone from a datastore that is there."""
+        """Clean up a VM that was abandoned, by two witnesses.
+
+        LXD has no container of the VM, and its directory is gone from a datastore that is there."""
         try:
             with vmlock.held(self._state, vm_id, 0):
                 if not self._engine.exists(names.name(vm_id)) and self._writeback.is_ended(self._home(vm_id)):
@@ -166,8 +171,7 @@ class Reconciler:
                 (self._home(vm_id) / FAILED).touch()
 
     def is_due(self, vm_id: int) -> bool:
-        """Return whether to try now: no process works on the VM, and it is some time since the last failure, because a
-        try may be much work."""
+        """Return whether to try now: no process works on the VM, and the last failure is some time ago."""
         file = self._home(vm_id) / FAILED
         return not vmlock.is_held(self._state, vm_id) and (
             not file.exists() or not 0 <= time.time() - file.stat().st_mtime < POLL_INTERVAL)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open the disk that a VM's root is of: a file of a datastore, or an image of Ceph, which is a device while it is
-used."""
+"""Open the disk of a VM's root: a file of a datastore, or an image of Ceph, which is mapped while it is used."""
 
 import contextlib
 import dataclasses
@@ -56,8 +55,9 @@ def opened(root: RootFile, *, read_only: bool = True) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def replaced(root: RootFile) -> Iterator[Path]:
-    """Yield the device of an image of Ceph, to be written. Unless the block ends, the image is restored: at once, or by
-    :func:`restore` if the process was killed."""
+    """Yield the device of an image of Ceph, to be written. Unless the block ends, the image is restored.
+
+    At once, or by :func:`restore` if the process was killed."""
     if root.image is None:
         raise ValueError("a file is replaced by another file")
     ceph.keep(root.image, root.user)
@@ -90,8 +90,7 @@ def stamp(root: RootFile) -> str:
 
 
 def digest(disk: Path) -> str:
-    """Return a digest of what every write changes: the beginning of the disk and of its file system, where the times
-    are."""
+    """Return a digest of what every write changes: the disk's beginning and its file system's, with the times."""
     first = filesystems.head(disk)
     if diskformat.of(first) is Format.PARTITIONED:
         first += filesystems.head(disk, filesystems.find(disk).start)

@@ -132,8 +132,9 @@ def is_ended(record: RootState) -> bool:
 
 
 def is_over(record: RootState) -> bool:
-    """Return whether OpenNebula ended the VM, or moved it away, and nothing of it is needed here. Only certain when the
-    datastore is surely there and the root is in the disk that went."""
+    """Return whether OpenNebula surely ended or moved the VM, and nothing of it is needed here.
+
+    Only certain when the datastore is there and the root is in the disk that was removed."""
     if record.unsaved or record.coming:
         return False
     try:

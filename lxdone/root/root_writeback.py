@@ -74,8 +74,9 @@ class RootWriteback:
 
     @staticmethod
     def announce(home: Path, vm: Vm, file: Path) -> None:
-        """Record the disk that a container is about to be made of: the record is how the remains of a killed boot are
-        found after OpenNebula deleted the VM. It replaces the record of an earlier container.
+        """Record the disk that a container is about to be made of, in place of an earlier container's record.
+
+        By it the remains of a killed boot are found after OpenNebula deleted the VM.
 
         :param home: the VM's directory on the node
         :raises DriverError: the disk cannot be read

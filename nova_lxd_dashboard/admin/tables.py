@@ -43,8 +43,7 @@ class Servers(tables.Column):
 
 
 def host_page(device: Device) -> str | None:
-    """Return the address of the page with the host's picture; None if there is none, as for a name of which no URL can
-    be made."""
+    """Return the address of the page with the host's picture; None for a name of which no URL can be made."""
     if device.service is None or not exporter.configured() or not exporter.NAME.fullmatch(device.host):
         return None
     return str(reverse("horizon:admin:accelerators:host", args=(device.host,)))

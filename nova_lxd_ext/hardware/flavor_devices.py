@@ -165,7 +165,7 @@ class FlavorDevices(AttachmentProvider):
 
     def release_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
                     view: HostView) -> None:
-        """Return every device of a server whose container is gone or stopped.
+        """Release every device of a server whose container is gone or stopped.
 
         One that cannot be cleaned stays blocked on the host and is reported in the log: the server's end must not wait
         for the repair of a device.
@@ -189,7 +189,7 @@ class FlavorDevices(AttachmentProvider):
             return True
 
     def reconcile(self, alive: Collection[ContainerState]) -> None:
-        """Return what containers hold that are not among ``alive``, and repair what a killed driver left.
+        """Release the devices of containers that are not among ``alive``, and repair what a killed driver left.
 
         Records that cannot be read are the operator's to repair. Until then no device is handed out, but servers are
         served.

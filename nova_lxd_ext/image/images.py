@@ -212,7 +212,7 @@ class Cache:
                 REBUILT: REBUILT_VERSION}
 
     def _require_fits(self, image_meta: ImageMeta, properties: Mapping[str, str], limit: int | None) -> None:
-        """Return whether the image runs on this host and fits the disk; asked for every boot."""
+        """Refuse an image that does not run on this host or fit the disk, at every boot."""
         own = properties[ARCHITECTURE]
         wanted = wanted_architecture(image_meta) or own
         if wanted != own:

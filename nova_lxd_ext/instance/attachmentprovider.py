@@ -37,14 +37,14 @@ class AttachmentProvider:
 
     def release_unused(self, instance: objects.Instance, parts: Sequence[Part], container: int | None,
                        view: HostView) -> None:
-        """Return what the server has beside ``parts``: its container, running or not, does not have it any more.
+        """Release what the server has beside ``parts``: its container, running or not, does not have it any more.
 
         :param container: its first process; None when it does not run
         """
 
     def release_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
                     view: HostView) -> None:
-        """Return all that a server with a stopped or absent container has here, named in ``requested`` or not."""
+        """Release all that a server, stopped or without container, has here, named in ``requested`` or not."""
         raise NotImplementedError(f"{type(self).__name__}.release_all")
 
     def revert_resize(self, instance: objects.Instance, requested: RequestedResources) -> None:

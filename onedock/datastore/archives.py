@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read archives of images: what `docker save` writes, and OCI layouts (image-layout.md), in a tarball or in a
-directory."""
+"""Read archives of images: of `docker save`, and OCI layouts (image-layout.md), as tarball or directory."""
 
 import contextlib
 import io

@@ -23,8 +23,7 @@ class Challenge(NamedTuple):
 
 
 def parse(text: str) -> list[Challenge]:
-    """Return the challenges of a ``WWW-Authenticate`` header, or of several joined by commas, in their order. What
-    follows a mistake is ignored."""
+    """Return the challenges of ``WWW-Authenticate`` headers joined by commas, up to the first mistake."""
     found: list[tuple[str, dict[str, str]]] = []
     place = BETWEEN.match(text).end()  # type: ignore[union-attr]  # matches the empty string
     while place < len(text):

@@ -175,8 +175,7 @@ def descriptors(found: Any, what: str) -> Sequence[Mapping[str, Any]]:
 
 
 def layers_of(manifest: Mapping[str, Any], what: str) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
-    """Return the descriptors of an image manifest's configuration and layers (manifest.md; Docker's schema 2 is the
-    same).
+    """Return the descriptors of a manifest's configuration and layers (manifest.md; so is Docker's schema 2).
 
     :raises BadInput: it is older than that
     """

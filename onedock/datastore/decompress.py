@@ -28,8 +28,9 @@ def _zstd(stream: BinaryIO) -> Any:
 
 
 class XzStream(io.RawIOBase):
-    """An xz stream unpacked, in no more memory than ``WINDOW`` and a little: a stream says itself how much its reader
-    shall keep, up to 4 GiB, and :class:`lzma.LZMAFile` believes it."""
+    """Unpack an xz stream in little more memory than ``WINDOW``.
+
+    A stream says itself how much its reader shall keep, up to 4 GiB, and :class:`lzma.LZMAFile` believes it."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compute and check digests as registries and the OCI image specification write them: ``sha256:`` and 64 hexadecimal
-digits."""
+"""Compute and check digests of registries and the OCI image specification: ``sha256:`` and 64 hexadecimal digits."""
 
 import hashlib
 import io

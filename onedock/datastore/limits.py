@@ -25,8 +25,9 @@ class TooMuchMemory(BadInput):
 
 @contextlib.contextmanager
 def within(seconds: float, path: str) -> Iterator[None]:
-    """End the block after some time by an alarm, which also ends a read that lasts: a server may send a byte now and
-    then, and keep even the headers of one answer coming for years. Only for a process's main thread.
+    """End the block after some time by an alarm, which also ends a read. Only for a process's main thread.
+
+    A server may send a byte now and then, and keep even the headers of one answer coming for years.
 
     :param path: of the image that is asked for
     :raises TooSlow: the time is over

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write what a datastore has in the place of a disk file for an image: a few words of JSON. ``SOURCE`` names that
-file."""
+"""Write the file that a datastore has instead of an image's disk, a few words of JSON, which ``SOURCE`` names."""
 
 import dataclasses
 import json

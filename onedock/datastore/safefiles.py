@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open files of the front-end that tenants may name as the source of an image: only what is in the datastore's
-SAFE_DIRS.
+"""Open files of the front-end that tenants may name as an image's source: only those in the datastore's SAFE_DIRS.
 
 The check looks at the file that is open, so that no link, and nobody who changes one meanwhile, leads elsewhere.
 """

@@ -68,8 +68,7 @@ def mkswap(call: Call) -> None:
 
 
 def context(call: Call) -> None:
-    """Do nothing: the deployment writes the context itself, from the VM's description, so that passwords need not lie
-    in another place."""
+    """Do nothing: the deployment writes the context from the VM's description, so passwords need no other copy."""
     call.disk(len(call.arguments) - 1)
     if len(call.arguments) > 2:
         raise NotSupported("containers get the variables of their context, not files: leave FILES and FILES_DS out")

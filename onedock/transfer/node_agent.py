@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the transfer driver's requests on a node, as the user oneadmin: the front-end runs ``onedock node`` there over
-ssh.
+"""Run the transfer driver's requests on a node, as oneadmin: the front-end runs ``onedock node`` there over ssh.
 
 Its command line says nothing; all is in a line of JSON on standard input, which content may follow: so nothing that
 anybody named passes through a shell. The answer is a line of JSON, or content, on standard output.
@@ -94,8 +93,7 @@ def receive(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Re
 
 
 def send(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
-    """Send a disk with its snapshots, or a directory; of a disk that a container has mounted, a copy of the disk alone
-    if the request says that it is to be frozen."""
+    """Send a disk with its snapshots, or a directory; of a mounted disk to be frozen, a copy of it alone."""
     if not request.get("frozen") or not path.is_file():
         with locked(path) as lock:
             streams.send(path, out, lock.fds)
@@ -119,8 +117,7 @@ def send_archive(path: Path, request: Request, source: BinaryIO, out: BinaryIO) 
 
 
 def send_root(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
-    """Send the present content of a VM's container, as an archive; of a VM that has none here, as it was when it left a
-    host."""
+    """Send the present content of a VM's container, as an archive; without one here, as it left a host."""
     if not engine_is_there() or as_root(["save", str(request["vm"])], out=out) == NOT_THERE:
         send_archive(path, request, source, out)
 
@@ -223,8 +220,7 @@ def archive_of(path: Path) -> Path | None:
 
 
 def grow(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
-    """Grow a disk. Of one that a running container has mounted, only check the size: oned calls the driver's
-    resize_disk next."""
+    """Grow a disk, or only check the size of one that is mounted: oned then calls the driver's resize_disk."""
     size = int(request["size"])
     if is_root(path):
         raise NotSupported(f"{path.name} is the root of a container, whose size Docker fixes when it makes the "
@@ -375,9 +371,10 @@ def root_command(words: list[str]) -> list[str]:
 
 
 def engine_is_there() -> bool:
-    """Return whether this host is a node. Not on a front-end, which has nothing of a VM but files. A node has the
-    driver's directory also where Docker is down: what needs Docker fails there, because its containers may run on and
-    have what the VMs wrote."""
+    """Return whether this host is a node, and no front-end, which has nothing of a VM but files.
+
+    A node has the driver's directory also where Docker is down: what needs Docker fails there, because its containers
+    may run on and have what the VMs wrote."""
     options = conf.load()
     return any(Path(path).exists() for path in (options.endpoint.removeprefix("unix://"), options.state))
 

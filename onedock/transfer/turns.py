@@ -54,8 +54,7 @@ def directory() -> Path:
 
 
 def began() -> float:
-    """Return when this process began, in seconds since the host's boot: oned started actions in the order of these
-    times."""
+    """Return when this process began, in seconds since the host's boot: the order in which oned started actions."""
     fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     return int(fields[STARTTIME]) / os.sysconf("SC_CLK_TCK")
 

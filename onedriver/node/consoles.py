@@ -115,8 +115,7 @@ class Consoles:
 
 
 def serve(module: str, name: str, record: Record) -> None:
-    """Open the console's port, and start its process. The port is open when this returns; the process may still be
-    starting.
+    """Open the console's port, and start its process, which may still be starting when this returns.
 
     :raises OSError: the port is taken, or the container has ended
     """
@@ -144,8 +143,9 @@ def write(file: Path, record: Record) -> None:
 
 
 def changed_lately(file: Path) -> bool:
-    """Return whether a file was changed within :data:`RETRY`, or is gone meanwhile. One that is from the future is
-    older: the clock was set back."""
+    """Return whether a file was changed within :data:`RETRY`, or is gone; a time in the future is older.
+
+    The clock was set back."""
     try:
         return 0 <= time.time() - file.stat().st_mtime <= RETRY
     except FileNotFoundError:

@@ -109,8 +109,9 @@ def _named(path: Path, file: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replaced(file: Path, ready: Callable[[Path], None] | None = None) -> Iterator[Path]:
-    """Write a disk anew: the file at the yielded path becomes the disk when the block ends without an error, with the
-    owner and mode of the old one. Only one process at a time may do this.
+    """Write a disk anew: the file at the yielded path replaces it when the block ends without an error.
+
+    It has the owner and mode of the old one. Only one process at a time may do this.
 
     :param ready: called with the new file when it is whole, before it becomes the disk
     :raises DriverError: it cannot be written, or was replaced meanwhile; it is as it was
@@ -132,9 +133,9 @@ def replaced(file: Path, ready: Callable[[Path], None] | None = None) -> Iterato
 
 @contextlib.contextmanager
 def created(file: Path) -> Iterator[Path]:
-    """Write a file of a VM's directory, which belongs to the directory's owner, with mode 0600: the file at the yielded
-    path takes the name when the block ends without an error, from whatever has it. Only one process at a time may do
-    this.
+    """Write a file of a VM's directory: the one at the yielded path takes the name when the block succeeds.
+
+    It belongs to the directory's owner, with mode 0600. Only one process at a time may do this.
 
     :raises DriverError: it cannot be written
     """
@@ -147,8 +148,7 @@ def created(file: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _as_driver_error(result: str) -> Iterator[None]:
-    """Raise a DriverError instead of an OSError, the reason first: OpenNebula keeps some hundred letters of an error,
-    and paths are long."""
+    """Raise a DriverError instead of an OSError, the reason first: OpenNebula cuts long errors, and paths are long."""
     try:
         yield
     except OSError as error:
@@ -156,8 +156,9 @@ def _as_driver_error(result: str) -> Iterator[None]:
 
 
 def is_gone(store: Path, mark: str, identity: str | None, *names: str) -> bool:
-    """Return whether something was surely removed from a datastore: the datastore is there, and it is not. A link whose
-    target is missing is there.
+    """Return whether something was surely removed from a datastore: the datastore is there, and it is not.
+
+    A link whose target is missing is there.
 
     :param store: the datastore's directory
     :param mark: name of a file in it, by which a datastore that is mounted is known

@@ -66,8 +66,9 @@ class DeviceRecovery:
             return True
 
     def recover(self, containers: Iterable[ContainerState]) -> None:
-        """Finish or undo what is pending, release the devices of runs that have ended, and unmount shared memory of no
-        record. A VM that an action works on is left to that; an error is logged, and keeps no other VM from it.
+        """Finish or undo what is pending, release ended runs' devices, and unmount unrecorded shared memory.
+
+        A VM that an action works on is left to that; an error is logged, and keeps no other VM from it.
 
         :param containers: all that the engine has
         """

@@ -102,7 +102,6 @@ def slice_product(profile: str | None) -> str:
 
 
 def interface(pci: Pci, device: Device) -> str:
-    """Name a device's interface by NIC_ID where OpenNebula sees a NIC, else by PCI_ID, so that its name does not depend
-    on other devices."""
+    """Name a device's interface by NIC_ID where OpenNebula sees a NIC, else by PCI_ID; independent of other devices."""
     prefix = "ib" if device.link_layer is LinkLayer.INFINIBAND else "eth"
     return f"{prefix}{pci.nic_id}" if pci.nic_id is not None else f"{prefix}p{pci.id or 0}"

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lock images, each on its own: an action that takes long with one of them keeps only those waiting who want the same
-one."""
+"""Lock images, each on its own, so that a long action with one keeps nobody from another."""
 
 import hashlib
 from contextlib import AbstractContextManager

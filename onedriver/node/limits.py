@@ -81,8 +81,7 @@ def require_same(vm: Vm, affinity: Affinity, nodes: frozenset[int], host: NodeCo
 
 
 def placed_cpu(vm: Vm, host: NodeCores) -> Cpu:
-    """Return the CPU limits: pinned to the CPUs that the core chose, or to all CPUs of the nodes it chose; else CPU
-    limits its time."""
+    """Return the CPU limits: pinned to the CPUs, or to all of the nodes, that the core chose; else CPU's time."""
     nodes = frozenset(node.memory_node for node in vm.topology.nodes)
     unknown = nodes - host.cores.keys()
     if unknown:
@@ -203,7 +202,6 @@ def _bounds(match: re.Match[str] | None) -> tuple[int | None, int | None]:
 
 
 def io_limit(disk: Disk) -> IoLimit:
-    """Return the limits of a disk's speed. Control groups count reading and writing apart: a total is the limit of
-    each."""
+    """Return the limits of a disk's speed; a total limits reading and writing each, which cgroups count apart."""
     return IoLimit(*(disk.speed.get(f"{way}_{unit}_SEC", disk.speed.get(f"TOTAL_{unit}_SEC"))
                      for unit in ("BYTES", "IOPS") for way in ("READ", "WRITE")))

@@ -72,9 +72,10 @@ class Measure:
         return "\n".join(filter(None, (found, probes.wilds(self._engine.containers()), self._space())))
 
     def _space(self) -> str:
-        """Return the space of the datastores. Of the directory of datastores, without which oned schedules no VM to a
-        host, and of those whose transfer driver asks for it by a file. On a new node the first VM's transfer makes the
-        directory: its file system is told then."""
+        """Return the space of the directory of datastores, and of those whose TM driver asks for it by a file.
+
+        Without the former oned schedules no VM to a host. On a new node the first VM's transfer makes the directory:
+        its file system's space is reported until then."""
         directory = self._datastores
         asked = sorted(int(file.parent.name) for file in directory.glob(f"*/{ASKED}") if file.parent.name.isdigit())
         location = next(path for path in (directory, *directory.parents) if path.is_dir())
@@ -106,8 +107,7 @@ class Measure:
         return tuple(state for state in found if state.labels.get(LABEL) not in busy), not busy
 
     def vm_monitor(self) -> str:
-        """Report the VMs' metrics (one request). Without devices in use neither they nor vendors' libraries are
-        read."""
+        """Report the VMs' metrics (one request). Without devices in use, no device and no vendor's library is read."""
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         measured = [(state, metrics) for state, metrics in self._engine.measured()
                     if LABEL in state.labels and state.status is Status.RUNNING]
@@ -161,8 +161,9 @@ class Measure:
 
 
 def tell_faults(faulty: Mapping[str, Sequence[str]], pids: Mapping[str, int | None]) -> None:
-    """Tell containers what is wrong with their devices, as many as can be told in ``TELL_TIME``: those that make the
-    host wait keep neither a round nor, in the long run, the others.
+    """Notify containers of what is wrong with their devices, as many as possible in ``TELL_TIME``.
+
+    Those that make the host wait keep neither a round nor, in the long run, the others.
 
     :param faulty: by container, of all that hold devices
     :param pids: the first process of each container that runs
@@ -217,8 +218,7 @@ def share(before: tuple[int, int], now: tuple[int, int]) -> float:
 
 
 def network(host: Host) -> tuple[int, int]:
-    """Return the bytes received and sent over the host's own cards: what leaves through a bridge is counted there
-    once."""
+    """Return the bytes received and sent by the host's own cards; what a bridge passes on is counted once."""
     names = [name for name in host.names("/sys/class/net") if host.exists(f"/sys/class/net/{name}/device")]
     received, sent = (sum(host.number(f"/sys/class/net/{name}/statistics/{counter}") or 0 for name in names)
                       for counter in ("rx_bytes", "tx_bytes"))

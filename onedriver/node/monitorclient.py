@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the commands ``lxdone-monitor`` and ``onedock-monitor``: what OpenNebula starts and stops on a node to have it
-monitored.
+"""Run ``lxdone-monitor`` and ``onedock-monitor``, which OpenNebula starts and stops on a node to monitor it.
 
     lxdone-monitor DIRECTORY DRIVER HOST_ID HOSTNAME         print the first round, then go on in the background
     lxdone-monitor DIRECTORY stop DRIVER HOST_ID HOSTNAME    end what goes on
@@ -72,8 +71,7 @@ def poll_loop(directory: Path, argv: Sequence[str], stdin: bytes) -> PollLoop:
 
 
 def directories_of(driver: str) -> tuple[Path, Path]:
-    """Return the directories of the records of this host's allocations and of the driver's VMs, which the driver's
-    options name.
+    """Return the directories of the allocation records and of the driver's VMs, from the driver's options.
 
     :raises BadOptions: the options cannot be read
     """
@@ -101,8 +99,7 @@ def start(directory: Path, argv: Sequence[str], stdin: bytes) -> str:
 
 
 def detach(directory: Path, listener: socket.socket, argv: Sequence[str], stdin: bytes) -> None:
-    """Start the background process. It keeps only the name open: the caller's reader waits until nobody can write to
-    the answer."""
+    """Start the background process, which keeps no writer of the answer open: the caller reads to its end."""
     process = detached(
         [sys.executable, "-m", "onedriver.node.monitorclient", str(directory), BACKGROUND, str(listener.fileno()),
          *argv],

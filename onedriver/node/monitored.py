@@ -36,6 +36,5 @@ class MonitoredEngine:
         return self._engine.measured()
 
     def start_reconciling(self) -> None:
-        """Start a process that nobody waits for: cleaning takes long. A second one beside it finds the VMs locked and
-        leaves them."""
+        """Start a background process, as cleaning takes long; a second one finds the VMs locked and leaves them."""
         detached([sys.executable, "-m", self._driver, "reconcile"])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep the document of a VM's resources, which its container has as a label and its guest as a file, and ask the guest
-before something is taken.
+"""Keep the document of a VM's resources, and ask the guest before something is taken.
+
+Its container has it as a label and its guest as a file.
 
 A container on Docker that an earlier version made has no document, and its guest is not asked: the document comes with
 its next start, but the host writes no file into it.
@@ -47,14 +48,14 @@ class ResourceNotices:
         return resources.with_document(spec, self.document(spec.name))
 
     def resized(self, spec: ContainerSpec) -> ContainerSpec:
-        """Return the spec of a container that keeps its devices, with the document of its other size among its
-        labels, if it has one or is to have."""
+        """Return the spec of a container that keeps its devices, with the document of its new size as a label.
+
+        Only if it has a document, or is to have one."""
         before = self.document(spec.name)
         return spec if before is None and not is_elastic(spec) else with_label(spec, sized(spec, before))
 
     def tell(self, own: str) -> None:
-        """Write its document into a container, if it runs. Failures are logged: the change itself was made, so the
-        action succeeds without the notice."""
+        """Write its document into a running container. Failures are logged: the change itself was made."""
         try:
             state = self._engine.container(own)
         except EngineError as error:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read and write pipes whose other end must move: what hangs there ends with an error instead of holding its caller,
-for instance one of the few threads of oned's transfer manager."""
+"""Read and write pipes with a time limit: a hanging other end must not hold, say, one of oned's few threads."""
 
 import io
 import os

@@ -101,8 +101,7 @@ class PollLoop:
         return True
 
     def once(self, kind: Type, send: Send) -> None:
-        """Run the probes of one directory, and send what they print, if anything; a front-end that is away is tried
-        again in the next round."""
+        """Run the probes of one directory, and send their output, if any; the next round retries a failed send."""
         if kind is Type.EXEC_VM:
             changed = modified(self._state)
             if changed is not None and changed == self._silent:

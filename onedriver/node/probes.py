@@ -134,10 +134,11 @@ def datastores(location: Space, each: Iterable[Space]) -> str:
 
 def pci(inventory: Inventory, own: Collection[str], elsewhere: Collection[str], reported: PciFilter
         ) -> Iterator[str]:
-    """Yield the PCI devices of the host. A whole GPU and its slices exclude each other, a physical function and its
-    virtual ones too: the parts are reported, not the whole. What cannot be given away is left out, and the core forgets
-    it; what a VM has stays, healthy or not. A slice whose profile is not known could pass for any other: it is left
-    out, too."""
+    """Yield the PCI devices of the host: parts of divided GPUs and cards, not the whole.
+
+    A whole GPU and its slices exclude each other, a physical function and its virtual ones too. What cannot be given
+    away is left out, and the core forgets it; what a VM has stays, healthy or not. A slice whose profile is not known
+    could pass for any other: it is left out, too."""
     whole = {device.parent for device in inventory.devices if device.parent}
     for device in inventory.devices:
         taken = {device.id, *(other.id for other in inventory.related(device))} & set(elsewhere)
@@ -191,8 +192,7 @@ def vm_status(containers: Iterable[ContainerState]) -> str:
 
 
 def complete() -> str:
-    """Return the line by which oned takes a list of states as complete: a VM that is not in it is powered off, or
-    unknown."""
+    """Return the line that marks a list of states as complete: oned sets VMs that are not in it to off or unknown."""
     return template.lines({"SYNC_STATE": "yes", "MISSING_STATE": STATES[Status.STOPPED]})
 
 
@@ -249,8 +249,7 @@ def fault_values(faults: Sequence[str]) -> dict[str, template.Value]:
 
 
 def gpu_values(uses: Sequence[Use | None]) -> dict[str, template.Value]:
-    """Return the GPU values of ``onevm show``: their average use, and the sums of free memory and power. A value that
-    one of them does not report is left out.
+    """Return the GPU values of ``onevm show``: average use, sums of free memory and power, where all report it.
 
     :param uses: of every GPU that the VM has, None where unknown
     """

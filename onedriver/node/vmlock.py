@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lock a VM: an action of oned, or what the node does by itself for a VM that stopped, one at a time. Limit how many
-processes do the latter at once."""
+"""Lock a VM for one action of oned, or of the node for a stopped VM; limit how many of the latter run at once."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run oned's actions on a VM's container, as far as they are the same with every engine: one method for each action,
-each of which may be repeated. A driver adds the engine-specific parts: images, disks, interfaces.
+"""Run oned's actions on a VM's container, the same for every engine: one repeatable method for each action.
+
+A driver adds the engine-specific parts: images, disks, interfaces.
 
 What a VM has on this host is always found by its id: the container's name, the allocation records, the directory of its
 context.
@@ -209,8 +210,7 @@ class BaseVmm(abc.ABC):
                 self._reconfigure(call.vm, spec)
 
     def _resize_running(self, vm: Vm, spec: ContainerSpec) -> None:
-        """Resize a running VM. One that the elastic service may resize too keeps the size that this gave it as long as
-        what it may have is the same."""
+        """Resize a running VM; the elastic service's size stays as long as the VM's bounds are the same."""
         labels = self._engine.container(spec.name).labels
         spec = claim.keeping_size(spec, labels.get(claim.LABEL), resources.parse(labels.get(resources.LABEL)))
         with self._notices.resizing(self._cores.preview(spec)):
@@ -245,8 +245,9 @@ class BaseVmm(abc.ABC):
 
     @abc.abstractmethod
     def has_container(self, vm_id: int) -> bool:
-        """Return whether the VM has a container, or had one that this driver did not remove by its own records: an
-        engine without its storage tells of none. Changes nothing.
+        """Return whether the VM has a container, or had one that this driver did not remove by its records.
+
+        An engine without its storage reports none. Changes nothing.
 
         :raises DriverError, EngineError: this is not known
         """
@@ -261,8 +262,9 @@ class BaseVmm(abc.ABC):
 
     @abc.abstractmethod
     def _restart(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
-        """Start a stopped container with what its VM is to have now. On an error it stays stopped, with its devices:
-        what it wrote is in it, and the VM still has them for OpenNebula."""
+        """Start a stopped container with what its VM is to have now. On an error it stays stopped, with its devices.
+
+        What it wrote is in it, and the VM still has them for OpenNebula."""
 
     @abc.abstractmethod
     def _reconfigure(self, vm: Vm, spec: ContainerSpec) -> None:
@@ -310,8 +312,7 @@ class BaseVmm(abc.ABC):
         return self._allocator.acquire(requests, self._consumer(vm.id), view) if requests else ()
 
     def _acquire_anew(self, vm: Vm, view: HostView) -> tuple[Grant, ...]:
-        """Acquire the devices of a stopped container: while it was powered off, devices may have been detached without
-        a script being called."""
+        """Acquire a stopped container's devices anew: while it was off, no script is called for a detachment."""
         with self._alone(vm):
             pass  # the elastic service may be taking a GPU from the container, which ran a moment ago
         consumer, claim = self._consumer(vm.id), limits.elastic_gpus(vm, ())
@@ -349,8 +350,7 @@ class BaseVmm(abc.ABC):
         return devices.requests(pcis, view.inventory, self._device_options(vm)) if pcis else ()
 
     def _all_requests(self, vm: Vm, view: HostView) -> tuple[devices.Request, ...]:
-        """Return the requests for all devices of the VM, without GPUs that it goes on without and that have left the
-        host."""
+        """Return the requests for the VM's devices, without detached GPUs that have left the host."""
         gone = self._gone(vm, view)
         return self._requests(vm, [pci for pci in vm.pcis if pci.chosen().device_id not in gone], view)
 
@@ -422,7 +422,6 @@ class BaseVmm(abc.ABC):
         return self._allocator.grants(mine, consumer, view) if mine else ()
 
     def _others(self, vm_id: int, grant: Grant, view: HostView) -> tuple[Grant, ...]:
-        """Return what the VM has beside ``grant`` and the host still has, as grants without options: what shares device
-        nodes with it."""
+        """Return the VM's other devices that the host still has, as grants without options: they may share nodes."""
         return tuple(other for other in self._allocator.held(self._consumer(vm_id), view)
                      if other.device.id != grant.device.id)

@@ -37,8 +37,7 @@ def sample(driver: str) -> Path:
 
 
 def files(driver: str) -> list[Path]:
-    """Return a driver's own files, relative to ``remotes``: what is below KIND/DRIVER, KIND/DRIVER.d or
-    KIND/DRIVER-probes.d."""
+    """Return a driver's files, relative to ``remotes``: below KIND/DRIVER, KIND/DRIVER.d or KIND/DRIVER-probes.d."""
     directory = source() / "remotes"
     found = (path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
     return sorted(path for path in found if path.parts[1] in (driver, f"{driver}.d", f"{driver}-probes.d"))
@@ -64,8 +63,7 @@ def install_one(content: bytes, target: Path) -> bool:
 
 @contextlib.contextmanager
 def as_owner(remotes: Path) -> Iterator[None]:
-    """Let root do what is in the block as the user who has the directory: OpenNebula reads what is made there as that
-    user, whose links lead root nowhere."""
+    """Let root act as the directory's owner in the block: files get that owner, and links lead root nowhere."""
     owner, groups = remotes.stat(), os.getgroups()
     if os.geteuid() != 0 or owner.st_uid == 0:
         yield

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edit a driver's part of a configuration file of the front-end: a section between two lines that mark it, and its name
-in lists that others are in too, and words in such lists. Pure."""
+"""Edit a driver's part of a front-end's configuration file: a marked section, and words in shared lists. Pure."""
 
 import re
 from collections.abc import Collection, Sequence

@@ -75,7 +75,7 @@ class SerializedCreate:
         self._client.wait(operation, asked, timeout)
 
     def _await_range(self, name: str, operation: Mapping[str, Any]) -> None:
-        """Return when the container has its range, or when its creation is over, well or not."""
+        """Wait until the container has its range, or its creation has ended, well or not."""
         wait_until(lambda: self._has_range(name) or self._client.is_over(operation),
                    self._client.settings.operation_timeout, POLL_INTERVAL)
 

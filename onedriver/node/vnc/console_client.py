@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serve a client of a console. This process has the console and knows nothing of the client but a socket's bytes; the
-process that talks with the client can reach nothing but that socket.
+"""Serve a client of a console, knowing only a socket's bytes; the process that talks with it reaches only those.
 
 A console has one client: whoever comes last, and knows the password, since a browser that was closed may be noticed
 late.

@@ -85,8 +85,7 @@ def failure(reason: str) -> bytes:
 
 
 def answers(challenge: bytes, response: bytes, password: str) -> bool:
-    """Return whether a viewer knows the password: DES of the challenge, whose key has the bits of each byte
-    reversed."""
+    """Return whether a viewer knows the password: DES of the challenge, the key's bits reversed in each byte."""
     key = bytes(int(f"{byte:08b}"[::-1], 2) for byte in password.encode()[:KEY].ljust(KEY, b"\0"))
     # DES is three times DES with the same key. ECB, as the protocol has it.
     encryptor = Cipher(TripleDES(key * 3), modes.ECB()).encryptor()  # noqa: S305

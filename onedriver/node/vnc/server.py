@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listen at the port of a container's console. Small, because it waits as long as its container runs: it reads nothing,
-and starts a program for each client.
+"""Listen at the port of a container's console, reading nothing, and start a program for each client.
+
+It is small, because it waits as long as its container runs.
 
 It ends with the container's first process, of which it has a handle from the start, or when the driver ends it.
 """

@@ -17,8 +17,7 @@ _PREFIX = "hpc-"
 
 
 def pci_filter(found: Sequence[Offer]) -> str:
-    """Write the option ``pci_filter`` of a node's options (TOML), with the short addresses that each line lets
-    through."""
+    """Return the option ``pci_filter`` of a node's options (TOML), with the short addresses that each line permits."""
     rows = [f"    {json.dumps(kind(offer.first))},  # {offer.name}: {' '.join(map(_short, offer.devices))}"
             for offer in found]
     return "\n".join(["pci_filter = [", *rows, "]"])
