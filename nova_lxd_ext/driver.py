@@ -363,6 +363,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
         provider.update(provider_tree, nodename, self._backend.resources.look())
         self._backend.device_providers.update(provider_tree, nodename)
         self._pci.refresh()
+        self._backend.recovery.started()  # nova updates its resources first at the end of its start
         self._pci.free_unrequested(nova_context.get_admin_context(), self._nodename)
 
     def get_host_uptime(self) -> str:

@@ -34,12 +34,15 @@ class MoveRecovery:
     """Finish, repeat or undo a server's resize, migration or evacuation after nova-compute was killed.
 
     :param requests, placement: of :class:`nova_lxd_ext.server.recovery.Recovery`
+    :param once_started: of it, too
     """
 
-    def __init__(self, lifecycle: Lifecycle, requests: Callable[[], Any], placement: Callable[[], Any]) -> None:
+    def __init__(self, lifecycle: Lifecycle, requests: Callable[[], Any], placement: Callable[[], Any],
+                 once_started: Callable[[str, Callable[[], None]], None]) -> None:
         self._lifecycle = lifecycle
         self._requests = requests
         self._placement = placement
+        self._once_started = once_started
 
     def recover(self, context: Any, step: Step, instance: objects.Instance, move: objects.Migration, lost: Lost
                 ) -> None:
@@ -162,7 +165,9 @@ class MoveRecovery:
         if instance.vm_state == vm_states.RESIZED and instance.migration_context is not None:
             set_status(move, "confirming")
             forget_freed(instance)
-            self._requests().confirm_resize(lost.context(instance), instance, move, move.source_compute)
+            # Nova fails a second confirmation, which no task state tells from the first.
+            self._once_started(instance.uuid, lambda: self._requests().confirm_resize(
+                lost.context(instance), instance, move, move.source_compute))
             return
         # All but nova's records was done.
         if instance.vm_state == vm_states.RESIZED:

@@ -55,7 +55,8 @@ class Recovery:
         self._states = states
         self._await_changes = await_changes
         self._placement = placement
-        self._moves = MoveRecovery(lifecycle, requests, placement)
+        self._held: list[tuple[str, Callable[[], None]]] | None = []
+        self._moves = MoveRecovery(lifecycle, requests, placement, self._once_started)
         self._tasks = TaskRecovery(states, lifecycle, power, requests, placement)
         self._later: threading.Timer | None = None
 
@@ -124,6 +125,20 @@ class Recovery:
             providers = self._placement().get_allocations_for_consumer(context, instance.uuid)
             return any(node.uuid in providers for node in objects.ComputeNodeList.get_all_by_host(context, host))
         return False
+
+    def _once_started(self, uuid: str, send: Callable[[], None]) -> None:
+        """Send a request when nova-compute has started: a start that fails is repeated, and would send it once more."""
+        if self._held is None:
+            send()
+        else:
+            self._held.append((uuid, send))
+
+    def started(self) -> None:
+        """Send the requests that waited for the end of the start. Idempotent."""
+        held, self._held = self._held or [], None
+        for uuid, send in held:
+            with log_errors(uuid):
+                send()
 
     def stop(self) -> None:
         """Send nothing any more."""

@@ -259,6 +259,7 @@ class Host:
         pci.look(json.dumps([{"address": name} for name, device in self.devices.items() if device.healthy]))
         process.manager.rt.update()
         pci.free_unrequested(context, self.name)
+        process.manager.driver._backend.recovery.started()
 
     def build(self) -> backend.Backend:
         conf, engine, store, tree = nova.conf.CONF, self.engine, self.store, self.tree()

@@ -221,16 +221,30 @@ class QueueTest(testtools.TestCase):
         self.assertIsNone(self.server.task_state)
         event_end.mock.assert_called_once()
 
-    def test_confirmation_that_never_begins_is_sent_again(self) -> None:
-        move = objects.Migration(id=7, uuid=MOVE, instance_uuid=records.UUID, source_compute=HOST, dest_compute="two",
-                                 status="confirming", migration_type="resize")
-        move.save = mock.Mock()
-        self.moves.append(move)
+    def resized(self) -> None:
+        """Recover a server whose resize is being confirmed."""
+        self.move = objects.Migration(id=7, uuid=MOVE, instance_uuid=records.UUID, source_compute=HOST,
+                                      dest_compute="two", status="confirming", migration_type="resize")
+        self.move.save = mock.Mock()
+        self.moves.append(self.move)
         self.recover(None, vm_states.RESIZED,
                      migration_context=objects.MigrationContext(migration_id=7, instance_uuid=records.UUID))
+
+    def test_confirmation_that_never_begins_is_sent_again(self) -> None:
+        self.resized()
+        self.recovery.started()
         self.requests.confirm_resize.assert_not_called()
         self.minutes_pass()
-        self.requests.confirm_resize.assert_called_once_with(mock.ANY, self.server, move, HOST)
+        self.requests.confirm_resize.assert_called_once_with(mock.ANY, self.server, self.move, HOST)
+
+    def test_start_that_fails_sends_no_confirmation(self) -> None:
+        """The next one would send it again, and nova fails the second, which finds no migration context."""
+        self.events.append(SimpleNamespace(event="compute_confirm_resize", host=HOST, finish_time=None, result=None))
+        self.resized()
+        self.requests.confirm_resize.assert_not_called()
+        for _ in range(2):
+            self.recovery.started()
+        self.requests.confirm_resize.assert_called_once_with(mock.ANY, self.server, self.move, HOST)
 
     def test_prepared_move_that_its_host_never_begins_is_ended(self) -> None:
         """Nova clears the task state alone."""
