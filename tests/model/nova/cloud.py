@@ -319,11 +319,17 @@ class Timer:
     def __init__(self, cloud: Cloud, interval: float, function: Callable[..., None], args: tuple[Any, ...] = ()
                  ) -> None:
         self.daemon = True
-        self.run = lambda: function(*args)
+        self._process = cloud.current
+        self._call = lambda: function(*args)
         self._pending = cloud.timers[cloud.current.name]
 
     def start(self) -> None:
         self._pending.append(self)
+
+    def run(self) -> None:
+        """Call the function, unless its process has ended."""
+        if self._process.alive:
+            self._call()
 
     def cancel(self) -> None:
         if self in self._pending:

@@ -329,9 +329,9 @@ class Nova(frame.Machine):
         strangers = self.cloud.placement.allocations.keys() - under_way - servers
         assert not strangers, f"Placement has allocations of nobody: {strangers}"
         for host in self.hosts.values():
-            # The devices of a server whose rebuild, revert or deletion failed stay its own until that is repeated; nova
-            # lets its user stop it meanwhile.
-            failed = self.lost | self.reverting
+            # The devices of a server whose boot, rebuild, revert or deletion failed stay its own until it is rebuilt or
+            # that is repeated; nova lets its user stop it meanwhile.
+            failed = self.lost | self.reverting | set(self.servers(lambda server: server.launched_at is None))
             kept = {server.name for uuid, server in self.cloud.instances.items() if server.host == host.name and (
                 uuid in self.deleted or (server.vm_state in (vm_states.ERROR, vm_states.STOPPED) and uuid in failed))}
             for device, record in host.store.records().items():

@@ -2,24 +2,30 @@
 """Interrupt each request of nova once at each of its steps, by each kind of fault, and follow the messages' advice.
 
 After the fault nova-compute restarts, the server's user does what the error advises, nova-compute restarts again, and
-the server is deleted. What always holds for the machine holds after each of these.
+the server is deleted. What always holds for the machine holds after each of these. Of the pairs of faults, a kill and
+one at the start that follows, each run tries others.
 """
 
 import functools
 import itertools
 import logging
+import random
+import time
 from collections.abc import Callable, Iterator
 from unittest import mock
 
 import testtools
 
 from tests import levels
+from tests.model import frame
 from tests.model.nova import api
 from tests.model.nova.test_nova import Nova
 
 SMALL, LARGE = api.FLAVORS["1 GPU, 512 MiB"], api.FLAVORS["1 GPU, 1 GiB"]
 KINDS = ("killed", "unavailable", "times out", "other host restarts")
 OF_ENGINE = ("unavailable", "times out")  # faults of a request to the engine alone
+PAIRS = 40  # of faults, where no time is set
+FIRST_STEPS = 25  # of the start of nova-compute after a kill
 Request = Callable[[Nova, str], None]
 
 
@@ -97,6 +103,26 @@ class SweepTest(testtools.TestCase):
                 failures.append(f"{name}, {kind} at step {step}: {type(error).__name__}: {error}")
         self.assertEqual([], failures)
 
+    def test_start_after_a_kill_is_interrupted_too(self) -> None:
+        failures = []
+        for pair in pairs():
+            try:
+                interrupt_twice(*pair)
+            except Exception as error:
+                failures.append(f"{pair}: {type(error).__name__}: {error}")
+        self.assertEqual([], failures)
+
+
+def pairs() -> Iterator[tuple[str, int, str, int]]:
+    """Yield :data:`PAIRS`, or what there is time for: a request, the step of its kill, and the fault of the start."""
+    chosen, limit, began = random.Random(frame.first_seed()), frame.seconds(), time.monotonic()
+    for number in itertools.count():
+        if number == PAIRS if limit is None else time.monotonic() >= began + limit:
+            return
+        name = chosen.choice(list(SWEPT))
+        yield (name, chosen.randrange(len(steps_of(name))), chosen.choice(("killed", "fails", *OF_ENGINE)),
+               chosen.randrange(FIRST_STEPS))
+
 
 def points() -> Iterator[tuple[str, str, int]]:
     """Yield the points of this run: at the gate one of each request and kind, and its share of the others."""
@@ -141,6 +167,23 @@ def interrupt(name: str, kind: str, step: int) -> None:
     SWEPT[name][1](machine, uuid)
     machine.cloud.faults = [(step, kind)]
     machine.drain()
+    end(machine)
+
+
+def interrupt_twice(name: str, step: int, kind: str, second: int) -> None:
+    machine, uuid = prepared(name)
+    SWEPT[name][1](machine, uuid)
+    machine.cloud.faults = [(step, "killed")]
+    machine.drain()
+    machine.cloud.faults = [(second, kind)]
+    for host in machine.hosts.values():
+        if host.process is None:
+            machine.start(host)
+    machine.drain()
+    end(machine)
+
+
+def end(machine: Nova) -> None:
     machine.cloud.faults = []
     machine.holds()
     machine.teardown()  # restarts, reboots servers in error hard, restarts, deletes
