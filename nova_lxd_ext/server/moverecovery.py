@@ -22,7 +22,7 @@ from nova_lxd_ext.server.recoveryrecords import (
     set_flavor,
     set_status,
 )
-from nova_lxd_ext.server.recoverysteps import SECOND_REQUESTS, Step
+from nova_lxd_ext.server.recoverysteps import REVERTS, SECOND_REQUESTS, Step
 
 LOG = logging.getLogger(__name__)
 
@@ -74,12 +74,13 @@ class MoveRecovery:
         waits = (second is not None and getattr(move, second.host) == host and second.first in lost.ended
                  and second.method not in lost.methods | lost.others)
         confirms = move.status == CONFIRMING and instance.task_state is None and move.source_compute == host
-        reverts = instance.task_state == task_states.RESIZE_REVERTING and move.dest_compute == host
+        reverts = (instance.task_state == task_states.RESIZE_REVERTING and move.dest_compute == host
+                   and lost.action is not None and not begun_reverts(lost))
         # Nova's start has cleared the task state, and fails the second request if that is still in the queue.
         prepared = (move.status == PRE_MIGRATING and instance.task_state in (None, task_states.RESIZE_PREP)
                     and move.source_compute == host and "prep_resize" in lost.ended
                     and "resize_instance" not in lost.methods | lost.others)
-        return (instance, lost) if waits or prepared or (lost.is_unbegun and (confirms or reverts)) else None
+        return (instance, lost) if waits or prepared or reverts or (lost.is_unbegun and confirms) else None
 
     def send_again(self, context: Any, instance: objects.Instance, lost: Lost, move: objects.Migration) -> None:
         """Send a request that was lost once more; end a move that was only prepared."""
@@ -91,7 +92,7 @@ class MoveRecovery:
             self._finish(instance, move, lost)
         elif instance.task_state is None:
             self._confirm(context, instance, move, lost)
-        elif lost.is_unbegun:
+        elif not begun_reverts(lost):
             self._revert(instance, move, lost)
         else:
             self._requests().finish_revert_resize(lost.context(instance), instance, move, move.source_compute,
@@ -189,6 +190,11 @@ class MoveRecovery:
             self._placement().remove_provider_tree_from_instance_allocation(context, instance.uuid, node.uuid)
         set_status(move, "failed")
         fail(context, instance, lost, "it is still on its old host; evacuate it again")
+
+
+def begun_reverts(lost: Lost) -> frozenset[str]:
+    """Return the methods of a revert that any host has begun: for the user, or in place of a resize that was undone."""
+    return REVERTS & (lost.methods | lost.others)
 
 
 def forget_freed(instance: objects.Instance) -> None:

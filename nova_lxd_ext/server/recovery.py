@@ -55,6 +55,7 @@ class Recovery:
         self._states = states
         self._await_changes = await_changes
         self._placement = placement
+        self._failed: set[str] = set()
         self._held: list[tuple[str, Callable[[], None]]] | None = []
         self._moves = MoveRecovery(lifecycle, requests, placement, self._once_started)
         self._tasks = TaskRecovery(states, lifecycle, power, requests, placement)
@@ -94,7 +95,7 @@ class Recovery:
                     self._recover_elsewhere(context, host, uuid, move)
         for uuid, instance in mine.items():
             if instance.task_state is not None or uuid in moves or instance.vm_state == vm_states.SHELVED_OFFLOADED:
-                with log_errors(uuid):
+                with log_errors(uuid, self._failed):
                     self._recover_here(context, host, instance, moves.get(uuid))
         with log_errors("whose move is over"):
             for move in found:
@@ -172,14 +173,16 @@ class Recovery:
     def queue_reboots(self, context: Any, instances: objects.InstanceList) -> objects.InstanceList:
         """Put reboots that nova would repeat at its start into this host's queue: one that fails would end the start.
 
-        :returns: the other servers
+        :returns: the other servers that nova may look at. Of one that could not be recovered it would end the task by
+            itself: it has one that is being unshelved in ERROR then, without a container
         """
         others = []
         for instance in instances:
             with log_errors(instance.uuid):
                 if self._tasks.queue_reboot(context, instance):
                     continue
-            others.append(instance)
+            if instance.uuid not in self._failed:
+                others.append(instance)
         return objects.InstanceList(context, objects=others)
 
     def _recover_here(self, context: Any, host: str, instance: objects.Instance, move: objects.Migration | None

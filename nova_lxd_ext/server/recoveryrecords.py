@@ -27,15 +27,21 @@ class Killed(exception.NovaException):
 
 
 @contextlib.contextmanager
-def log_errors(uuid: str) -> Iterator[None]:
+def log_errors(uuid: str, failed: set[str] | None = None) -> Iterator[None]:
     """Log an error of the block, so that nova-compute serves the other servers.
 
     :param uuid: the server that the block is about
+    :param failed: gets ``uuid`` when the block fails
+    :raises EngineUnavailable: ``failed`` is given: nova-compute cannot start without the engine, and starts again
     """
     try:
         yield
     except (exception.NovaException, errors.ContainerHostError, keystone.ClientException, messaging.MessagingException,
-            OSError):
+            OSError) as error:
+        if failed is not None:
+            if isinstance(error, errors.EngineUnavailable):
+                raise
+            failed.add(uuid)
         LOG.exception("The interrupted request could not be finished or undone; retried at the next start of "
                       "nova-compute", instance_uuid=uuid)
 

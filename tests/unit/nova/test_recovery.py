@@ -8,6 +8,7 @@ import testtools
 from nova import exception, objects
 from nova.compute import instance_actions, power_state, task_states, vm_states
 
+from containerhost import errors
 from nova_lxd_ext.server.lostrequests import Lost
 from nova_lxd_ext.server.recovery import Recovery
 from tests.unit.nova import records
@@ -176,6 +177,7 @@ class QueueTest(testtools.TestCase):
         self.events: list[Any] = []
         self.moves: list[objects.Migration] = []
         self.requests, self.states, self.placement = mock.Mock(), mock.Mock(), mock.Mock()
+        self.lifecycle = mock.Mock()
         timer = self.useFixture(fixtures.MockPatch("threading.Timer")).mock
         self.minutes_pass = lambda: timer.call_args.args[1](*timer.call_args.args[2])
         for kind, method, answer in (
@@ -189,9 +191,43 @@ class QueueTest(testtools.TestCase):
     def recover(self, task_state: str | None, vm_state: str = vm_states.ACTIVE, **values: Any) -> None:
         self.server = records.instance(host=HOST, vm_state=vm_state, task_state=task_state, **values)
         self.useFixture(fixtures.MockPatchObject(objects.Instance, "get_by_uuid", return_value=self.server))
-        self.recovery = Recovery(self.states, mock.Mock(), mock.Mock(), mock.Mock(), lambda: self.requests,
+        self.recovery = Recovery(self.states, self.lifecycle, mock.Mock(), mock.Mock(), lambda: self.requests,
                                  lambda: self.placement)
         self.recovery.recover(HOST, [self.server])
+
+    def unshelving(self, error: Exception) -> list[objects.Instance]:
+        """Recover a server that is being unshelved, of which the container cannot be removed.
+
+        :returns: the servers that nova looks at afterwards
+        """
+        self.events.append(SimpleNamespace(event="compute_unshelve_instance", host=HOST, finish_time=None, result=None))
+        self.lifecycle.remove.side_effect = error
+        self.useFixture(fixtures.MockPatch("nova_lxd_ext.server.known.requested"))
+        self.recover(task_states.SPAWNING, vm_states.SHELVED_OFFLOADED)
+        return list(self.recovery.queue_reboots(mock.ANY, objects.InstanceList(objects=[self.server])))
+
+    def test_server_that_cannot_be_recovered_is_kept_from_nova(self) -> None:
+        """Nova would set one that is being unshelved to ERROR, on this host and without a container."""
+        self.assertEqual([], self.unshelving(errors.EngineError("it fails")))
+        self.assertEqual(task_states.SPAWNING, self.server.task_state)
+
+    def test_start_ends_where_the_engine_is_away(self) -> None:
+        self.assertRaises(errors.EngineUnavailable, self.unshelving, errors.EngineUnavailable("it restarts"))
+
+    def test_revert_of_an_undone_resize_that_never_begins_is_sent_again(self) -> None:
+        """The action is the resize, of which methods have begun."""
+        self.events += [SimpleNamespace(event=f"compute_{method}", host=HOST, finish_time=1, result="Error")
+                        for method in ("prep_resize", "resize_instance")]
+        self.action.action = instance_actions.RESIZE
+        self.moves.append(objects.Migration(
+            id=7, uuid=MOVE, instance_uuid=records.UUID, source_compute=HOST, dest_compute=HOST, status="reverting",
+            migration_type="resize"))
+        with mock.patch.object(objects.RequestSpec, "get_by_instance_uuid",
+                               side_effect=exception.RequestSpecNotFound(instance_uuid=records.UUID)):
+            self.recover(task_states.RESIZE_REVERTING,
+                         migration_context=objects.MigrationContext(migration_id=7, instance_uuid=records.UUID))
+            self.minutes_pass()
+        self.requests.revert_resize.assert_called_once_with(mock.ANY, self.server, self.moves[0], HOST, None)
 
     def test_request_that_never_begins_is_ended(self) -> None:
         for task_state in (task_states.RESCUING, task_states.UNRESCUING, task_states.PAUSING, task_states.SHELVING):
