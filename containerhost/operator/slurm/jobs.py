@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Give the devices that Slurm has chosen for a job to that job in the allocation records, and release them after it.
+
+Slurm calls :meth:`JobDevices.allocate` before a job starts on this node and :meth:`JobDevices.release` after its last
+process there has ended; :meth:`JobDevices.reconcile` finishes what a killed one of these began. A device that another
+consumer has is no fault of the node: the job is queued again, and the node goes on. A device that is sick, or cannot be
+cleaned, drains the node, with the reason; it is resumed when all devices of its gres.conf are sound.
+"""
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterator
+
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.refusals import Request, own_nodes
+from containerhost.allocation.store import AllocationStore, Consumer
+from containerhost.devices.model import Device, Kind
+from containerhost.errors import ContainerHostError, DeviceHeld, DeviceNotFound, EngineBusy, HostActionFailed
+from containerhost.inventory.scan import Inventory
+from containerhost.linux import controlgroups
+from containerhost.linux.lock import FileLock
+from containerhost.linux.process.processes import pids
+from containerhost.linux.sysfs import Host
+from containerhost.operator.slurm.client import Files, Slurm
+
+LOG = logging.getLogger(__name__)
+
+DRIVER, ENGINE = "slurm", "job"  # of the consumers that are jobs
+OURS = "containerhost: "  # how the reasons of nodes begin that these functions drain and resume
+LOCK, LOCK_TIMEOUT = ".slurm", 600.0  # s; a holder may clean several devices
+# Of proctrack/cgroup: /slurm_node17/uid_1000/job_42/step_0; of version 2 /system.slice/slurmstepd.scope/job_42/step_0.
+_GROUP = re.compile(r"/(?:slurm[^/]*/uid_[0-9]+|system\.slice/[^/]*slurmstepd\.scope)/job_([0-9]+)(?=/|$)")
+
+
+def processes(job: str) -> tuple[int, ...]:
+    """Return the processes of a job on this host, as far as Slurm keeps jobs in control groups."""
+    return tuple(pid for pid, found in _members() if found == job)
+
+
+def _members() -> Iterator[tuple[int, str]]:
+    host = Host()
+    for pid in pids():
+        for found in {match[1] for path in controlgroups.of(pid, host).values() if (match := _GROUP.match(path))}:
+            yield pid, found
+
+
+class JobDevices:
+    """Allocate devices to jobs of Slurm. For root.
+
+    :param allocator: whose records the store has, and whose ``holders`` are :func:`processes`
+    """
+
+    def __init__(self, store: AllocationStore, allocator: DeviceAllocator, slurm: Slurm) -> None:
+        self._store = store
+        self._allocator = allocator
+        self._slurm = slurm
+
+    def allocate(self, job: str, cluster: str) -> None:
+        """Allocate the devices that Slurm chose for a job, or take the job from this node. Idempotent.
+
+        :raises HostActionFailed: the job could not be taken from the node
+        """
+        consumer = Consumer(DRIVER, ENGINE, job, cluster)
+        try:
+            with self._locked():
+                view = self._allocator.view()
+                requests = [Request(_device(view.inventory, files).id) for files in self._slurm.taken(job)]
+                try:
+                    self._allocator.acquire(requests, consumer, view)
+                except DeviceHeld:
+                    self._reconcile()  # a job that has ended may have it
+                    self._allocator.acquire(requests, consumer)
+        except ContainerHostError as error:
+            LOG.error("Job %s does not start here: %s", job, error)
+            if not self._is_well():
+                self._drain(str(error))
+            self._slurm.requeue(job, f"{OURS}{error}")
+
+    def release(self, job: str, cluster: str) -> bool:
+        """Clean and free the devices of a job, or drain the node. Idempotent.
+
+        :returns: whether all are free
+        """
+        try:
+            with self._locked():
+                complaints = self._allocator.release(Consumer(DRIVER, ENGINE, job, cluster))
+        except ContainerHostError as error:
+            complaints = (str(error),)
+        if complaints:
+            self._drain("; ".join(complaints))
+        return not complaints
+
+    def reconcile(self) -> None:
+        """Release the devices of jobs that are gone, and resume this node if nothing is left of why it was drained."""
+        with self._locked():
+            complaints = self._reconcile()
+            for complaint in complaints:
+                LOG.warning("%s", complaint)
+            if not complaints and self._slurm.reason().startswith(OURS) and self._is_well():
+                self._slurm.resume()
+
+    def _reconcile(self) -> tuple[str, ...]:
+        """Release the devices of jobs that Slurm does not know on this node, and of which no process is left."""
+        if not self._store.consumers_of(DRIVER, ENGINE):
+            return ()
+        alive = self._slurm.jobs().union(job for _, job in _members())
+        return self._allocator.reconciler.reconcile(DRIVER, ENGINE, alive)
+
+    def _is_well(self) -> bool:
+        """Return whether each GPU and network function of gres.conf is there and sound, and no job's is blocked."""
+        try:
+            blocked = any(record.blocked and record.consumer.driver == DRIVER
+                          for record in self._store.records().values())
+            inventory, known = self._allocator.view().inventory, self._slurm.devices()
+            return not blocked and all(_device(inventory, files).sound for found in known.values() for files in found)
+        except ContainerHostError as error:
+            LOG.warning("%s", error)
+            return False
+
+    def _drain(self, reason: str) -> None:
+        """Drain this node, unless somebody else did and said why."""
+        with contextlib.suppress(HostActionFailed):  # a failed prolog or epilog drains it, too
+            if not self._slurm.reason() or self._slurm.reason().startswith(OURS):
+                self._slurm.drain(f"{OURS}{reason}")
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Exclude the other calls of Slurm on this host: a repair must not meet an allocation that has begun."""
+        with FileLock(self._store.directory / LOCK, LOCK_TIMEOUT).held(EngineBusy):
+            yield
+
+
+def _device(inventory: Inventory, files: Files) -> Device:
+    """Return the device whose own nodes Slurm has.
+
+    :raises DeviceNotFound: it is none of this host's
+    """
+    found = [device for device in inventory.devices if device.kind in (Kind.GPU, Kind.NET)
+             and not {node.path for node in own_nodes(device)}.isdisjoint(files)]
+    if len(found) != 1:
+        raise DeviceNotFound(f"{', '.join(files) or 'a device'} of gres.conf is no GPU and no network function of this "
+                             "host: write it anew with `containerhost slurm gres`")
+    return found[0]
