@@ -26,7 +26,7 @@ from nova_lxd_ext.server.recoverysteps import REVERTS, SECOND_REQUESTS, Step
 
 LOG = logging.getLogger(__name__)
 
-CONFIRMING, PRE_MIGRATING = "confirming", "pre-migrating"  # nova's status of a migration
+CONFIRMING, PRE_MIGRATING, COMPLETED = "confirming", "pre-migrating", "completed"  # nova's status of a migration
 ATTRIBUTES = ["metadata", "system_metadata", "flavor", "migration_context", "info_cache"]
 
 
@@ -179,17 +179,28 @@ class MoveRecovery:
         instance.system_metadata.pop("old_vm_state", None)
         save(instance, old_flavor=None, new_flavor=None)
 
-    def undo_evacuation(self, context: Any, host: str, instance: objects.Instance, move: objects.Migration, lost: Lost
-                        ) -> None:
-        if move.status in OVER:
+    def recover_evacuation(self, context: Any, host: str, step: Step, instance: objects.Instance,
+                           move: objects.Migration, lost: Lost) -> None:
+        """Finish or undo an evacuation to this host, of a server that nova still places on the old one."""
+        # The old host calls every evacuation completed when it starts, and removes what it has of the server.
+        removed = move.status == COMPLETED and instance.host == move.source_compute
+        if move.status in OVER and not removed:
+            return
+        nodes = objects.ComputeNodeList.get_all_by_host(context, host)
+        if step is Step.FINISH_EVACUATION:
+            instance.apply_migration_context()
+            save(instance, host=host, node=nodes[0].hypervisor_hostname, compute_id=nodes[0].id)
+            instance.drop_migration_context()
+            set_status(move, "done")
             return
         self._lifecycle.remove(context, instance)
-        if instance.migration_context is not None and instance.migration_context.migration_id == move.id:
+        if is_under_way(instance, move):
             instance.drop_migration_context()
-        for node in objects.ComputeNodeList.get_all_by_host(context, host):
+        for node in nodes:
             self._placement().remove_provider_tree_from_instance_allocation(context, instance.uuid, node.uuid)
         set_status(move, "failed")
-        fail(context, instance, lost, "it is still on its old host; evacuate it again")
+        fail(context, instance, lost, "its old host has removed its root disk; rebuild it" if removed
+             else "it is still on its old host; evacuate it again")
 
 
 def begun_reverts(lost: Lost) -> frozenset[str]:

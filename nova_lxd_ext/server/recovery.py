@@ -218,11 +218,11 @@ class Recovery:
             return
         LOG.warning("nova-compute ended during %s of a server that is on %s: it is finished or undone",
                     ", ".join(sorted(lost.methods)), instance.host, instance=instance)
-        step = recoverysteps.elsewhere(instance.task_state, lost.methods, lost.others,
+        step = recoverysteps.elsewhere(instance.task_state, instance.vm_state, lost.methods, lost.others,
                                        evacuates=move.migration_type == "evacuation",
                                        leaving=move.status not in UNCLAIMED)
-        if step is Step.UNDO_EVACUATION:
-            self._moves.undo_evacuation(context, host, instance, move, lost)
+        if step in (Step.FINISH_EVACUATION, Step.UNDO_EVACUATION):
+            self._moves.recover_evacuation(context, host, step, instance, move, lost)
         else:
             self._moves.recover(context, step, instance, move, lost)
 

@@ -40,6 +40,7 @@ class Step(enum.Enum):
     FINISH_MOVE = enum.auto()
     REVERT_MOVE = enum.auto()
     CONFIRM_MOVE = enum.auto()
+    FINISH_EVACUATION = enum.auto()
     UNDO_EVACUATION = enum.auto()
     RECOVER_TASK = enum.auto()
     LEAVE_HOST = enum.auto()
@@ -70,8 +71,8 @@ def here(task_state: str | None, vm_state: str, methods: Collection[str], *, mov
     return Step.LEAVE_HOST if vm_state == vm_states.SHELVED_OFFLOADED else Step.NOTHING
 
 
-def elsewhere(task_state: str | None, methods: Collection[str], others: Collection[str], *, evacuates: bool,
-              leaving: bool = True) -> Step:
+def elsewhere(task_state: str | None, vm_state: str, methods: Collection[str], others: Collection[str], *,
+              evacuates: bool, leaving: bool = True) -> Step:
     """Return what to do about a server that moved away from this host, or was about to come.
 
     :param methods: requests that this host did not finish
@@ -80,7 +81,10 @@ def elsewhere(task_state: str | None, methods: Collection[str], others: Collecti
     """
     # The start of nova-compute on the server's host clears the task state of a resize that this host prepares.
     prepared = task_state == task_states.RESIZE_PREP or (task_state is None and not leaving)
+    # All but the server's new host is recorded.
+    rebuilt = task_state is None and vm_state in (vm_states.ACTIVE, vm_states.STOPPED)
     candidates = (
+        (Step.FINISH_EVACUATION, "rebuild_instance" in methods and evacuates and rebuilt),
         (Step.UNDO_EVACUATION, "rebuild_instance" in methods and evacuates),
         (Step.FORGET_MOVE, "prep_resize" in methods and prepared),
         (Step.FINISH_MOVE, "resize_instance" in methods and task_state == task_states.RESIZE_MIGRATED

@@ -227,10 +227,17 @@ class Nova(frame.Machine):
     @rule(host=host_name)
     def reboot_host(self, host: str) -> None:
         """Restart the machine: all containers are off."""
-        self.hosts[host].boot += 1
-        self.hosts[host].engine.statuses = dict.fromkeys(self.hosts[host].engine.statuses, Status.STOPPED)
-        self.restart_service(self.hosts[host])
+        self.fail_host(self.hosts[host])
+        self.start(self.hosts[host])
         self._finish([], False)
+
+    def fail_host(self, host: Host) -> None:
+        """Let a machine be off, with all its containers."""
+        if host.process is not None:
+            host.process.alive = False
+            host.process = None
+        host.boot += 1
+        host.engine.statuses = dict.fromkeys(host.engine.statuses, Status.STOPPED)
 
     @rule(host=host_name, device=st.sampled_from(sorted(GPUS)), state=st.sampled_from(["well", "sick", "gone"]))
     def change_device(self, host: str, device: str, state: str) -> None:

@@ -43,7 +43,14 @@ def resized(machine: Nova, uuid: str, host: str, locked: bool = False) -> None:
         machine.cloud.begin_action(uuid, "lock")
 
 
-def evacuated(machine: Nova, uuid: str) -> None:
+def evacuated(machine: Nova, uuid: str, first: str) -> None:
+    """Evacuate a server from its host, which is off, and whose disks the other host does not see.
+
+    :param first: which host starts first afterwards
+    """
+    machine.hosts = {first: machine.hosts[first], **machine.hosts}
+    machine.note("rebuild", uuid)
+    machine.fail_host(machine.hosts["one"])
     api.evacuate(machine.cloud, uuid, "two")
 
 
@@ -83,6 +90,8 @@ SWEPT: dict[str, tuple[tuple[Request, ...], Request]] = {
     "revert": ((HERE,), sent("revert")),
     "confirm move": ((AWAY,), sent("confirm")),
     "revert move": ((AWAY,), sent("revert")),
+    "evacuate, the old host returns": ((), functools.partial(evacuated, first="one")),
+    "evacuate, the new host returns": ((), functools.partial(evacuated, first="two")),
     "delete": ((), sent("delete")),
     "delete after move": ((AWAY,), sent("delete")),
 }

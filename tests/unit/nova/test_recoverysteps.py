@@ -52,8 +52,8 @@ class HereTest(testtools.TestCase):
 
 class ElsewhereTest(testtools.TestCase):
     def step(self, state: str | None, *methods: str, others: tuple[str, ...] = (), evacuates: bool = False,
-             leaving: bool = True) -> Step:
-        return elsewhere(state, methods, others, evacuates=evacuates, leaving=leaving)
+             leaving: bool = True, vm_state: str = vm_states.ACTIVE) -> Step:
+        return elsewhere(state, vm_state, methods, others, evacuates=evacuates, leaving=leaving)
 
     def test_every_request(self) -> None:
         for step, state, method in (
@@ -74,6 +74,13 @@ class ElsewhereTest(testtools.TestCase):
     def test_evacuation_is_undone_and_rebuild_is_not(self) -> None:
         self.assertEqual(Step.UNDO_EVACUATION, self.step(task_states.REBUILDING, "rebuild_instance", evacuates=True))
         self.assertEqual(Step.NOTHING, self.step(task_states.REBUILDING, "rebuild_instance"))
+
+    def test_evacuation_whose_server_runs_is_finished(self) -> None:
+        """Nova records the end of the rebuild first, and the new host then."""
+        self.assertEqual(Step.FINISH_EVACUATION, self.step(None, "rebuild_instance", evacuates=True))
+        self.assertEqual(Step.UNDO_EVACUATION, self.step(None, "rebuild_instance", evacuates=True,
+                                                         vm_state=vm_states.ERROR))
+        self.assertEqual(Step.NOTHING, self.step(None, "rebuild_instance"))
 
     def test_move_that_the_other_host_finishes_is_left_to_it(self) -> None:
         self.assertEqual(Step.NOTHING, self.step(task_states.RESIZE_MIGRATED, "resize_instance",
