@@ -8,6 +8,7 @@ cleaned, drains the node, with the reason; it is resumed when all devices of its
 """
 
 import contextlib
+import itertools
 import logging
 import re
 from collections.abc import Iterator
@@ -73,8 +74,8 @@ class JobDevices:
                     self._allocator.acquire(requests, consumer)
         except ContainerHostError as error:
             LOG.error("Job %s does not start here: %s", job, error)
-            if not self._is_well():
-                self._drain(str(error))
+            if complaint := self._complaint():
+                self._drain(complaint)
             self._slurm.requeue(job, f"{OURS}{error}")
 
     def release(self, job: str, cluster: str) -> bool:
@@ -97,7 +98,7 @@ class JobDevices:
             complaints = self._reconcile()
             for complaint in complaints:
                 LOG.warning("%s", complaint)
-            if not complaints and self._slurm.reason().startswith(OURS) and self._is_well():
+            if not complaints and self._slurm.reason().startswith(OURS) and not self._complaint():
                 self._slurm.resume()
 
     def _reconcile(self) -> tuple[str, ...]:
@@ -107,21 +108,25 @@ class JobDevices:
         alive = self._slurm.jobs().union(job for _, job in _members())
         return self._allocator.reconciler.reconcile(DRIVER, ENGINE, alive)
 
-    def _is_well(self) -> bool:
-        """Return whether each GPU and network function of gres.conf is there and sound, and no job's is blocked."""
+    def _complaint(self) -> str:
+        """Return why this node should have no jobs; empty if all devices of gres.conf are there, sound and clean."""
         try:
-            blocked = any(record.blocked and record.consumer.driver == DRIVER
-                          for record in self._store.records().values())
-            inventory, known = self._allocator.view().inventory, self._slurm.devices()
-            return not blocked and all(_device(inventory, files).sound for found in known.values() for files in found)
+            for record in self._store.records().values():
+                if record.blocked and record.consumer.driver == DRIVER:
+                    return record.blocked
+            inventory = self._allocator.view().inventory
+            for files in itertools.chain(*self._slurm.devices().values()):
+                device = _device(inventory, files)
+                if not device.sound:
+                    return f"device {device.id} is not healthy: {'; '.join(device.health)}"
         except ContainerHostError as error:
-            LOG.warning("%s", error)
-            return False
+            return str(error)
+        return ""
 
     def _drain(self, reason: str) -> None:
-        """Drain this node, unless somebody else did and said why."""
+        """Drain this node, unless an operator did."""
         with contextlib.suppress(HostActionFailed):  # a failed prolog or epilog drains it, too
-            if not self._slurm.reason() or self._slurm.reason().startswith(OURS):
+            if not (former := self._slurm.reason()) or former.startswith(OURS):
                 self._slurm.drain(f"{OURS}{reason}")
 
     @contextlib.contextmanager
@@ -139,6 +144,6 @@ def _device(inventory: Inventory, files: Files) -> Device:
     found = [device for device in inventory.devices if device.kind in (Kind.GPU, Kind.NET)
              and not {node.path for node in own_nodes(device)}.isdisjoint(files)]
     if len(found) != 1:
-        raise DeviceNotFound(f"{', '.join(files) or 'a device'} of gres.conf is no GPU and no network function of this "
-                             "host: write it anew with `containerhost slurm gres`")
+        raise DeviceNotFound(f"{', '.join(files) or 'a device'} of gres.conf is no node of a GPU or network function: "
+                             "see `containerhost doctor`; after a change of the hardware write gres.conf anew")
     return found[0]

@@ -16,6 +16,7 @@ from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.errors import HostActionFailed, SpecError
 from containerhost.inventory.scan import HostView
+from containerhost.inventory.taints import TaintFile
 from containerhost.operator.cli import main
 from containerhost.operator.slurm import jobs
 from containerhost.operator.slurm.client import Slurm
@@ -197,9 +198,16 @@ class JobDevicesTest(testtools.TestCase):
         self.tree.rebind(SECOND, "vfio-pci")
         self.give("gpu:1(IDX:1)")
         changes = self.allocate()
-        self.assertIn("scontrol update NodeName=node1 State=DRAIN Reason=containerhost: ", changes[0])
+        self.assertIn("State=DRAIN Reason=containerhost: /dev/nvidia1 of gres.conf is no node", changes[0])
         self.assertEqual("scontrol requeue 7", changes[1])
         self.assertEqual({}, self.holders())
+
+    def test_tainted_device_queues_the_job_again_and_drains_nothing(self) -> None:
+        TaintFile(self.tree.host).taint(SECOND, "new firmware")
+        self.give("gpu:1(IDX:1)")
+        requeued, update = self.allocate()
+        self.assertEqual("scontrol requeue 7", requeued)
+        self.assertIn("new firmware", update)
 
     def test_unreadable_record_drains_the_node(self) -> None:
         self.hold(FIRST, Consumer("nova", "lxd", "c1", "u"))
