@@ -205,6 +205,22 @@ class Nova(frame.Machine):
         api.resize(self.cloud, uuid, self.other(self.hosts[server.host]).name, server.flavor)
         self._finish(faults, late)
 
+    def _evacuable(self) -> list[str]:
+        return self.servers(lambda server: server.host is not None and server.task_state is None
+                            and server.vm_state in (vm_states.ACTIVE, vm_states.STOPPED, vm_states.ERROR))
+
+    @precondition(lambda self: self._evacuable())
+    @rule(data=st.data(), faults=faults, late=st.booleans())
+    def evacuate(self, data: Any, faults: Any, late: bool) -> None:
+        """Evacuate a server from its host, which is off from now on."""
+        uuid = data.draw(st.sampled_from(self._evacuable()), "server")
+        host = self.hosts[self.cloud.instances[uuid].host]
+        self.count("evacuate")
+        self.fail_host(host)
+        self.note("rebuild", uuid)
+        api.evacuate(self.cloud, uuid, self.other(host).name)
+        self._finish(faults, late)
+
     def _shelved(self) -> list[str]:
         return self.servers(lambda server: server.vm_state == vm_states.SHELVED_OFFLOADED and server.task_state is None)
 
