@@ -13,7 +13,7 @@ from containerhost.inventory.topology import Topology
 from containerhost.operator.reports.report import ranges
 from hpcplan.networktree import Leaf, natural, order
 
-# The plug-ins of Slurm that know such devices; they tell jobs which they have (CUDA_VISIBLE_DEVICES, SLURM_JOB_NICS).
+# The plug-ins of Slurm that know such devices; they tell jobs which they have (SLURM_JOB_GPUS, SLURM_JOB_NICS).
 NAMES = {Kind.GPU: "gpu", Kind.NET: "nic"}
 _ODD = re.compile(r"[^a-z0-9._-]+")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -24,7 +24,7 @@ _TOP = "network"
 class Gres:
     """Describe a generic resource of a node: one line of gres.conf.
 
-    :ivar type: as Slurm's own detection names it (``nvidia_a100-sxm4-40gb``); of network functions the link layer
+    :ivar type: as Slurm's own detection names it (vendor_model); of network functions the link layer
     :ivar files: the nodes that are the device's own: jobs without the device can be denied all of them
     :ivar cores: logical numbers of the cores near it, as Slurm counts them
     :ivar links: number of direct links to each GPU of the node, in order; -1 for itself
