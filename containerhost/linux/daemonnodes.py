@@ -44,8 +44,8 @@ def fence(server: int, container: str, pid: int, leaving: Collection[str]) -> No
     """
     with opened(server, container) as directory:
         if directory is None:
-            raise HostActionFailed(f"the daemon has no nodes of container {container} where it keeps them, so none can "
-                                   "be made unusable: stop the container, then try again")
+            raise HostActionFailed(f"the daemon has no device nodes of container {container} where it keeps them, so "
+                                   "none can be made unusable: stop the container, then try again")
         nodes = numbers(directory)
         staying = {number for name, number in nodes.items() if owner(name) not in (None, *leaving)}
         for name, number in nodes.items():
@@ -153,7 +153,7 @@ def opened(server: int, container: str) -> Iterator[Directory | None]:
                 directory = stack.enter_context(Directory(path))
             yield directory
     except OSError as error:
-        raise HostActionFailed(f"the nodes in {path} cannot be changed: {error.strerror}") from error
+        raise HostActionFailed(f"the device nodes in {path} cannot be changed: {error.strerror}") from error
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from onedriver.errors import DriverError, NotSupported
 from onedriver.node import datastores
 
 
-def node(file: Path, allowed: Sequence[str]) -> Path | None:
+def device(file: Path, allowed: Sequence[str]) -> Path | None:
     """Return the block device that a disk is; None where the disk is no link into /dev.
 
     :param allowed: patterns of paths

@@ -172,7 +172,7 @@ class Images:
         if disk.type == "RBD":
             return ceph.connect(ceph.image(vm.id, disk), disk.ceph.user if disk.ceph else None, read_only=read_only)
         file = self._datastores / str(vm.system_ds) / str(vm.id) / f"disk.{disk.id}"
-        return (disk.type == "BLOCK" and blockdisks.node(file, self._block_devices)) or file
+        return (disk.type == "BLOCK" and blockdisks.device(file, self._block_devices)) or file
 
     def release(self, vm_id: int, disk_id: int) -> None:
         """Take the disk from the host; its file has what was written to it. Done already when it is not there.

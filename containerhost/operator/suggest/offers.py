@@ -79,7 +79,7 @@ def sort(device: Device) -> str:
     return f"{network}-{'vf' if device.role is Role.VF else 'card'}"
 
 
-def nodes(devices: Iterable[Device]) -> tuple[int | None, ...]:
+def numa_nodes(devices: Iterable[Device]) -> tuple[int | None, ...]:
     """Return the NUMA nodes of devices, each once; None for those that do not tell theirs."""
     return tuple(dict.fromkeys(device.numa_node for device in devices))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from containerhost.devices.model import PARTS, Device, Kind, Role
 from containerhost.inventory.scan import Inventory
 from containerhost.inventory.topology import NumaNode, Topology
-from containerhost.operator.suggest.offers import Offer, nodes, offered, offers
+from containerhost.operator.suggest.offers import Offer, numa_nodes, offered, offers
 
 HOST_SHARE = 8  # this part of the memory is left to the host
 RDMA_SORTS = ("infiniband-vf", "roce-vf")
@@ -42,7 +42,7 @@ def sizes(inventory: Inventory, topology: Topology) -> tuple[Size, ...]:
 
 def _of(offer: Offer, others: Sequence[Offer], inventory: Inventory, topology: Topology) -> Iterable[Size]:
     cpus, memory = share(offer, inventory, topology)
-    near = None not in nodes(offer.devices)
+    near = None not in numa_nodes(offer.devices)
     yield Size(((offer, 1),), cpus, memory, near)
     if offer.sort != Kind.GPU:
         return
@@ -62,7 +62,7 @@ def share(offer: Offer, inventory: Inventory, topology: Topology) -> tuple[int, 
     That is what its NUMA node has, less the host's share of memory, by the number of its kind there."""
     kind = offer.first.kind
     alike = [device for device in offered(inventory) if device.kind in _rivals(kind)]
-    shares = [_of_node(topology, node, alike) for node in nodes(offer.devices)]
+    shares = [_of_node(topology, node, alike) for node in numa_nodes(offer.devices)]
     return min(cpus for cpus, _ in shares), min(memory for _, memory in shares)
 
 
@@ -94,4 +94,4 @@ def _per_node(offer: Offer) -> int:
 def _beside(offer: Offer, other: Offer, count: int) -> bool:
     """Return whether each node with a device of the offer has so many of the other."""
     there = collections.Counter(device.numa_node for device in other.devices if device.role is Role.VF)
-    return None not in nodes(offer.devices) and all(there[node] >= count for node in nodes(offer.devices))
+    return None not in numa_nodes(offer.devices) and all(there[node] >= count for node in numa_nodes(offer.devices))
