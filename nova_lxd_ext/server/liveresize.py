@@ -58,7 +58,7 @@ class LiveResize:
         self._flavor_devices = flavor_devices
         self._lifecycle = lifecycle
 
-    def change(self, context: Any, instance: objects.Instance, flavor: objects.Flavor, requested: RequestedResources,
+    def change(self, instance: objects.Instance, flavor: objects.Flavor, requested: RequestedResources,
                move: objects.Migration, state: ContainerState, view: HostView) -> bool:
         """Let a running server be what the move under way makes of it, if it can go on meanwhile.
 
@@ -74,9 +74,9 @@ class LiveResize:
         if state.status is not Status.RUNNING or instance.vm_state != vm_states.ACTIVE:
             return False
         with self._resizing(instance):
-            return self._change(context, instance, flavor, requested, move, view)
+            return self._change(instance, flavor, requested, move, view)
 
-    def _change(self, context: Any, instance: objects.Instance, flavor: objects.Flavor, requested: RequestedResources,
+    def _change(self, instance: objects.Instance, flavor: objects.Flavor, requested: RequestedResources,
                 move: objects.Migration, view: HostView) -> bool:
         coming = as_it_will_be(instance)
         obstacles = self._obstacles_on_the_way(instance, flavor, requested, move)
@@ -97,14 +97,13 @@ class LiveResize:
                 obstacles = self._users(coming, spec, view)
                 require_allowed(flavor, obstacles)
                 if not obstacles:
-                    undo.on_error("its former size", self._take_back, context, instance, requested)
-                    self._converge(context, coming, then, spec, current, view)
+                    undo.on_error("its former size", self._take_back, instance, requested)
+                    self._converge(coming, then, spec, current, view)
                     return True
         LOG.info("The server is resized while it is off: %s", "; ".join(obstacles), instance=instance)
         return False
 
-    def revert(self, context: Any, instance: objects.Instance, requested: RequestedResources,
-               move: objects.Migration) -> bool:
+    def revert(self, instance: objects.Instance, requested: RequestedResources, move: objects.Migration) -> bool:
         """Let a running server be what it was before the move, while nova still has the resources of both.
 
         :returns: whether it is; if not, it has to stop, and what is missing is done when it starts
@@ -113,14 +112,13 @@ class LiveResize:
                 or fixed_differences(instance.old_flavor, instance.flavor)):
             return False
         try:
-            return self.reconcile(context, as_it_was(instance),
-                                  self.requested(requested, instance.old_flavor, move.uuid), self._attachments.view())
+            return self.reconcile(as_it_was(instance), self.requested(requested, instance.old_flavor, move.uuid),
+                                  self._attachments.view())
         except errors.ContainerHostError:
             LOG.exception("Live revert failed; the server is stopped to revert", instance=instance)
             return False
 
-    def reconcile(self, context: Any, instance: objects.Instance, requested: RequestedResources,
-                  view: HostView) -> bool:
+    def reconcile(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> bool:
         """Let the running container be what nova's record of the server says, if it is not.
 
         :returns: whether it is; if not, it can be only after a stop
@@ -128,14 +126,13 @@ class LiveResize:
         if direct(requested):
             return True
         with self._resizing(instance):
-            return self._reconcile(context, instance, requested, view)
+            return self._reconcile(instance, requested, view)
 
     def _resizing(self, instance: objects.Instance) -> AbstractContextManager[object]:
         """Keep the elastic service from changing the container meanwhile."""
         return resizing(Path(self._conf.lxd.owners_dir), instance.name)
 
-    def _reconcile(self, context: Any, instance: objects.Instance, requested: RequestedResources,
-                   view: HostView) -> bool:
+    def _reconcile(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> bool:
         self._live.await_changes(instance.name)
         self._flavor_devices.rebind_driver(instance, view)
         current = self._live.look(instance.name)
@@ -152,7 +149,7 @@ class LiveResize:
             LOG.warning("Live resize is not possible; the server is stopped to resize: %s", "; ".join(obstacles),
                         instance=instance)
             return False
-        self._converge(context, instance, requested, spec, current, view)
+        self._converge(instance, requested, spec, current, view)
         self._notify(instance)
         return True
 
@@ -195,8 +192,8 @@ class LiveResize:
         return (f"its processes use {used // units.Mi} MiB of memory, of which flavor {server.flavor.name} gives it "
                 f"{size}",) if used > size * units.Mi else ()
 
-    def _converge(self, context: Any, server: objects.Instance, requested: RequestedResources, spec: ContainerSpec,
-                  current: Labelled, view: HostView) -> None:
+    def _converge(self, server: objects.Instance, requested: RequestedResources, spec: ContainerSpec, current: Labelled,
+                  view: HostView) -> None:
         """Bring the running container to the spec, then release what it lost. Idempotent.
 
         :param spec: as the server is to be; its grants are allocated now
@@ -209,15 +206,15 @@ class LiveResize:
         self._attachments.release_unused(server, grants, view)
         self._states.changed()
 
-    def _take_back(self, context: Any, instance: objects.Instance, requested: RequestedResources) -> None:
+    def _take_back(self, instance: objects.Instance, requested: RequestedResources) -> None:
         startup.await_server(self._engine, self._conf.lxd.ready_timeout)
         current, view = self._live.look(instance.name), self._attachments.view()
         spec = self._spec(instance, requested, current, view)
         try:
-            self._converge(context, instance, requested, spec, current, view)
+            self._converge(instance, requested, spec, current, view)
         except errors.NotAsGranted:
             self._live.replace_devices(self._live.look(instance.name), spec)
-            self._converge(context, instance, requested, spec, self._live.look(instance.name), view)
+            self._converge(instance, requested, spec, self._live.look(instance.name), view)
 
 
 def notified(current: Labelled) -> str | None:

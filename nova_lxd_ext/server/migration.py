@@ -80,7 +80,7 @@ class Migrations:
             move = objects.Migration.get_by_id(context, instance.migration_context.migration_id)
             state = self._states.require(instance)
             requested, view = self._live.requested(requested, instance.flavor, move.uuid), self._attachments.view()
-            if self._live.change(context, instance, flavor, requested, move, state, view):
+            if self._live.change(instance, flavor, requested, move, state, view):
                 return
             self._require_possible(instance, flavor, requested, move, view)
             with Rollback(f"move of server {instance.uuid}") as undo:
@@ -155,7 +155,7 @@ class Migrations:
         state, view = self._states.require(instance), self._attachments.view()
         self._states.drop_incoming_label(state)
         if state.status is Status.RUNNING:
-            if self._live.reconcile(context, instance, requested, view):
+            if self._live.reconcile(instance, requested, view):
                 return
             self._strip(context, instance, requested, view)
         self._attachments.require_possible(instance, requested, view)
@@ -192,7 +192,7 @@ class Migrations:
         move = objects.Migration.get_by_id(context, instance.migration_context.migration_id)
         state = self._states.find(instance)
         running = state is not None and state.status is Status.RUNNING
-        return is_at_home(move) and running and self._live.revert(context, instance, requested, move)
+        return is_at_home(move) and running and self._live.revert(instance, requested, move)
 
     def revert(self, context: Any, instance: objects.Instance, move: objects.Migration, requested: RequestedResources,
                power_on: bool) -> None:
