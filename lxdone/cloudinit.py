@@ -38,7 +38,7 @@ def documents(context: Variables) -> CloudInit:
     return CloudInit(
         user_data=user_data(context),
         vendor_data=f"#cloud-config\n{document(vendor)}" if vendor else None,
-        network_config=document(network_config(context)) if is_yes(context, "NETWORK") else None)
+        network_config=document(network_config(context)) if context.get("NETWORK", "").upper() == "YES" else None)
 
 
 def document(content: Mapping[str, Any]) -> str:
@@ -147,10 +147,6 @@ def decoded(context: Variables, key: str) -> str:
         return base64.b64decode("".join(context[key].split()), validate=True).decode()
     except (binascii.Error, ValueError) as error:
         raise BadInput(f"{key} of the context is no text in base64: {error}") from error
-
-
-def is_yes(context: Variables, key: str) -> bool:
-    return context.get(key, "").upper() == "YES"
 
 
 def checked(text: str, pattern: re.Pattern[str], key: str, what: str) -> str:

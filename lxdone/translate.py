@@ -8,7 +8,7 @@ from containerhost.allocation import sharedmemory
 from containerhost.devices.grants import GPU_CAPABILITIES
 from containerhost.engines import gpuclaim
 from containerhost.engines.claim import marked
-from containerhost.engines.spec import BridgedNic, ContainerSpec, DirectoryDisk, IoLimit, Mount, RootDisk, Security
+from containerhost.engines.spec import BridgedNic, ContainerSpec, DirectoryDisk, IoLimit, RootDisk, Security
 from lxdone import cloudinit
 from lxdone.conf import Options
 from onedriver.errors import BadInput, NotSupported
@@ -245,10 +245,6 @@ def vlans(vm_id: int, wanted: Nic) -> tuple[int | None, frozenset[int]]:
         raise NotSupported(f"NIC {wanted.id} of VM {vm_id} is on Open vSwitch with CVLANS, which a restart of the "
                            "container would end")
     return wanted.vlan_id, wanted.tagged
-
-
-def context_mount(directory: str) -> Mount:
-    return Mount("context", directory, "/context")
 
 
 def shared_memory(source: str) -> tuple[DirectoryDisk, ...]:

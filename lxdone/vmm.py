@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.engines.contract import ContainerState, Engine, Status
 from containerhost.engines.network import openvswitch
-from containerhost.engines.spec import ContainerSpec, Part, grants_of
+from containerhost.engines.spec import ContainerSpec, Mount, Part, grants_of
 from containerhost.errors import EngineBusy, EngineConflict, EngineError, EngineNotFound, EngineTimeout
 from containerhost.guest import resources
 from containerhost.inventory.scan import HostView
@@ -376,8 +376,8 @@ class Vmm(BaseVmm):
             parts: tuple[Part, ...] = (*translate.nics(vm), *grants, *self._shared_memory(vm))
             with root_files.opened(root_files.restored(root_files.of(vm, file))) as disk, reasons.naming_size(vm, spec):
                 self._writeback.require_possible(vm, file, disk)
-                self._create(dataclasses.replace(spec, parts=parts, mounts=(translate.context_mount(str(directory)),)),
-                             disk, home, vm)
+                mounts = (Mount("context", str(directory), "/context"),)
+                self._create(dataclasses.replace(spec, parts=parts, mounts=mounts), disk, home, vm)
             self._write_context(vm, self._engine.root_ids(spec.name))
             for part in self._disks.provide(vm):
                 self._engine.attach(spec.name, part)

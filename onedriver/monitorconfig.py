@@ -52,14 +52,11 @@ def monitor_config(data: bytes, ssh_client: str) -> MonitorConfig:
     port = number(element, "NETWORK/PORT", None)
     if not 0 < port <= HIGHEST_PORT:
         raise BadInput(f"NETWORK/PORT of the monitoring configuration is {port}, which is no port")
-    periods = {kind: max(1, number(element, f"PROBES_PERIOD/{kind}", usual_period(kind))) for kind in DIRECTORIES}
+    periods = {kind: max(1, number(element, f"PROBES_PERIOD/{kind}", SHORT_PERIOD if kind is Type.EXEC_VM else
+                                   USUAL_PERIOD)) for kind in DIRECTORIES}
     key = text(element, "NETWORK/PUBKEY")
     return MonitorConfig(address(text(element, "NETWORK/MONITOR_ADDRESS"), ssh_client), port,
                          number(element, "HOST_ID", None), periods, encryption(key) if key else bytes)
-
-
-def usual_period(kind: Type) -> int:
-    return SHORT_PERIOD if kind is Type.EXEC_VM else USUAL_PERIOD
 
 
 def address(configured: str, ssh_client: str) -> str:

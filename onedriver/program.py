@@ -47,13 +47,13 @@ def sentence(text: str) -> str:
     return line if line.endswith(".") else f"{line}."
 
 
-def log_to(stream: TextIO, level: int = logging.INFO) -> None:
+def log_to(stream: TextIO) -> None:
     """Send every log record of this process to ``stream`` in oned's form, nowhere else."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(OnedFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(level)
+    root.setLevel(logging.INFO)
 
 
 def start(main: Callable[[Sequence[str]], int]) -> int:

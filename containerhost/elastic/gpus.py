@@ -31,19 +31,17 @@ class EngineGpus:
     """Change which GPUs containers of one engine have.
 
     :param locks: the directory that all drivers of the host share
-    :param view: makes the view of a round
     """
 
-    def __init__(self, engine: Containers, marks: LiveMarks[Any], privileged: Privileged, locks: Path,
-                 view: Callable[[], HostView] = HostView) -> None:
-        self.view = view
+    def __init__(self, engine: Containers, marks: LiveMarks[Any], privileged: Privileged, locks: Path) -> None:
+        self.view = HostView  # makes the view of a round
         # An operator's program may be at work on a device for minutes: the service does not wait for it.
         self.store = AllocationStore(locks, work_limit=0)
         self._engine = engine
         self._marks = marks
         self._privileged = privileged
         self._locks = locks
-        self._allocator = DeviceAllocator(self.store, view, privileged, engine.held)
+        self._allocator = DeviceAllocator(self.store, self.view, privileged, engine.held)
 
     @property
     def name(self) -> str:

@@ -52,13 +52,10 @@ def gpu_family(rows: Iterable[Mapping[str, Any]]) -> Metric:
                                labels=["engine", "container", "kind"])
     for row in rows:
         engine, _, container = row["container"].partition("/")
-        for kind, value in gpu_numbers(row["gpus"]).items() if "gpus" in row else ():
-            family.add_metric([engine, container, kind], value)
+        if gpus := row.get("gpus"):
+            for kind, value in (("least", gpus["least"]), ("present", len(gpus["present"])), ("most", gpus["most"])):
+                family.add_metric([engine, container, kind], value)
     return family
-
-
-def gpu_numbers(gpus: Mapping[str, Any]) -> dict[str, int]:
-    return {"least": gpus["least"], "present": len(gpus["present"]), "most": gpus["most"]}
 
 
 class ElasticCollector(Collector):

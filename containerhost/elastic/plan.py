@@ -121,13 +121,9 @@ def _memories(members: Sequence[Member], capacity: int, policy: Policy) -> dict[
 def _memory_demand(member: Member) -> Demand:
     """Return the demand in units. What its processes use stays, and all that it has where the use is not known."""
     most, present = _units(member.claim.memory.most), _units(member.memory)
-    needed = present if member.memory_used is None else _units(needed_memory(member.memory_used))
+    needed = present if (used := member.memory_used) is None else _units(used + used // HEADROOM)
     least = min(most, max(_units(member.claim.memory.least), min(needed, present)))
     return Demand(member.key, least, most, present, member.claim.priority, needed)
-
-
-def needed_memory(used: int) -> int:
-    return used + used // HEADROOM
 
 
 def _units(size: int) -> int:

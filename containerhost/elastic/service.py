@@ -166,7 +166,8 @@ class Service:
         memory = {key: max(member.memory, self._promised_memory(key)) for key, member in by_key.items()}
         waiting, is_quiet = [], True
         # Who loses comes first: what is lost at once can be had by others in the same round.
-        for member in sorted(by_key.values(), key=lambda member: not self._loses(member, wanted)):
+        losing = {key for key, member in by_key.items() if key in wanted and member.loses(wanted[key])}
+        for member in sorted(by_key.values(), key=lambda member: member.key not in losing):
             key = member.key
             if key in self.steps or self._changes.is_backing_off(key):
                 is_quiet = False
@@ -227,9 +228,6 @@ class Service:
 
     # Acting
 
-    def _loses(self, member: Member, wanted: Mapping[str, Size]) -> bool:
-        return member.key in wanted and member.loses(wanted[member.key])
-
     def _begin(self, member: Member, size: Size) -> Member:
         """Begin a change: announce it if it takes something from a guest that listens, else make it.
 
@@ -273,7 +271,8 @@ class Service:
 
         :returns: the container as it is now
         """
-        managed, coming = self._managed(member.key), resources.parse(step.document) or {}
+        managed = self._engines[member.key.partition("/")[0]]
+        coming = resources.parse(step.document) or {}
         size = Size(frozenset(coming["cpus"]["cores"]), coming["memory"])
         needed = self._memory_used(member.pid, member.memory_used)
         if size.memory < member.memory and (needed is None or needed > size.memory):
@@ -343,9 +342,6 @@ class Service:
         for key, found in gpus.items():
             rows[key] = rows.get(key, {"container": key, "announced": key in self.steps}) | {"gpus": found}
         return [rows[key] for key in sorted(rows)]
-
-    def _managed(self, key: str) -> ManagedEngine:
-        return self._engines[key.partition("/")[0]]
 
 
 def row(member: Member, wanted: Size | None, under_way: bool) -> dict[str, Any]:

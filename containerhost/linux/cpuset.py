@@ -33,12 +33,12 @@ def cpus_of(pid: int, host: Host) -> frozenset[int]:
     return id_list(next(filter(None, found), None))
 
 
-def bind_cpus(pid: int, cpus: Collection[int], host: Host | None = None) -> None:
+def bind_cpus(pid: int, cpus: Collection[int]) -> None:
     """Let the container of a process run on these CPUs only. Idempotent.
 
     :raises HostActionFailed: the process is in no container, or the kernel refuses
     """
-    group = _group(pid, host or Host())
+    group = _group(pid, Host())
     if group is None:
         raise HostActionFailed(f"process {pid} is in no container that can be bound to CPUs")
     _bind(pid, group, CPUS, _text(cpus))
@@ -52,7 +52,7 @@ def bind_memory(pid: int, nodes: Collection[int], host: Host | None = None) -> N
     """
     group = _group(pid, host or Host())
     if group is None:
-        raise HostActionFailed(f"process {pid} is in no container whose memory can be bound to nodes")
+        raise HostActionFailed(f"process {pid} is in no container whose memory can be bound to NUMA nodes")
     text = _text(nodes)
     if not text and os.path.exists(f"{group}/{MIGRATE}"):
         text = _read(f"{os.path.dirname(group)}/{NODES}")

@@ -147,7 +147,7 @@ def fill_mounted(directory: Path, found: FileSystem, disk: Path, timeout: int) -
     :raises NotSupported: there is no tool for it
     """
     if found.format is Format.EXT:
-        mountedfs.enlarge(directory, found.size // ext_block(disk))
+        mountedfs.enlarge(directory, found.size // block_size(super_block(disk)))
         return
     if shutil.which("xfs_growfs") is None:
         raise NotSupported(f"disk {disk} has an xfs file system, but this node has no xfs_growfs to enlarge it with: "
@@ -174,11 +174,6 @@ def ext_size(disk: Path, start: int = 0) -> int:
     features, = struct.unpack_from("<I", block, 96)
     high, = struct.unpack_from("<I", block, 336) if features & WIDE else (0,)
     return (high << 32 | low) * block_size(block)
-
-
-def ext_block(disk: Path) -> int:
-    """Return the bytes of one of its blocks."""
-    return block_size(super_block(disk))
 
 
 def block_size(block: bytes) -> int:

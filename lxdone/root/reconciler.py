@@ -77,10 +77,8 @@ class Reconciler:
 
         Nothing removes them: that is for a person to judge."""
         return tuple(state for state in self._engine.containers() if state.labels.get(LABEL, "").isdecimal()
-                     and self._is_orphan(self._home(int(state.labels[LABEL])), state))
-
-    def _is_orphan(self, home: Path, state: ContainerState) -> bool:
-        return self._writeback.is_ended(home) and (state.status is Status.RUNNING or self._writeback.is_unsaved(home))
+                     and self._writeback.is_ended(home := self._home(int(state.labels[LABEL])))
+                     and (state.status is Status.RUNNING or self._writeback.is_unsaved(home)))
 
     def without_console(self, containers: Iterable[ContainerState]) -> tuple[str, ...]:
         """Return the containers whose consoles died."""

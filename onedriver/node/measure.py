@@ -14,7 +14,7 @@ from containerhost import vendors
 from containerhost.allocation import faults
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind
-from containerhost.engines.contract import ContainerState, Metrics, Status
+from containerhost.engines.contract import ContainerState, Status
 from containerhost.inventory.scan import scan
 from containerhost.linux.files import atomic_write
 from containerhost.linux.storage.diskio import disk_io
@@ -26,7 +26,6 @@ from onedriver.node.monitored import MonitoredEngine
 from onedriver.node.names import LABEL
 from onedriver.node.pcifilter import PciFilter
 from onedriver.node.probes import Sample, Space
-from onedriver.template import Value
 
 if TYPE_CHECKING:
     from containerhost.inventory.topology import CpuTimes
@@ -116,12 +115,10 @@ class Measure:
         gpus, faulty = self._devices()
         tell_faults(faulty, {state.name: metrics.pid for state, metrics in measured})
         return "\n".join(probes.vm_monitor(
-            state, probes.vm_values(metrics, now, before.get(state.name)) | self._disk_io(metrics)
+            state, probes.vm_values(metrics, now, before.get(state.name))
+            | probes.io_values(disk_io(self._host, metrics.pid) if metrics.pid else None)
             | probes.gpu_values(gpus.get(state.name, ())) | probes.fault_values(faulty.get(state.name, ())),
             probes.disk_values(metrics)) for state, metrics in measured)
-
-    def _disk_io(self, metrics: Metrics) -> dict[str, Value]:
-        return probes.io_values(disk_io(self._host, metrics.pid) if metrics.pid else None)
 
     def _devices(self) -> tuple[Mapping[str, Sequence[Use | None]], Mapping[str, Sequence[str]]]:
         """Return how each GPU of the containers is used, and what is wrong with which device, by container."""

@@ -19,7 +19,6 @@ from onedriver.errors import DriverError
 from onedriver.node import datastores as node_datastores
 
 TIMEOUT = 30  # seconds
-PLACE = "/usr/local/bin or /usr/bin"
 CAP_SYS_RESOURCE = 1 << 24  # capabilities(7)
 EVERY_ID = ["0", "0", "4294967295"]  # uid_map of the first user namespace, see user_namespaces(7)
 

@@ -37,7 +37,7 @@ def install(remotes: Path, driver: str, transfers: Collection[str]) -> list[Path
         return stanza.inserted(text, LINES[language].replace("HOOK", f"{driver}/live"), driver,
                                len(first) + 1)
 
-    return changed(remotes, driver, transfers, with_line)
+    return changed(remotes, transfers, with_line)
 
 
 def uninstall(remotes: Path, driver: str, transfers: Collection[str]) -> list[Path]:
@@ -45,7 +45,7 @@ def uninstall(remotes: Path, driver: str, transfers: Collection[str]) -> list[Pa
 
     :returns: what was changed
     """
-    return changed(remotes, driver, transfers, lambda text: stanza.removed(text, driver))
+    return changed(remotes, transfers, lambda text: stanza.removed(text, driver))
 
 
 def language_of(first: str) -> str | None:
@@ -56,7 +56,7 @@ def language_of(first: str) -> str | None:
     return next((language for language in LINES if first.startswith("#!") and first.endswith(language)), None)
 
 
-def changed(remotes: Path, driver: str, transfers: Collection[str], change: Callable[[str], str]) -> list[Path]:
+def changed(remotes: Path, transfers: Collection[str], change: Callable[[str], str]) -> list[Path]:
     found = []
     with as_owner(remotes):
         for name, file in scripts(remotes, transfers):

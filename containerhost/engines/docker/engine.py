@@ -223,7 +223,7 @@ class DockerEngine:
                 self._records.write(container, dataclasses.replace(record, container=new))
 
     def start(self, name: str) -> None:
-        if self._status(name) is not Status.RUNNING:
+        if status_of(self.client.container(name)) is not Status.RUNNING:
             self.client.start(name)
 
     def stop(self, name: str, *, timeout: int, force: bool = False) -> None:
@@ -464,9 +464,6 @@ class DockerEngine:
             return self._records.read(container)
         except errors.EngineNotFound:
             return None
-
-    def _status(self, name: str) -> Status:
-        return status_of(self.client.container(name))
 
 
 def require_made_for(container: Mapping[str, Any], grants: Sequence[Grant]) -> None:

@@ -330,10 +330,6 @@ def block_device(wanted: BlockDevice) -> Device:
             "mode": BLOCK_MODE}
 
 
-def pool_disk(wanted: PoolDisk) -> Device:
-    return {"type": "disk", "pool": wanted.pool, "source": wanted.volume, "path": wanted.path} | io_limits(wanted.io)
-
-
 def directory_disk(wanted: DirectoryDisk) -> Device:
     return mount(Mount(wanted.name, wanted.source, wanted.path, wanted.read_only)) | io_limits(wanted.io)
 
@@ -352,7 +348,8 @@ def devices_of(part: Part, extensions: Collection[str]) -> dict[str, Device]:
         case BlockDevice():
             return {f"block-{key(part.name)}": block_device(part)}
         case PoolDisk():
-            return {f"disk-{key(part.name)}": pool_disk(part)}
+            return {f"disk-{key(part.name)}": {"type": "disk", "pool": part.pool, "source": part.volume,
+                                               "path": part.path} | io_limits(part.io)}
         case DirectoryDisk():
             return {f"disk-{key(part.name)}": directory_disk(part)}
         case Grant():
@@ -480,7 +477,3 @@ def libraries_among(keys: Mapping[str, str]) -> dict[str, str]:
     """Return the keys of an instance's configuration that bring libraries when it starts."""
     ways = filter(None, (vendor.lxd_libraries(GPU_CAPABILITIES) for vendor in vendors.load()))
     return {key: keys[key] for way in ways for key in way.keys if key in keys}
-
-
-def is_cdi(device: Device) -> bool:
-    return device["type"] == "gpu" and "=" in device.get("id", "")

@@ -259,6 +259,7 @@ def device_obstacles(present: Mapping[str, Device], wanted: Mapping[str, Device]
     :param wanted: those of the grants that it is to have
     """
     coming = [device for key, device in wanted.items() if present.get(key) != device]
-    if config.CDI_HOTPLUG in extensions or not any(config.is_cdi(device) for device in coming):
+    if config.CDI_HOTPLUG in extensions or not any(
+            device["type"] == "gpu" and "=" in device.get("id", "") for device in coming):  # a CDI name
         return ()
     return (f"this daemon brings a GPU with its driver's libraries when it starts (no {config.CDI_HOTPLUG})",)

@@ -66,8 +66,4 @@ def _value(hint: Any, raw: Any, where: str) -> Any:
         return raw
     if isinstance(hint, enum.EnumType) and isinstance(raw, str):
         return hint(raw)
-    raise ValueError(f"{where} is {_shortened(raw)}")
-
-
-def _shortened(raw: Any) -> str:
-    return printable(repr(raw)[:40])
+    raise ValueError(f"{where} is {printable(repr(raw)[:40])}")

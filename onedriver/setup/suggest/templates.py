@@ -18,8 +18,8 @@ _PREFIX = "hpc-"
 
 def pci_filter(found: Sequence[Offer]) -> str:
     """Return the option ``pci_filter`` of a node's options (TOML), with the short addresses that each line permits."""
-    rows = [f"    {json.dumps(kind(offer.first))},  # {offer.name}: {' '.join(map(_short, offer.devices))}"
-            for offer in found]
+    rows = [f"    {json.dumps(kind(offer.first))},  # {offer.name}: "
+            f"{' '.join(from_device_id(each.id).short for each in offer.devices)}" for offer in found]
     return "\n".join(["pci_filter = [", *rows, "]"])
 
 
@@ -52,7 +52,3 @@ def vms(found: Iterable[Size], image: str, driver: str) -> dict[str, str]:
 def _pci(device: Device) -> str:
     return template.vector("PCI", {"VENDOR": device.vendor_id, "DEVICE": product(device),
                                    "CLASS": device.class_code[:4]})
-
-
-def _short(device: Device) -> str:
-    return from_device_id(device.id).short
