@@ -101,23 +101,30 @@ class PoolDisks(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Offer:
-    """Hold all that a receiver needs to fetch one container once.
+class DiskOffer:
+    """Hold all that a receiver needs to fetch one disk once.
 
-    :ivar name: of the container
     :ivar operation: URL of the sender's operation
     :ivar certificate: of the sender, in PEM
-    :ivar architecture: of the container, as the engine names it
-    :ivar config: keys of the container that go with its files
-    :ivar secrets: by channel; they give access to the container, so they are shown nowhere
+    :ivar config: keys of the disk that go with its files
+    :ivar secrets: by channel; they give access to the disk, so they are shown nowhere
     """
 
     name: str
     operation: str
     certificate: str
-    architecture: str
     config: Mapping[str, str]
     secrets: Mapping[str, str] = dataclasses.field(repr=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Offer(DiskOffer):
+    """Hold all that a receiver needs to fetch one container once.
+
+    :ivar architecture: of the container, as the engine names it
+    """
+
+    architecture: str
 
 
 class Transfers(Protocol):
@@ -137,23 +144,6 @@ class Transfers(Protocol):
 
         :param timeout: seconds until it is there
         """
-
-
-@dataclasses.dataclass(frozen=True)
-class DiskOffer:
-    """Hold all that a receiver needs to fetch one disk once.
-
-    :ivar operation: URL of the sender's operation
-    :ivar certificate: of the sender, in PEM
-    :ivar config: keys of the disk that go with its files
-    :ivar secrets: by channel; they give access to the disk, so they are shown nowhere
-    """
-
-    name: str
-    operation: str
-    certificate: str
-    config: Mapping[str, str]
-    secrets: Mapping[str, str] = dataclasses.field(repr=False)
 
 
 class DiskTransfers(Protocol):

@@ -296,4 +296,4 @@ class Host:
 
     def _offer(self, name: str, address: str) -> Offer:
         self.engine._called("offer", name)
-        return Offer(name, address, "PEM", "x86_64", {}, {"fs": "secret"})
+        return Offer(name, address, "PEM", {}, {"fs": "secret"}, "x86_64")

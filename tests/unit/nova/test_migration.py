@@ -26,7 +26,7 @@ from tests.unit.nova import fakes, records
 from tests.unit.nova.fakes import GPU_0, GPU_1
 
 conf.register()
-OFFER = Offer("instance-0000002a", "https://one:8443/1.0/operations/x", "PEM", "x86_64", {}, {"fs": "secret"})
+OFFER = Offer("instance-0000002a", "https://one:8443/1.0/operations/x", "PEM", {}, {"fs": "secret"}, "x86_64")
 MOVE = 7
 
 

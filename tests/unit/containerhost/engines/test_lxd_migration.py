@@ -13,8 +13,8 @@ from containerhost.engines.lxd.migration import Transfers
 from containerhost.engines.spec import ContainerSpec, Cpu, Memory, RootDisk
 
 NAME = "instance-0000002a"
-OFFER = Offer(NAME, "https://one:8443/1.0/operations/x", "PEM", "x86_64",
-              {"volatile.last_state.idmap": "[]", "image.os": "busybox"}, {"control": "c", "fs": "f"})
+OFFER = Offer(NAME, "https://one:8443/1.0/operations/x", "PEM",
+              {"volatile.last_state.idmap": "[]", "image.os": "busybox"}, {"control": "c", "fs": "f"}, "x86_64")
 SPEC = ContainerSpec(NAME, "", Cpu(1), Memory(2**27), RootDisk("default", 2**30), labels={"nova.uuid": "u"})
 
 
