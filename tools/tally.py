@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Add up subunit streams: print the slowest tests, the time of each suite, why each skipped test was skipped, and a
-last line with the true count.
+"""Add up subunit streams: slowest tests, time of each suite, reasons of skips, and the true count last.
 
     python tools/tally.py [--whole] FILE…     --whole: a suite of which no test ran counts as one that failed
 

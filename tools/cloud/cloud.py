@@ -214,8 +214,7 @@ class Cloud:
             self.daemons.run(name, command)
 
     def _keep_prepared(self) -> None:
-        """Keep the prepared state. The note is written last: a copy that was cut off is never taken for a complete
-        one."""
+        """Keep the prepared state; the note is written last, so that an incomplete copy is never used."""
         shutil.rmtree(self.layout.prepared, ignore_errors=True)
         self.layout.prepared.mkdir(parents=True, mode=0o700)
         shutil.copytree(self.layout.state, self.layout.prepared / "state")
@@ -292,8 +291,9 @@ def workers_up(admin: Connection, names: Iterable[str]) -> bool:
 
 
 def unmount_below(directory: Path) -> None:
-    """Unmount what is below a directory: a killed daemon leaves its mounts, and a directory with mounts in it must
-    never be deleted recursively."""
+    """Unmount what is below a directory, which must have no mounts when it is deleted recursively.
+
+    A killed daemon leaves its mounts."""
     points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     for point in sorted((point for point in points if point.startswith(f"{directory}/")), reverse=True):
         subprocess.run(("umount", "--lazy", point), check=True, capture_output=True)

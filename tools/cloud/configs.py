@@ -129,8 +129,9 @@ def network_server(parts: Parts) -> Ini:
 
 
 def nova_common(parts: Parts, node: Node) -> Ini:
-    """Return nova's common options. A resize may stay on its host: often there is no other, and only there it leaves
-    the server running."""
+    """Return nova's common options.
+
+    A resize may stay on its host: often there is no other, and only there it leaves the server running."""
     state = parts.layout.run / f"nova{node.suffix}"
     return {
         "DEFAULT": {"host": node.name, "my_ip": node.address, "state_path": str(state),
@@ -146,8 +147,10 @@ def nova_common(parts: Parts, node: Node) -> Ini:
 
 
 def nova_control(parts: Parts) -> Ini:
-    """nova's API, scheduler, conductor and nova-manage. Without the fuzzy delay of up to a minute the scheduler finds
-    the new host at once. Quotas are keystone's (unified limits), for nova's own know no devices."""
+    """Return the options of nova's API, scheduler, conductor and nova-manage.
+
+    Without the fuzzy delay of up to a minute the scheduler finds the new host at once. Quotas are keystone's (unified
+    limits), for nova's own know no devices."""
     common = nova_common(parts, parts.nodes[0])
     return {
         **common,

@@ -182,8 +182,7 @@ def start_time(pid: int) -> int:
 
 
 def alive(note: Mapping[str, int]) -> bool:
-    """Return whether the noted process still runs, as the one that was noted. One that only waits to be collected does
-    not."""
+    """Return whether the noted process still runs, and is the one that was noted; a zombie does not."""
     try:
         fields = _stat(note["pid"])
     except (FileNotFoundError, ProcessLookupError):

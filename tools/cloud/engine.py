@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cloud's container daemon: LXD or, where a distribution has no package of it, Incus; with a directory of its
-own."""
+"""Run the cloud's LXD, or Incus where a distribution has no package of it, with a directory of its own."""
 
 import dataclasses
 import json
@@ -136,8 +135,10 @@ class CommandFailed(Exception):
 
 
 def lockable_memory() -> str:
-    """Return how much memory a container may lock here, for ``[lxd] rdma_memlock``: ``unlimited``, or the bytes beyond
-    which this machine does not let even root go (a root without CAP_SYS_RESOURCE)."""
+    """Return how much memory a container may lock here, for ``[lxd] rdma_memlock``.
+
+    ``unlimited``, or the bytes beyond which this machine does not let even root go (a root without CAP_SYS_RESOURCE).
+    """
     _soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if hard == resource.RLIM_INFINITY:
         return "unlimited"

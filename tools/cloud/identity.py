@@ -24,8 +24,7 @@ TENANT = "demo"
 
 
 def write_clouds_yaml(layout: Layout, ports: Ports, passwords: Passwords) -> None:
-    """Write the two identities of the cloud, ``admin`` and the tenant, for the SDK and for the ``openstack``
-    command."""
+    """Write the cloud's two identities, ``admin`` and the tenant, for the SDK and the ``openstack`` command."""
     def cloud(user: str) -> dict[str, object]:
         return {"region_name": REGION, "auth": {
             "auth_url": ports.url("keystone") + "/v3", "username": user, "password": passwords[user],
@@ -35,8 +34,7 @@ def write_clouds_yaml(layout: Layout, ports: Ports, passwords: Passwords) -> Non
 
 
 def bootstrap(layout: Layout, ports: Ports, passwords: Passwords, daemons: Daemons) -> None:
-    """Create the first administrator and keystone's own endpoint. A password in a command line would be anybody's to
-    read."""
+    """Create the first administrator and keystone's endpoint, without a password in a command line."""
     command = (program("keystone-manage"), "--config-file", str(layout.etc("keystone") / "keystone.conf"), "bootstrap")
     url = ports.url("keystone") + "/v3"
     daemons.run("keystone-db", command, {"OS_BOOTSTRAP_PASSWORD": passwords["admin"], "OS_BOOTSTRAP_REGION_ID": REGION,

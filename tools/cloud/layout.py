@@ -53,8 +53,10 @@ class Layout:
 
     @property
     def engine(self) -> Path:
-        """LXD_DIR or INCUS_DIR. Not below the checkout, which is often in a private home: root of a container is nobody
-        on the host, and must be able to pass through every directory above its root file system."""
+        """Return LXD_DIR or INCUS_DIR.
+
+        It is not below the checkout, which is often in a private home: root of a container is nobody on the host, and
+        must be able to pass through every directory above its root file system."""
         return Path(f"/var/lib/nova-lxd-demo-{hashlib.sha256(str(self.directory).encode()).hexdigest()[:6]}")
 
     def engine_of(self, suffix: str) -> Path:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LXCFS, which makes a container's /proc tell its own processors, memory and uptime. The container daemon mounts what
-it shows into every container, if it runs before the container starts; packages of LXD and Incus recommend it."""
+"""Run LXCFS, which makes a container's /proc report its own processors, memory and uptime.
+
+The container daemon mounts what it shows into every container, if it runs before the container starts; packages of LXD
+and Incus recommend it."""
 
 import signal
 from pathlib import Path

@@ -23,8 +23,7 @@ class RabbitMq:
         return f"rabbit://openstack:{self._passwords['rabbitmq']}@{self._ports.address}:{self._ports.rabbitmq}/"
 
     def has_queues(self, *names: str) -> bool:
-        """Return whether somebody takes what is sent there: a question sent before waits for its time limit,
-        unheard."""
+        """Return whether the queues have consumers: a question that is sent earlier waits for its timeout."""
         address = f"{self._ports.address}:{self._ports.rabbitmq}"
         with amqp.Connection(address, "openstack", self._passwords["rabbitmq"]) as node:
             try:

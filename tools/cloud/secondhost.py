@@ -65,8 +65,7 @@ class SecondHost:
         return Switch(self._layout, self._ports, SECOND, self.there)
 
     def join(self, first: Switch) -> None:
-        """Connect this host's switch, which runs, with that of the first host, so that tunnels lead from one to the
-        other."""
+        """Connect this host's running switch with that of the first host by tunnels."""
         self._lay(TUNNEL_CABLE)
         for switch, address in zip((first, self.switch), TUNNELS, strict=True):
             switch.add_bridge(TUNNEL_BRIDGE, f"{address}/24")

@@ -71,9 +71,11 @@ def compute_file(layout: Layout, suffix: str = FIRST) -> Path:
 
 
 def api(layout: Layout, ports: Ports, service: str) -> Daemon:
-    """One API under uWSGI. It listens before the application is loaded, so readiness is an answer, not an open port;
-    without ``Connection: close`` clients that keep connections meet resets; Glance's client sends parts of 1 MiB, which
-    is a little more than uWSGI takes by itself."""
+    """Return one API under uWSGI.
+
+    It listens before the application is loaded, so readiness is an answer, not an open port; without ``Connection:
+    close`` clients that keep connections meet resets; Glance's client sends parts of 1 MiB, which is a little more than
+    uWSGI takes by itself."""
     url = ports.url(service)
     argv = (program("uwsgi"), "--http-socket", url.removeprefix("http://"), "--module", WSGI[service], "--threads", "6",
             "--add-header", "Connection: close", "--http-raw-body", "--lazy-apps", "--enable-threads", "--need-app",
@@ -100,8 +102,7 @@ def compute_daemon(layout: Layout, suffix: str = FIRST) -> Daemon:
 
 
 def schema_commands(layout: Layout, shape: Shape) -> dict[str, list[tuple[str, ...]]]:
-    """Return the commands that make each service's tables and keys; those of one service in order, services side by
-    side."""
+    """Return the commands that make each service's tables and keys, in order; services run side by side."""
     def manage(tool: str, service: str) -> tuple[str, ...]:
         return (program(tool), "--config-file", str(config_file(layout, service)))
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine: a system container with systemd on an emulated host, with a network that reaches out and nothing that
-reaches in. It ends with the emulated host's namespaces."""
+"""Run a machine: a system container with systemd on an emulated host, reachable from nowhere outside.
+
+Its network reaches out. It ends with the emulated host's namespaces."""
 
 import hashlib
 import os

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call OpenNebula for the scenarios: for every change its own commands on the front-end, and for what is only read,
-again and again, a program that stays there and uses OpenNebula's own library."""
+"""Call OpenNebula for the scenarios: its own commands for changes, a resident program for frequent reads."""
 
 import contextlib
 import json

@@ -102,8 +102,7 @@ def put_images(cloud: Cloud, one: One) -> None:
 
 
 def docker_archive(node: Machine) -> Path:
-    """Build what `docker save` makes of an image whose program ends when it is asked to, and of which Docker has
-    nothing afterwards."""
+    """Build what `docker save` makes of an image whose program ends when asked to, and leave nothing in Docker."""
     docker = ("docker", "--host", f"unix://{node.home}/docker/docker.sock")
     root, archive = HOME / "root.tar", HOME / "polite.tar"
     root.write_bytes(root_file_system())

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The story of an operator: from a compute host without a driver to the first server with a GPU, by the roles of
-``ansible/``. The host's directories are seen through ``tools/overlay``: nothing is installed on this machine itself."""
+"""Tell an operator's story: from a host without a driver to the first server with a GPU, by ``ansible/``.
+
+The host's directories are seen through ``tools/overlay``: nothing is installed on this machine itself."""
 
 import os
 import re

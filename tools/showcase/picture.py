@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the manual's picture of a host: ``python -m tools.showcase.picture FILE.png``. Two sockets, eight GPUs and eight
-InfiniBand cards (tests/fakehost/hosts/dgx.yaml), emulated; containers and faults are made up."""
+"""Make the manual's picture of a host: ``python -m tools.showcase.picture FILE.png``.
+
+Two sockets, eight GPUs and eight InfiniBand cards (tests/fakehost/hosts/dgx.yaml), emulated; containers and faults are
+made up."""
 
 import subprocess
 import sys

@@ -72,8 +72,9 @@ def stop() -> None:
 
 
 def end_on_signals() -> None:
-    """Turn the first request to end into KeyboardInterrupt. Later ones (a terminal and the parent both send it) must
-    not cut off the cleaning, which has limits of its own."""
+    """Turn the first request to end into KeyboardInterrupt; later ones must not cut off the cleaning.
+
+    A terminal and the parent both send it; the cleaning has limits of its own."""
     def interrupt(_number: int, _frame: object) -> None:
         for number in ENDING:
             signal.signal(number, signal.SIG_IGN)

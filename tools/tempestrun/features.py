@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""List what Tempest may ask of the driver, as options ``[compute-feature-enabled]``: read from the support matrix,
-which a unit test compares with the driver, so that nothing the driver does is left untested."""
+"""List what Tempest may ask of the driver, as options ``[compute-feature-enabled]``.
+
+They are read from the support matrix, which a unit test compares with the driver, so that nothing the driver does is
+left untested."""
 
 from collections.abc import Mapping
 from typing import Any

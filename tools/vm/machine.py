@@ -40,8 +40,9 @@ class Machine:
         self.log = tree / "vm" / "console"
 
     def accelerator(self) -> str:
-        """KVM where a machine can be made with it, else QEMU's own translation. The root to which QEMU is confined
-        gets the node by which it asks."""
+        """Return KVM where a machine can be made with it, else QEMU's own translation.
+
+        The root to which QEMU is confined gets the node by which it asks."""
         node = Path(self._qemu[1]) / "dev" / "kvm"
         if Path("/dev/kvm").exists() and not node.exists():
             subprocess.run(["cp", "-a", "/dev/kvm", str(node)], check=True)

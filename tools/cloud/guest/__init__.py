@@ -42,8 +42,10 @@ def build(path: Path) -> Path:
 
 
 def add_host_key(tar: tarfile.TarFile) -> None:
-    """Give all guests of the image one host key: a client that tries again while a floating IP moves from one guest to
-    another, as Tempest's does, would refuse the second one's."""
+    """Give all guests of the image one host key.
+
+    A client that tries again while a floating IP moves from one guest to another, as Tempest's does, would refuse the
+    second one's."""
     with tempfile.TemporaryDirectory() as directory:
         key = Path(directory) / "key"
         subprocess.run(("dropbearkey", "-t", "ed25519", "-f", str(key)), capture_output=True, check=True)
