@@ -84,7 +84,6 @@ class GpuGrant:
     address: str
     uuid: str | None
     vendor_id: str
-    slice_id: str | None = None
     libraries: frozenset[str] = frozenset()
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from containerhost.devices import pci
 from containerhost.devices.model import Device
+from containerhost.devices.rdma import state_of
 from containerhost.linux.sysfs import Host
 
 _GID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){7}")
@@ -86,7 +87,7 @@ def ports(host: Host, device: Device) -> tuple[Port, ...]:
 def _port(host: Host, directory: str, number: int) -> Port:
     return Port(
         number=number,
-        state=_after_number(host.text(f"{directory}/state")),
+        state=state_of(host.text(f"{directory}/state")),
         rate=host.text(f"{directory}/rate"),
         lid=host.text(f"{directory}/lid"),
         pkeys=tuple(key for _, key in _table(host, f"{directory}/pkeys", _PKEY, _NO_PKEY)),
@@ -101,8 +102,3 @@ def _table(host: Host, directory: str, pattern: re.Pattern[str], empty: str) -> 
         value = (host.text(f"{directory}/{index}") or "").lower()
         if pattern.fullmatch(value) and value != empty:
             yield index, value
-
-
-def _after_number(text: str | None) -> str | None:
-    """Return ``active`` of ``4: ACTIVE``."""
-    return (text or "").rpartition(":")[2].strip().lower() or None
