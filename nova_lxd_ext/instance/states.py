@@ -62,18 +62,18 @@ class States:
 
     def find(self, instance: objects.Instance, use_cache: bool = False) -> ContainerState | None:
         """Return the server's container, or None; others of that name that belong to no server are ignored."""
-        state = self._cached(instance.name) if use_cache else self._lookup(instance.name)
+        state = self._cached(instance.name) if use_cache else self.lookup(instance.name)
         return state if state is not None and labels.uuid(state.labels) == instance.uuid else None
 
     def aside_of(self, instance: objects.Instance) -> ContainerState | None:
         """Return the server's container that was set aside; None when none was."""
-        state = self._lookup(labels.aside(instance))
+        state = self.lookup(labels.aside(instance))
         mine = state is not None and labels.uuid(state.labels) == instance.uuid
         return state if state is not None and mine and labels.server_of(state) == instance.name else None
 
     def is_foreign(self, instance: objects.Instance) -> bool:
         """Return whether the container of the server's name is not the server's, so that it must be left alone."""
-        state = self._lookup(instance.name)
+        state = self.lookup(instance.name)
         if state is None or labels.uuid(state.labels) == instance.uuid:
             return False
         LOG.warning("Container %s belongs to %s: it is not changed", state.name,
@@ -113,7 +113,8 @@ class States:
         """Drop cached answers: a container was changed."""
         self._changed = self._clock()
 
-    def _lookup(self, name: str) -> ContainerState | None:
+    def lookup(self, name: str) -> ContainerState | None:
+        """Return a container from the engine; None if it has none of that name."""
         try:
             return self._engine.container(name)
         except errors.EngineNotFound:
@@ -121,16 +122,13 @@ class States:
 
     def _cached(self, name: str) -> ContainerState | None:
         with self._lock:  # one request serves all that wait here
-            if self._usable():
+            if self._taken > self._changed and self._clock() - self._taken < SNAPSHOT_AGE:
                 return self._snapshot.get(name)
             return self._take().get(name)
 
     def _fresh(self) -> Mapping[str, ContainerState]:
         with self._lock:
             return self._take()
-
-    def _usable(self) -> bool:
-        return self._taken > self._changed and self._clock() - self._taken < SNAPSHOT_AGE
 
     def _take(self) -> Mapping[str, ContainerState]:
         asked = self._clock()

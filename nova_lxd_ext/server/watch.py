@@ -13,7 +13,7 @@ from nova.virt import event
 from oslo_log import log as logging
 
 from containerhost import errors
-from containerhost.engines.contract import Change, ContainerState, Engine, Events, Status
+from containerhost.engines.contract import Change, Engine, Events, Status
 from nova_lxd_ext.instance import labels
 from nova_lxd_ext.instance.states import States
 
@@ -117,7 +117,7 @@ class Watch:
                 self._notify(name, status)
 
     def _notify(self, name: str, status: Status) -> None:
-        state = self._now(name)
+        state = self._states.lookup(name)
         uuid = labels.uuid(state.labels) if state else None
         if state is None or uuid is None or state.status is not status or status not in TRANSITIONS:
             return
@@ -125,9 +125,3 @@ class Watch:
             self._known[name] = status
         self._states.changed()
         self._emit(event.LifecycleEvent(uuid, TRANSITIONS[status]))
-
-    def _now(self, name: str) -> ContainerState | None:
-        try:
-            return self._engine.container(name)
-        except errors.EngineNotFound:
-            return None  # it was deleted meanwhile
