@@ -319,11 +319,8 @@ class Vmm(BaseVmm):
 
     def _run_again(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
         """Start the container. Idempotent: does nothing if it runs. Waits for what LXD has not finished with it."""
-        def restart() -> None:
-            if not self._is_running(spec.name):
-                self._restart(vm, spec, view)
-
-        retry(restart, EngineBusy, self._options.operation_timeout, BUSY_INTERVAL)
+        retry(functools.partial(super()._run_again, vm, spec, view), EngineBusy, self._options.operation_timeout,
+              BUSY_INTERVAL)
         self._consoles.provide(vm)
 
     # Steps.

@@ -226,10 +226,6 @@ class Vmm(BaseVmm):
             self._engine.rename(f"{own}-{OLD}", own)
         self._engine.delete(f"{own}-{ANEW}")
 
-    def _run_again(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
-        if not self._is_running(spec.name):
-            self._restart(vm, spec, view)
-
     # Steps.
 
     def _requests(self, vm: Vm, pcis: Sequence[Pci], view: HostView) -> tuple[Request, ...]:

@@ -260,6 +260,11 @@ class BaseVmm(abc.ABC):
     def _boot(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
         """Make and start its first container. Every step can be undone, and undoes itself on an error."""
 
+    def _run_again(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
+        """Start the container. Idempotent: does nothing if it runs."""
+        if not self._is_running(spec.name):
+            self._restart(vm, spec, view)
+
     @abc.abstractmethod
     def _restart(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
         """Start a stopped container with what its VM is to have now. On an error it stays stopped, with its devices.
