@@ -21,9 +21,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from containerhost.errors import ContainerHostError
 from lxdone import conf
 from onedriver import program
-from onedriver.node import commands
+from onedriver.node import commands, vmlock
 
 STARTS = ("deploy", "restore")
 USAGE = ("usage: lxdone vmm ACTION ARGUMENT… | lxdone probe KIND/NAME | lxdone reconcile | lxdone tm SCRIPT ARGUMENT… "
@@ -57,10 +58,9 @@ def of_vm(script: str, argv: Sequence[str]) -> int:
 
 
 def act(script: str, argv: Sequence[str]) -> int:
-    from containerhost.errors import ContainerHostError
     from lxdone import lcm_states
     from onedriver import actions, document
-    from onedriver.node import validation, vmlock
+    from onedriver.node import validation
 
     def done() -> str | None:
         call = actions.call(script, argv, document.read(sys.stdin.buffer))
@@ -79,10 +79,8 @@ def act(script: str, argv: Sequence[str]) -> int:
 
 
 def copy_disk(vm_id: str, disk_id: str) -> int:
-    from containerhost.errors import ContainerHostError
     from lxdone import backend
     from onedriver import actions, document, vm
-    from onedriver.node import vmlock
 
     def done() -> str:
         found = vm.vm(document.parse(document.read(sys.stdin.buffer), "VM"))
@@ -97,8 +95,7 @@ def copy_disk(vm_id: str, disk_id: str) -> int:
 
 
 def limit_nic(argv: Sequence[str]) -> int:
-    from containerhost.errors import ContainerHostError
-    from onedriver.node import niclimits, vmlock
+    from onedriver.node import niclimits
 
     def done() -> None:
         wanted, options = niclimits.parsed(argv), conf.load()
@@ -121,7 +118,6 @@ def probe(name: str, arguments: Sequence[str]) -> int:
     if name == "vm/execution":  # often, and without LXD
         return program.run(name, lambda: commands.unreported(Path(conf.load().state), arguments))
 
-    from containerhost.errors import ContainerHostError
     from lxdone import backend
     from onedriver.node import measure
 
@@ -137,7 +133,6 @@ def command(name: str, fd: str) -> int:
 
 
 def reconcile() -> int:
-    from containerhost.errors import ContainerHostError
     from lxdone import backend
 
     return program.run("reconcile", lambda: backend.reconciler(conf.load()).reconcile(), {ContainerHostError: 1})
