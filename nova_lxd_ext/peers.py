@@ -35,8 +35,7 @@ class Receiver(Protocol):
 
 
 class Endpoint:
-    """The peers' questions as the message bus delivers them; what fails is answered in words that nova's classes carry.
-    """
+    """Receive the peers' questions from the message bus; failures are answered in words of nova's classes."""
 
     target = messaging.Target(version=VERSION)
 

@@ -68,8 +68,7 @@ class Allocation:
 
     @property
     def ended(self) -> bool:
-        """Return whether containers that may have had the device ran when it was taken away, and have all ended since.
-        """
+        """Return whether the containers that ran when the device was taken away have all ended since."""
         return bool(self.holders) and not any(process.lives for process in self.holders or ())
 
 

@@ -93,7 +93,7 @@ class SharedMemories:
             if found.size != wanted.size:
                 self._leave(name, found, member)
                 found = _Record(wanted.size)
-            self._write(name, found.with_member(member))
+            self._write(name, dataclasses.replace(found, members=found.members | {member}))
             with Rollback(f"mount of the memory of {member}'s job") as undo:
                 undo.on_error("its record", self._restore, name, found)
                 if member not in found.members:
@@ -237,9 +237,6 @@ class _Record:
     size: int
     members: frozenset[Consumer] = frozenset()
     former: frozenset[Consumer] = frozenset()
-
-    def with_member(self, member: Consumer) -> "_Record":
-        return dataclasses.replace(self, members=self.members | {member})
 
     def without(self, member: Consumer) -> "_Record":
         return dataclasses.replace(self, members=self.members - {member})

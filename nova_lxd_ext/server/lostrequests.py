@@ -72,8 +72,7 @@ def of(context: Any, uuid: str, host: str) -> Lost:
 
 
 def latest_task(context: Any, uuid: str) -> objects.InstanceAction | None:
-    """Return the latest action that sets a task state: nova begins none before the previous one has ended, or was lost.
-    """
+    """Return the latest action that sets a task state: nova begins none before the former has ended or is lost."""
     marker = None
     while page := objects.InstanceActionList.get_by_instance_uuid(context, uuid, limit=PAGE, marker=marker):
         for action in page:

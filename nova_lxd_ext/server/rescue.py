@@ -116,8 +116,7 @@ class Rescue:
         self._attachments.start(instance, parts)
 
     def _set_password(self, instance: objects.Instance, image_meta: objects.ImageMeta, password: str) -> None:
-        """Set the administrator's password; a failure does not end the rescue: there may be a key, or a config drive.
-        """
+        """Set the administrator's password; the rescue goes on without it: there may be a key or a config drive."""
         try:
             passwords.set_admin(self._engine, instance.name, image_meta, password)
         except (exception.SetAdminPasswdNotSupported, errors.ContainerHostError) as error:

@@ -120,8 +120,7 @@ def private(path: Path) -> str:
 
 
 def of(text: str, host: str) -> Credentials | None:
-    """Return the credentials of Docker's ``config.json``: ``{"auths": {"HOST": {"auth": base64 of USER:PASSWORD}}}``.
-    """
+    """Return the credentials of Docker's ``config.json``: ``{"auths": {"HOST": {"auth": base64 of USER:WORD}}}``."""
     try:
         auths = json.loads(text)["auths"]
         entry: Mapping[str, Any] = next((auths[key] for key in ((host, f"https://{host}") if host not in HUB_KEYS

@@ -52,7 +52,9 @@ class ResourceNotices:
 
         Only if it has a document, or is to have one."""
         before = self.document(spec.name)
-        return spec if before is None and not is_elastic(spec) else with_label(spec, sized(spec, before))
+        if before is None and not is_elastic(spec):
+            return spec
+        return dataclasses.replace(spec, labels=dict(spec.labels) | {resources.LABEL: sized(spec, before)})
 
     def tell(self, own: str) -> None:
         """Write its document into a running container. Failures are logged: the change itself was made."""
@@ -104,10 +106,6 @@ class ResourceNotices:
 
 def sized(spec: ContainerSpec, before: str | None) -> str:
     return resources.following(resources.of(spec) | resources.devices_in(before), before)
-
-
-def with_label(spec: ContainerSpec, document: str) -> ContainerSpec:
-    return dataclasses.replace(spec, labels=dict(spec.labels) | {resources.LABEL: document})
 
 
 def is_elastic(spec: ContainerSpec) -> bool:

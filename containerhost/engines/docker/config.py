@@ -235,15 +235,12 @@ def lacking(made: Mapping[str, Any], grants: Sequence[Grant]) -> tuple[str, ...]
     """
     wanted = start_config(grants)
     have = {item["Name"]: item["Hard"] for item in made.get("Ulimits") or ()}
-    return (*(f"{LIMITS.get(item['Name'], item['Name'])} ({limit_text(item['Hard'])})" for item in wanted["Ulimits"]
+    return (*(f"{LIMITS.get(item['Name'], item['Name'])} ({'unlimited' if item['Hard'] == -1 else item['Hard']})"
+              for item in wanted["Ulimits"]
               if limit_order(have.get(item["Name"], 0)) < limit_order(item["Hard"])),
+            # Docker accepts both forms, and reports the one with a prefix.
             *(f"capability {name}" for name in wanted["CapAdd"]
-              if name not in {bare_capability(held) for held in made.get("CapAdd") or ()}))
-
-
-def bare_capability(name: str) -> str:
-    """Return a capability without its prefix: Docker accepts both forms, and reports it with the prefix."""
-    return name.removeprefix("CAP_")
+              if name not in {held.removeprefix("CAP_") for held in made.get("CapAdd") or ()}))
 
 
 def has_rdma(grant: Grant) -> bool:
@@ -252,10 +249,6 @@ def has_rdma(grant: Grant) -> bool:
 
 def limit(text: str) -> int:
     return -1 if text == "unlimited" else int(text)
-
-
-def limit_text(size: int) -> str:
-    return "unlimited" if size == -1 else str(size)
 
 
 def limit_order(size: int) -> float:

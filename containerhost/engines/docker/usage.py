@@ -71,8 +71,7 @@ def table(host: Host, path: str) -> Mapping[str, int]:
 
 
 def interfaces(host: Host, pid: int) -> tuple[InterfaceMetrics, ...]:
-    """Return the interfaces' counters from /proc/<pid>/net/dev (proc(5)): two heading lines, then ``name: counters``.
-    """
+    """Return the interfaces' counters from /proc/<pid>/net/dev (proc(5)): two headings, then ``name: counters``."""
     found = []
     for line in host.lines(f"/proc/{pid}/net/dev")[2:]:
         name, _, counters = line.partition(":")

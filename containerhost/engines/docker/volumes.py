@@ -41,8 +41,7 @@ class Volumes:
         self.directory = directory
 
     def prepare(self) -> None:
-        """Create the mount points. Idempotent. What a killed call left is created anew: no container uses it yet.
-        """
+        """Create the mount points, also what a killed call left: no container uses it yet. Idempotent."""
         if self._is_ready():
             return
         self.remove()

@@ -153,8 +153,7 @@ def mapped(pid: int) -> set[tuple[str, str]]:
 
 
 def memory(pid: int) -> tuple[int, list[str]]:
-    """Return a thread that runs, and the lines of its maps. All threads have one memory; one that has ended shows none.
-    """
+    """Return a running thread and the lines of its maps: all threads have one memory, an ended one shows none."""
     return next(((thread, found) for thread in threads(pid) if (found := lines(thread, "maps"))), (pid, []))
 
 

@@ -84,7 +84,8 @@ def rdma(rows: Sequence[Mapping[str, Any]], mode: NamespaceMode | None, manager:
         return "no RDMA device"
     cells = [(row["device"], row["ibdev"], str(port["number"]), row["link_layer"] or "", port["state"] or "",
               port["rate"] or "", " ".join(port["pkeys"]),
-              " ".join(f"{gid['index']}={gid['address']}{_roce(gid)}" for gid in port["gids"]),
+              " ".join(f"{gid['index']}={gid['address']}{' (RoCE v2)' if gid['kind'] == 'RoCE v2' else ''}"
+                       for gid in port["gids"]),
               row["netdev"] or "", " ".join(row["nodes"]), " ".join(row["nearest_gpus"]), row["owner"] or "")
              for row in rows for port in row["ports"] or [{"number": "", "state": "in another namespace", "rate": None,
                                                            "pkeys": (), "gids": ()}]]
@@ -92,10 +93,6 @@ def rdma(rows: Sequence[Mapping[str, Any]], mode: NamespaceMode | None, manager:
                    "nearest gpus", "owner"), cells)
     cm = "there" if manager else "missing: programs that connect by it (MPI, UCX) need module rdma_ucm"
     return f"{shown}\nnetwork namespaces: {mode or 'shared (this kernel knows no other way)'}\nrdma_cm: {cm}"
-
-
-def _roce(gid: Mapping[str, Any]) -> str:
-    return " (RoCE v2)" if gid["kind"] == "RoCE v2" else ""
 
 
 def pci_topology(inventory: Inventory, found: Iterable[Connection]) -> str:

@@ -46,7 +46,7 @@ def _of(offer: Offer, others: Sequence[Offer], inventory: Inventory, topology: T
     yield Size(((offer, 1),), cpus, memory, near)
     if offer.sort != Kind.GPU:
         return
-    count = _per_node(offer)
+    count = min(collections.Counter(device.numa_node for device in offer.devices).values())  # each node with one has
     rdma = next((other for wanted in RDMA_SORTS for other in others
                  if other.sort == wanted and _beside(offer, other, 1)), None)
     if rdma:
@@ -84,11 +84,6 @@ def _of_node(topology: Topology, node: int | None, alike: Iterable[Device]) -> t
 def _small_pages(node: NumaNode) -> int:
     """Return the bytes of a node's memory that are no huge pages: only those get these who ask for them."""
     return max(0, node.memory - sum(size * total for size, (total, _) in node.hugepages.items()))
-
-
-def _per_node(offer: Offer) -> int:
-    """Return how many devices every node with one has."""
-    return min(collections.Counter(device.numa_node for device in offer.devices).values())
 
 
 def _beside(offer: Offer, other: Offer, count: int) -> bool:

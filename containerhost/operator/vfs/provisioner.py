@@ -6,7 +6,6 @@ of their functions.
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from containerhost.allocation.store import AllocationStore, Consumer
@@ -48,7 +47,7 @@ class Provisioner:
         :raises DeviceNotFound, DeviceHeld, SpecError: nothing was changed
         :raises HostActionFailed: a step failed, and those before it were taken back
         """
-        with self._alone():
+        with self._lock.held(lambda told: DeviceHeld(f"virtual functions of this host are being changed: {told}")):
             plans = self.plans(counts)
             changes = [change for change in plans if change.before != change.after]
             try:
@@ -64,9 +63,6 @@ class Provisioner:
                 for device_id in self._store.held_by(OPERATOR):
                     self._store.release(device_id, OPERATOR)
             return plans
-
-    def _alone(self) -> AbstractContextManager[int]:
-        return self._lock.held(lambda told: DeviceHeld(f"virtual functions of this host are being changed: {told}"))
 
     def _set(self, address: str, count: int) -> None:
         """Let a physical function have so many virtual functions; the kernel changes the number by way of 0 alone."""

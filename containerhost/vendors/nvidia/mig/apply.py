@@ -5,7 +5,6 @@ While it is at work the operator holds what is to change, by the host's own reco
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from containerhost.allocation.store import AllocationStore, Consumer
@@ -51,7 +50,7 @@ class Cutter:
         :raises DeviceNotFound, DeviceHeld, SpecError: nothing was changed
         :raises HostActionFailed: a step failed, and those before it were taken back
         """
-        with self._alone():
+        with self._lock.held(lambda told: DeviceHeld(f"GPUs of this host are being cut already: {told}")):
             plans = self.plans(lists)
             changes = [each for each in plans if each.steps]
             try:
@@ -65,9 +64,6 @@ class Cutter:
                 for device_id in self._store.held_by(OPERATOR):
                     self._store.release(device_id, OPERATOR)
             return plans
-
-    def _alone(self) -> AbstractContextManager[int]:
-        return self._lock.held(lambda told: DeviceHeld(f"GPUs of this host are being cut already: {told}"))
 
     def _claim(self, each: Plan) -> None:
         """Claim the whole GPU, if nobody has a part of it that stays; else the parts that are removed.
