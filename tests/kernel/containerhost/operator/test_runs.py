@@ -74,8 +74,12 @@ class RunTest(testtools.TestCase):
         out, err = process.communicate(timeout=TIMEOUT)
         return process.returncode, out + err
 
-    def running(self, gpus: int, script: str) -> subprocess.Popen[str]:
-        process = self.started(gpus, f"touch $0; {script}")
+    def running(self, gpus: int, script: str, trap: str = "") -> subprocess.Popen[str]:
+        """Start a command that runs when this returns.
+
+        :param trap: what it does at SIGTERM
+        """
+        process = self.started(gpus, f"trap '{trap}' TERM; touch $0; {script}" if trap else f"touch $0; {script}")
         await_that(self.began.exists, "the command runs", TIMEOUT)
         return process
 
@@ -84,8 +88,8 @@ class RunTest(testtools.TestCase):
         (name,) = {record.consumer.uuid for record in self.store.records().values()}
         return rungroup.members(name)
 
-    def killed(self, gpus: int, script: str) -> None:
-        process = self.running(gpus, script)
+    def killed(self, gpus: int, script: str, trap: str = "") -> None:
+        process = self.running(gpus, script, trap)
         process.kill()
         process.wait()
 
@@ -106,7 +110,7 @@ class RunTest(testtools.TestCase):
         self.assertEqual({}, self.store.records())
 
     def test_signals_reach_the_command(self) -> None:
-        process = self.running(1, "trap 'exit 7' TERM; while :; do sleep 0.1; done")
+        process = self.running(1, "while :; do sleep 0.1; done", trap="exit 7")
         process.send_signal(signal.SIGTERM)
         self.assertEqual(7, self.ended(process)[0])
         self.assertEqual({}, self.store.records())
@@ -121,7 +125,7 @@ class RunTest(testtools.TestCase):
         self.assertEqual([], list(rungroup.ROOT.glob(f"*{rungroup.TOP}/{name}")))
 
     def test_devices_are_kept_while_the_command_outlives_its_supervisor(self) -> None:
-        self.killed(2, "trap '' TERM; while :; do sleep 0.1; done")
+        self.killed(2, "while :; do sleep 0.1; done", trap=":")
         status, said = self.ended(self.started(1, ""))
         self.assertEqual(1, status)
         self.assertIn("this host has 0 GPUs", said)
