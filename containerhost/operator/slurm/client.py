@@ -94,14 +94,13 @@ class Slurm:
     def resume(self) -> None:
         self._scontrol("update", f"NodeName={self._node}", "State=RESUME")
 
-    def requeue(self, job: str, reason: str) -> None:
+    def requeue(self, job: str, reason: str, hold: bool) -> None:
         """Take a job from its nodes before it starts: a batch job is queued again, any other cancelled.
 
-        Slurm tries it again after two minutes (``cred_expire``).
-
+        :param hold: an operator has to release it; else Slurm tries it again after two minutes (``cred_expire``)
         :raises HostActionFailed: it cannot be; it may start
         """
-        again = run(["scontrol", "requeue", job], TIMEOUT).returncode == 0
+        again = run(["scontrol", "requeuehold" if hold else "requeue", job], TIMEOUT).returncode == 0
         run(["scontrol", "update", f"JobId={job}", f"AdminComment={reason}"], TIMEOUT)
         if not again:  # no batch job, or one that is not to be requeued
             run(["scontrol", "notify", job, reason], TIMEOUT)

@@ -17,7 +17,7 @@ from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.refusals import Request, own_nodes
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.model import Device, Kind
-from containerhost.errors import ContainerHostError, DeviceHeld, DeviceNotFound, EngineBusy, HostActionFailed
+from containerhost.errors import ContainerHostError, DeviceHeld, DeviceNotFound, EngineBusy, HostActionFailed, SpecError
 from containerhost.inventory.scan import Inventory
 from containerhost.linux import controlgroups
 from containerhost.linux.lock import FileLock
@@ -76,7 +76,7 @@ class JobDevices:
             LOG.error("Job %s does not start here: %s", job, error)
             if complaint := self._complaint():
                 self._drain(complaint)
-            self._slurm.requeue(job, f"{OURS}{error}")
+            self._slurm.requeue(job, f"{OURS}{error}", hold=isinstance(error, SpecError))
 
     def release(self, job: str, cluster: str) -> bool:
         """Clean and free the devices of a job, or drain the node. Idempotent.

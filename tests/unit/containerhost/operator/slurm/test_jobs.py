@@ -119,7 +119,7 @@ class ClientTest(testtools.TestCase):
     def test_controller_that_does_not_answer(self) -> None:
         self.commands.answers.clear()
         for act in (self.slurm.jobs, self.slurm.devices, self.slurm.reason, lambda: self.slurm.taken("7"),
-                    lambda: self.slurm.requeue("7", "why")):
+                    lambda: self.slurm.requeue("7", "why", False)):
             self.assertRaises(HostActionFailed, act)
 
 
@@ -208,6 +208,12 @@ class JobDevicesTest(testtools.TestCase):
         requeued, update = self.allocate()
         self.assertEqual("scontrol requeue 7", requeued)
         self.assertIn("new firmware", update)
+
+    def test_job_that_cannot_be_recorded_is_held_and_drains_nothing(self) -> None:
+        self.give("shard:1(1/4,0/4)")
+        held, update = self.allocate()
+        self.assertEqual("scontrol requeuehold 7", held)
+        self.assertIn("shares a GPU", update)
 
     def test_unreadable_record_drains_the_node(self) -> None:
         self.hold(FIRST, Consumer("nova", "lxd", "c1", "u"))
