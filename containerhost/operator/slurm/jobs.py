@@ -30,6 +30,7 @@ LOG = logging.getLogger(__name__)
 DRIVER, ENGINE = "slurm", "job"  # of the consumers that are jobs
 OURS = "containerhost: "  # how the reasons of nodes begin that these functions drain and resume
 LOCK, LOCK_TIMEOUT = ".slurm", 600.0  # s; a holder may clean several devices
+CHECK_LOCK_TIMEOUT = 5.0  # s; Slurm starts the next health check soon, and kills one after 60 s
 # Of proctrack/cgroup: /slurm_node17/uid_1000/job_42/step_0; of version 2 /system.slice/slurmstepd.scope/job_42/step_0.
 _GROUP = re.compile(r"/(?:slurm[^/]*/uid_[0-9]+|system\.slice/[^/]*slurmstepd\.scope)/job_([0-9]+)(?=/|$)")
 
@@ -93,8 +94,11 @@ class JobDevices:
         return not complaints
 
     def reconcile(self) -> None:
-        """Release the devices of jobs that are gone, and resume this node if nothing is left of why it was drained."""
-        with self._locked():
+        """Release the devices of jobs that are gone, and resume this node if nothing is left of why it was drained.
+
+        :raises EngineBusy: another call is at work
+        """
+        with self._locked(CHECK_LOCK_TIMEOUT):
             complaints = self._reconcile()
             for complaint in complaints:
                 LOG.warning("%s", complaint)
@@ -130,9 +134,9 @@ class JobDevices:
                 self._slurm.drain(f"{OURS}{reason}")
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
         """Exclude the other calls of Slurm on this host: a repair must not meet an allocation that has begun."""
-        with FileLock(self._store.directory / LOCK, LOCK_TIMEOUT).held(EngineBusy):
+        with FileLock(self._store.directory / LOCK, timeout).held(EngineBusy):
             yield
 
 

@@ -5,6 +5,7 @@ The node keeps jobs in control groups that deny them devices (ConstrainDevices),
 """
 
 import os
+import re
 import secrets
 import shlex
 import signal
@@ -53,13 +54,14 @@ SchedulerParameters=batch_sched_delay=0,bf_interval=1,sched_interval=1
 CompleteWait=0
 KillWait=1
 ReturnToService=2
+SlurmdParameters=config_overrides
 {kind}
 GresTypes=gpu,nic
 Prolog={base}/prolog
 Epilog={base}/epilog
 HealthCheckProgram={base}/reconcile
 HealthCheckInterval={interval}
-NodeName={node} NodeAddr={address} CPUs=2 Gres={gres}
+NodeName={node} NodeAddr={address} CPUs={cpus} Gres={gres}
 PartitionName=main Nodes=ALL Default=YES OverSubscribe=FORCE:8
 """
 GROUPS = "ProctrackType=proctrack/cgroup\nTaskPlugin=task/cgroup\nPrologFlags=Alloc,Contain"
@@ -98,8 +100,7 @@ class SlurmCluster(fixtures.Fixture):
         port, node_port = (free_port() for _ in range(2))
         (self.base / "slurm.conf").write_text(CONFIG.format(
             host=socket.gethostname(), address=ADDRESS, base=self.base, kind=self._kind, node=self.node, port=port,
-            node_port=node_port, interval=self._interval, gres=gres.partition("Gres=gpu")[2].partition("\n")[0].join(
-                ("gpu", ""))))
+            node_port=node_port, interval=self._interval, cpus=os.cpu_count(), gres=re.search(r" Gres=(\S+)", gres)[1]))
         exported = {"PATH", "FAKEHOST_CONTROL", "SLURM_CONF"}
         lines = [f"export {name}={shlex.quote(self.environment[name])}" for name in sorted(exported)]
         for name, start, options in (

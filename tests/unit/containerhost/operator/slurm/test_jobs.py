@@ -14,7 +14,7 @@ from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.refusals import Request
 from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore, Consumer
-from containerhost.errors import HostActionFailed, SpecError
+from containerhost.errors import EngineBusy, HostActionFailed, SpecError
 from containerhost.inventory.scan import HostView
 from containerhost.inventory.taints import TaintFile
 from containerhost.operator.cli import main
@@ -268,6 +268,15 @@ class JobDevicesTest(testtools.TestCase):
         self.assertEqual({FIRST: "job/7 (slurm c)"}, self.holders(), "Slurm has lost its state; a process is left")
         del self.commands.answers["squeue"]
         self.assertRaises(HostActionFailed, self.devices.reconcile)
+
+    def test_health_check_leaves_an_allocation_alone_that_has_begun(self) -> None:
+        self.hold(FIRST, Consumer("slurm", "job", "6", "c"))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.operator.slurm.jobs.CHECK_LOCK_TIMEOUT", 0.0))
+        with self.devices._locked():
+            self.assertRaises(EngineBusy, self.devices.reconcile)
+        self.assertEqual({FIRST: "job/6 (slurm c)"}, self.holders())
+        self.devices.reconcile()
+        self.assertEqual({}, self.holders())
 
     def test_other_consumers_are_left_alone(self) -> None:
         self.hold(FIRST, Consumer("nova", "lxd", "c1", "u"))
