@@ -82,7 +82,7 @@ class AllocationStore:
         for device in devices:
             file_name(device.id)  # an id that cannot be a file's name is refused before anything changes
         with self._locked():
-            held = self._claimable(devices, consumer, related)
+            held = self.require_claimable(devices, consumer, related)
             wanted = {device.id: Allocation(device.id, consumer, boot_id=self._host.boot_id, since=now())
                       for device in devices if device.id not in held}
             for name in wanted:
@@ -90,18 +90,10 @@ class AllocationStore:
             self._add(list(wanted.values()))
 
     def require_claimable(self, devices: Sequence[Device], consumer: Consumer,
-                          related: Callable[[Device], Iterable[Device]]) -> None:
-        """Refuse what :meth:`claim` would refuse now. Takes no lock.
+                          related: Callable[[Device], Iterable[Device]]) -> dict[str, Allocation]:
+        """Refuse what :meth:`claim` would refuse now, else return all allocations. Takes no lock.
 
         :raises DeviceHeld, AllocationsUnreadable: as :meth:`claim`
-        """
-        self._claimable(devices, consumer, related)
-
-    def _claimable(self, devices: Sequence[Device], consumer: Consumer,
-                   related: Callable[[Device], Iterable[Device]]) -> dict[str, Allocation]:
-        """Refuse devices that the consumer cannot claim, and return all allocations.
-
-        :returns: all allocations
         """
         held = self._read()
         for device in devices:

@@ -117,7 +117,7 @@ class Netdevs:
         uses += [f"{upper} stands on {name}" for upper in (
             *(upper for upper in self._above(attributes, name) if upper != master),
             *self._elsewhere.get(self._host.number(f"{attributes}/ifindex") or 0, ()))]
-        if name in self._default_routes:
+        if (name, True) in self._routes:
             uses.append(f"{name} carries the default route")
         elif name in self._addressed:
             uses.append(f"{name} has addresses")
@@ -169,10 +169,6 @@ class Netdevs:
                   if len(row) > 9 and not _LINK_LOCAL_OR_MULTICAST.match(row[0])
                   and not _hexadecimal(row[8]) & (_RTF_LOCAL | _RTF_REJECT)]
         return tuple(found)
-
-    @functools.cached_property
-    def _default_routes(self) -> frozenset[str]:
-        return frozenset(name for name, default in self._routes if default)
 
     @functools.cached_property
     def _addressed(self) -> frozenset[str]:
