@@ -70,7 +70,7 @@ def act(script: str, argv: Sequence[str]) -> int:
         from lxdone import backend
 
         if call.action in STARTS and call.vm.pcis:
-            backend.reconciler(options).clean()  # VMs that are over may have the devices
+            backend.reconciler(options).remove_ended()  # VMs that are over may have the devices
 
         with vmlock.held(Path(options.state), call.vm_id, options.operation_timeout):
             return getattr(backend.vmm(options), call.action)(call)

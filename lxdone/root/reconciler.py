@@ -89,7 +89,7 @@ class Reconciler:
 
         Few processes at once write disks, however many VMs stopped."""
         containers = self._engine.containers()
-        self.clean(containers)
+        self.remove_ended(containers)
         for name in self.without_console(containers):
             self._revive(name)
         with vmlock.worker(self._state) as is_worker:
@@ -112,11 +112,11 @@ class Reconciler:
         if state.status is Status.STOPPED:
             self._disks.release_all(vm_id)
 
-    def clean(self, containers: Iterable[ContainerState] | None = None) -> None:
+    def remove_ended(self, containers: Iterable[ContainerState] | None = None) -> None:
         """Remove what is left of VMs that are over, and free devices that killed actions left."""
         seen = tuple(self._engine.containers() if containers is None else containers)
         for vm_id in self.abandoned(seen):
-            self._clean_abandoned(vm_id)
+            self._remove_abandoned(vm_id)
         for vm_id in self.over(seen):
             self._alone(vm_id, "something of it is left here", self._forget_over)
         self._devices.recover(seen)
@@ -135,7 +135,7 @@ class Reconciler:
             LOG.info("VM %s is over or elsewhere: what is left of it is removed", vm_id)
             self._forget(vm_id)
 
-    def _clean_abandoned(self, vm_id: int) -> None:
+    def _remove_abandoned(self, vm_id: int) -> None:
         """Clean up a VM that was abandoned, by two witnesses.
 
         LXD has no container of the VM, and its directory is gone from a datastore that is there."""

@@ -12,7 +12,7 @@ from tests.functional_one.test_actions import BOOT, CLEANUP, POWEROFF, ActionsCa
     "test_vm_changes_its_job_while_it_is_off"))
 class SharedMemoryTest(sharedmemorycontract.SharedMemory, ActionsCase):
     def reconcile(self) -> None:
-        backend.reconciler(conf.load(self.node._conf)).clean()
+        backend.reconciler(conf.load(self.node._conf)).remove_ended()
 
     def test_vm_changes_its_job_while_it_is_off(self) -> None:
         machine, mate = (self.deployed(sharedmemorycontract.member(number)) for number in (1, 2))

@@ -25,7 +25,7 @@ def check(seen: Seen) -> Iterator[Finding]:
         yield wrong(NAME, "taints", unreadable, "no device is given to anybody new until then")
     for device in seen.inventory.devices:
         for complaint in (text for text in device.health if text != unreadable):
-            yield wrong(NAME, device.id, complaint, _repair(complaint, device.id))
+            yield wrong(NAME, device.id, complaint, _remedy(complaint, device.id))
         if device.kind not in PARTS and pci.is_beyond_nova(device.address):
             yield note(NAME, device.id, pci.NOVA_DOMAINS, "put the card into a slot that is not behind such a "
                        "controller (VMD: turn it off for the slot in the firmware)")
@@ -38,7 +38,7 @@ def check(seen: Seen) -> Iterator[Finding]:
     yield from _records(seen)
 
 
-def _repair(complaint: str, device_id: str) -> str:
+def _remedy(complaint: str, device_id: str) -> str:
     """Return what to do: a scrub needs a device that answers, and blocks one that it cannot clean."""
     if _AWAY.search(complaint):
         return "reset or power-cycle the host or the card; it is well at the next look"

@@ -60,7 +60,7 @@ class ReconcilerTest(testtools.TestCase):
     def test_what_vms_left_that_are_over_goes_where_no_action_works_on_them(self) -> None:
         self.calls.writeback.is_over.return_value = True
         with self.worked_on(1):
-            self.reconciler.clean()
+            self.reconciler.remove_ended()
         self.assertEqual([mock.call(2)], self.calls.forget.call_args_list)
 
     def test_running_container_of_a_deleted_vm_is_named_and_runs_on(self) -> None:

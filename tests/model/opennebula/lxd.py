@@ -174,7 +174,7 @@ class LxdNode(Node):
 
     def prepare(self, call: Call) -> None:
         if call.action in STARTS and call.vm.pcis:
-            self.reconciler.clean()
+            self.reconciler.remove_ended()
 
     def reconcile(self) -> None:
         self.reconciler.reconcile()

@@ -59,12 +59,12 @@ class DevicesTest(DoctorCase):
 
     def test_scrub_is_the_remedy_of_what_a_reset_cures(self) -> None:
         for rule in (xids.FATAL, xids.ACTION, nvmlhealth.RECOVERY, nvmlhealth.UNCORRECTED, bus.FATAL):
-            remedy = devices._repair(rule.says.format_map(collections.defaultdict(lambda: "Xid 48")), GPU)
+            remedy = devices._remedy(rule.says.format_map(collections.defaultdict(lambda: "Xid 48")), GPU)
             self.assertIn(f"`containerhost scrub {GPU}`", remedy, rule.says)
         for rule in (xids.OTHER_ACTION, xids.SWITCH, drmlog.WEDGED):
-            self.assertIn("restart the host", devices._repair(rule.says, GPU), rule.says)
+            self.assertIn("restart the host", devices._remedy(rule.says, GPU), rule.says)
         for rule in (basics.SILENT, basics.NO_DRIVER, nvmlhealth.LOST, ports.NO_CABLE):
-            remedy = devices._repair(rule.says, GPU)
+            remedy = devices._remedy(rule.says, GPU)
             self.assertNotIn("scrub", remedy, rule.says)
 
     def test_virtual_function_that_the_host_uses_is_noted(self) -> None:
