@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from containerhost.allocation import sharedmemory
 from containerhost.devices.grants import GPU_CAPABILITIES
-from containerhost.engines import gpuclaim
-from containerhost.engines.claim import marked
+from containerhost.engines import gpubounds
+from containerhost.engines.bounds import marked
 from containerhost.engines.spec import BridgedNic, ContainerSpec, DirectoryDisk, IoLimit, RootDisk, Security
 from lxdone import cloudinit
 from lxdone.conf import Options
@@ -49,7 +49,7 @@ def spec(vm: Vm, options: Options, cores: NodeCores, *, packed: bool = False
         cloud_init=cloudinit.documents(vm.context), labels=labels(vm))
     wanted = gpu_capabilities(vm.own)
     gpus = elastic_gpus(vm, options.gpu_capabilities if wanted is None else wanted)
-    return gpuclaim.marked(marked(found, elastic(vm, found.cpu, found.memory)), gpus)
+    return gpubounds.marked(marked(found, elastic(vm, found.cpu, found.memory)), gpus)
 
 
 def security(own: Mapping[str, str], options: Options) -> Security:

@@ -4,7 +4,7 @@
 import re
 
 from containerhost.allocation import sharedmemory
-from containerhost.engines.claim import marked
+from containerhost.engines.bounds import marked
 from containerhost.engines.spec import ContainerSpec, Mount, RootDisk, Security
 from onedock.attributes import PROCESS_LIMIT, Attributes
 from onedock.conf import Options

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from containerhost.allocation.states import State
 from containerhost.allocation.store import Allocation, Consumer
 from containerhost.devices.model import Device, Kind
-from containerhost.engines.gpuclaim import GpuClaim
+from containerhost.engines.gpubounds import GpuBounds
 from containerhost.guest import resources
 from containerhost.inventory.scan import Inventory
 
@@ -23,14 +23,14 @@ class GpuMember:
 
     :ivar key: engine and name, ``lxd/c1``
     :ivar pid: its first process
-    :ivar mark: its claim, as it is written
+    :ivar mark: its bounds, as they are written
     :ivar document: of its resources; None where there is none
     """
 
     key: str
     name: str
     pid: int
-    claim: GpuClaim
+    bounds: GpuBounds
     mark: str
     document: str | None
 
@@ -100,7 +100,7 @@ def decide(member: GpuMember, gpus: Gpus, well: Collection[str]) -> Decision:
     # One without a driver has no nodes: there is nothing to take.
     bad = sorted((device for device in gpus.present if not device.healthy and device.nodes),
                  key=lambda device: device.sound)
-    spare = max(0, len(gpus.present) - member.claim.least)
+    spare = max(0, len(gpus.present) - member.bounds.least)
     return Decision(give, tuple(device.id for device in bad[:spare]), member.told != gpus.ids)
 
 
@@ -109,5 +109,5 @@ def row(member: GpuMember, gpus: Gpus, reasons: Mapping[str, str]) -> dict[str, 
 
     :param reasons: what is wrong with each device that is out of order
     """
-    return {"present": sorted(gpus.ids), "least": member.claim.least, "most": len(gpus.present) + len(gpus.detached),
+    return {"present": sorted(gpus.ids), "least": member.bounds.least, "most": len(gpus.present) + len(gpus.detached),
             "detached": {name: reasons.get(name, "") for name in gpus.detached}}

@@ -16,7 +16,7 @@ from containerhost.elastic.changes import FAILURES, Changes
 from containerhost.elastic.gpuplan import Decision, GpuMember, Gpus
 from containerhost.elastic.gpus import EngineGpus
 from containerhost.elastic.state import Step
-from containerhost.engines import gpuclaim
+from containerhost.engines import gpubounds
 from containerhost.engines.contract import ContainerState, Metrics, Status
 from containerhost.guest import resources
 from containerhost.inventory.scan import HostView, Inventory
@@ -55,16 +55,16 @@ class GpuRounds:
     def member(self, engine: str, state: ContainerState, metrics: Metrics) -> GpuMember | None:
         """Return an opted-in container that runs; None for all others, which are never touched."""
         if (engine not in self._engines or state.status is not Status.RUNNING or metrics.pid is None
-                or gpuclaim.LABEL not in state.labels):
+                or gpubounds.LABEL not in state.labels):
             return None
         try:
-            own = gpuclaim.parse(state.labels)
+            own = gpubounds.parse(state.labels)
         except ValueError as error:
             LOG.warning("Container %s/%s keeps its GPUs: %s", engine, state.name, error)
             return None
         if own is None:
             return None
-        return GpuMember(f"{engine}/{state.name}", state.name, metrics.pid, own, state.labels[gpuclaim.LABEL],
+        return GpuMember(f"{engine}/{state.name}", state.name, metrics.pid, own, state.labels[gpubounds.LABEL],
                          state.labels.get(resources.LABEL))
 
     def plan(self, members: Sequence[GpuMember]) -> dict[str, dict[str, Any]]:

@@ -16,7 +16,7 @@ from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.grants import Grant, GrantOptions
 from containerhost.elastic.gpuplan import GpuMember, Gpus
-from containerhost.engines import gpuclaim
+from containerhost.engines import gpubounds
 from containerhost.engines.capabilities import Labelled, LiveMarks
 from containerhost.engines.contract import Containers
 from containerhost.engines.resizelock import resizing
@@ -155,7 +155,7 @@ class EngineGpus:
         :raises EngineConflict: it was changed, or made anew, since it was listed
         """
         current: Labelled = self._marks.look(member.name)
-        if (current.label(gpuclaim.LABEL), current.label(resources.LABEL)) != (member.mark, member.document):
+        if (current.label(gpubounds.LABEL), current.label(resources.LABEL)) != (member.mark, member.document):
             raise errors.EngineConflict("it was changed by somebody else")
         return current
 
@@ -184,5 +184,5 @@ def consumer_of(gpus: Gpus) -> Consumer:
 
 
 def grants(device_ids: Collection[str], member: GpuMember, inventory: Inventory) -> tuple[Grant, ...]:
-    options = GrantOptions(gpu_capabilities=member.claim.libraries)
+    options = GrantOptions(gpu_capabilities=member.bounds.libraries)
     return tuple(vendors.make_grant(inventory.get(name), options) for name in sorted(device_ids))

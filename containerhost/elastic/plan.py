@@ -8,8 +8,8 @@ from typing import Any
 from containerhost.elastic import corechoice, policies
 from containerhost.elastic.corechoice import Cores, Share
 from containerhost.elastic.policies import Demand, Policy, Pool
+from containerhost.engines.bounds import Bounds
 from containerhost.engines.capabilities import Size
-from containerhost.engines.claim import Claim
 from containerhost.guest import resources
 
 UNIT = 64 << 20  # bytes of memory that are moved at least
@@ -23,7 +23,7 @@ class Member:
 
     :ivar key: engine and name, ``lxd/c1``
     :ivar pid: its first process
-    :ivar mark: its claim, as it is written
+    :ivar mark: its bounds, as they are written
     :ivar document: of its resources, as the driver or this service wrote it; None where there is none yet
     :ivar used: busy cores in the last rounds
     :ivar pressure: per cent of the time in which a process waited for a core; None where it is not known
@@ -33,7 +33,7 @@ class Member:
     key: str
     name: str
     pid: int
-    claim: Claim
+    bounds: Bounds
     mark: str
     document: str | None
     used: tuple[float, ...] = ()
@@ -49,12 +49,12 @@ class Member:
 
     @property
     def count(self) -> int:
-        return len(self.cores) or self.claim.cores.most
+        return len(self.cores) or self.bounds.cores.most
 
     @property
     def memory(self) -> int:
         found = self._told("memory")
-        return found if type(found) is int and found > 0 else self.claim.memory.most
+        return found if type(found) is int and found > 0 else self.bounds.memory.most
 
     @property
     def generation(self) -> int:
@@ -91,15 +91,15 @@ def sizes(members: Sequence[Member], capacity: Capacity, policy: Policy) -> dict
     A container of which no permitted core is left divides with the others the cores that it has.
     """
     online = frozenset[int]().union(*(threads for _, threads in capacity.hardware))
-    permitted = {member.key: (capacity.cores & member.claim.choice if member.claim.choice else capacity.cores)
+    permitted = {member.key: (capacity.cores & member.bounds.choice if member.bounds.choice else capacity.cores)
                  or member.cores & online for member in members}
     members = [member for member in members if permitted[member.key]]
     counts = policy(corechoice.Supply({member.key: permitted[member.key] for member in members}), [Demand(
-        member.key, member.claim.cores.least, member.claim.cores.most, member.count, member.claim.priority,
+        member.key, member.bounds.cores.least, member.bounds.cores.most, member.count, member.bounds.priority,
         policies.cores_needed(member.count, member.used, member.pressure)) for member in members])
     cores = corechoice.choose([Share(member.key, counts[member.key], permitted[member.key], member.cores)
                                for member in members], capacity.hardware,
-                              {member.key: member.claim.cores.least for member in members})
+                              {member.key: member.bounds.cores.least for member in members})
     memories = _memories(members, capacity.memory, policy)
     return {member.key: Size(cores[member.key], memories[member.key]) for member in members}
 
@@ -107,23 +107,23 @@ def sizes(members: Sequence[Member], capacity: Capacity, policy: Policy) -> dict
 def _memories(members: Sequence[Member], capacity: int, policy: Policy) -> dict[str, int]:
     """Return the memory of each. One whose memory is fixed keeps it."""
     found = {member.key: member.memory for member in members}
-    moving = [member for member in members if not member.claim.memory.is_fixed]
-    fixed = sum(member.memory for member in members if member.claim.memory.is_fixed)
+    moving = [member for member in members if not member.bounds.memory.is_fixed]
+    fixed = sum(member.memory for member in members if member.bounds.memory.is_fixed)
     amounts = policy(Pool((capacity - fixed) // UNIT), [_memory_demand(member) for member in moving])
     for member in moving:
-        wanted = max(member.claim.memory.least, min(member.claim.memory.most, amounts[member.key] * UNIT))
-        band = max(UNIT, member.claim.memory.most // BAND)
-        if abs(wanted - member.memory) >= band or (wanted == member.claim.memory.most):
+        wanted = max(member.bounds.memory.least, min(member.bounds.memory.most, amounts[member.key] * UNIT))
+        band = max(UNIT, member.bounds.memory.most // BAND)
+        if abs(wanted - member.memory) >= band or (wanted == member.bounds.memory.most):
             found[member.key] = wanted
     return found
 
 
 def _memory_demand(member: Member) -> Demand:
     """Return the demand in units. What its processes use stays, and all that it has where the use is not known."""
-    most, present = _units(member.claim.memory.most), _units(member.memory)
+    most, present = _units(member.bounds.memory.most), _units(member.memory)
     needed = present if (used := member.memory_used) is None else _units(used + used // HEADROOM)
-    least = min(most, max(_units(member.claim.memory.least), min(needed, present)))
-    return Demand(member.key, least, most, present, member.claim.priority, needed)
+    least = min(most, max(_units(member.bounds.memory.least), min(needed, present)))
+    return Demand(member.key, least, most, present, member.bounds.priority, needed)
 
 
 def _units(size: int) -> int:
@@ -140,7 +140,7 @@ def possible(member: Member, wanted: Size, leaving: Cores, memory_free: int) -> 
     cores = wanted.cores - (leaving - member.cores)
     more, free = wanted.memory - member.memory, max(0, memory_free)
     memory = member.memory + (more if more <= free else free // UNIT * UNIT)
-    if len(cores) < member.claim.cores.least and len(cores) < len(wanted.cores):
+    if len(cores) < member.bounds.cores.least and len(cores) < len(wanted.cores):
         cores = member.cores
     if not cores or (cores == member.cores and memory == member.memory):
         return None

@@ -27,7 +27,7 @@ from containerhost.elastic.plan import Capacity, Member
 from containerhost.elastic.policies import POLICIES
 from containerhost.elastic.state import StateFile, Step
 from containerhost.elastic.usage import Load, cpu_pressure
-from containerhost.engines import claim, memoryuse
+from containerhost.engines import bounds, memoryuse
 from containerhost.engines.capabilities import LiveSizes, Size
 from containerhost.engines.contract import Containers, ContainerState, Metrics, Status
 from containerhost.engines.resizelock import resizing
@@ -206,17 +206,17 @@ class Service:
 
     def _member(self, engine: str, state: ContainerState, metrics: Metrics) -> Member | None:
         """Return an opted-in container that runs; None for all others, which are never touched."""
-        if state.status is not Status.RUNNING or metrics.pid is None or claim.LABEL not in state.labels:
+        if state.status is not Status.RUNNING or metrics.pid is None or bounds.LABEL not in state.labels:
             return None
         key = f"{engine}/{state.name}"
         try:
-            own = claim.parse(state.labels)
+            own = bounds.parse(state.labels)
         except ValueError as error:
             LOG.warning("Container %s is not resized: %s", key, error)
             return None
         if own is None:
             return None
-        member = Member(key, state.name, metrics.pid, own, state.labels[claim.LABEL],
+        member = Member(key, state.name, metrics.pid, own, state.labels[bounds.LABEL],
                         state.labels.get(resources.LABEL))
         used = self._load.observe(key, metrics.pid, member.count, metrics.cpu_time, self._monotonic())
         return dataclasses.replace(member, used=used, pressure=cpu_pressure(self._host, metrics.pid),
@@ -283,7 +283,7 @@ class Service:
         try:
             with resizing(self._options.locks, member.name, 0):
                 current = managed.sizes.look(member.name)
-                if (current.label(claim.LABEL), current.label(resources.LABEL)) not in (
+                if (current.label(bounds.LABEL), current.label(resources.LABEL)) not in (
                         (step.mark, member.document), (step.mark, step.document)):
                     raise errors.EngineConflict("it was changed by somebody else")
                 self._changes.put(member.key, dataclasses.replace(step, applying=True))
@@ -324,7 +324,7 @@ class Service:
     def _is_short(self, member: Member, step: Step, wanted: Size) -> bool:
         """Return whether a change would leave less than its least to a container for which there is more by now."""
         return member.document != step.document and len(self._promised(member.key)) < min(
-            member.claim.cores.least, len(wanted.cores))
+            member.bounds.cores.least, len(wanted.cores))
 
     def _promised(self, key: str) -> frozenset[int]:
         step = self.steps.get(key)
@@ -347,9 +347,9 @@ class Service:
 def row(member: Member, wanted: Size | None, under_way: bool) -> dict[str, Any]:
     """Return what the status tells of a container."""
     return {"container": member.key, "cores": sorted(member.cores), "count": member.count,
-            "least": member.claim.cores.least, "most": member.claim.cores.most,
+            "least": member.bounds.cores.least, "most": member.bounds.cores.most,
             "wanted": member.count if wanted is None else len(wanted.cores), "memory": member.memory,
-            "memory_least": member.claim.memory.least, "memory_most": member.claim.memory.most,
+            "memory_least": member.bounds.memory.least, "memory_most": member.bounds.memory.most,
             "memory_wanted": member.memory if wanted is None else wanted.memory,
-            "priority": member.claim.priority, "used": round(member.used[-1], 2) if member.used else None,
+            "priority": member.bounds.priority, "used": round(member.used[-1], 2) if member.used else None,
             "announced": under_way}

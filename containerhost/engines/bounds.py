@@ -45,7 +45,7 @@ class Wanted(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Claim:
+class Bounds:
     """Hold the least and the most cores and memory between which the elastic service resizes a container.
 
     :ivar memory: bytes
@@ -58,26 +58,26 @@ class Claim:
     choice: frozenset[int] = frozenset()
 
 
-def claimed(wanted: Wanted, cpu: Cpu, memory: Memory, claimant: str) -> Claim:
-    """Return the claim of a container.
+def bounds_of(wanted: Wanted, cpu: Cpu, memory: Memory, source: str) -> Bounds:
+    """Return the bounds of a container.
 
     :param cpu, memory: all that the cloud has claimed for it, which is the most that it can have
-    :param claimant: flavor or template, for the message
+    :param source: flavor or template, for the message
     :raises SpecError: it asks for more than that, for nothing, or its cores or memory are fixed by something else
     """
     if cpu.is_chosen or cpu.ranks:
-        raise SpecError(f"{claimant} asks for cores that come and go and for an affinity, which fixes them: remove one "
+        raise SpecError(f"{source} asks for cores that come and go and for an affinity, which fixes them: remove one "
                         "of the two")
     if memory.hugepages and (wanted.memory_least or wanted.memory_most):
-        raise SpecError(f"{claimant} asks for memory that comes and goes and for huge pages, which the kernel cannot "
+        raise SpecError(f"{source} asks for memory that comes and goes and for huge pages, which the kernel cannot "
                         "take back: remove one of the two")
     priority = PRIORITY if wanted.priority is None else wanted.priority
     if not 0 <= priority <= MOST_PRIORITY:
-        raise SpecError(f"{claimant}: the elastic priority is {priority}, but must be a number from 0 to "
+        raise SpecError(f"{source}: the elastic priority is {priority}, but must be a number from 0 to "
                         f"{MOST_PRIORITY}")
-    return Claim(_range(wanted.cores_least, wanted.cores_most, cpu.count, 1, f"{claimant}: elastic cores"),
+    return Bounds(_range(wanted.cores_least, wanted.cores_most, cpu.count, 1, f"{source}: elastic cores"),
                  _range(wanted.memory_least, wanted.memory_most, memory.size, LEAST_MEMORY,
-                        f"{claimant}: elastic memory in bytes"), priority, cpu.cores)
+                        f"{source}: elastic memory in bytes"), priority, cpu.cores)
 
 
 def _range(least: int | None, most: int | None, size: int, lowest: int, name: str) -> Range:
@@ -90,14 +90,14 @@ def _range(least: int | None, most: int | None, size: int, lowest: int, name: st
     return Range(least, most)
 
 
-def mark(claim: Claim) -> str:
-    cores = ",".join(f"{first}-{last}" for first, last in id_runs(claim.choice))
-    return json.dumps({records.VERSION: VERSION, "cpus": list(claim.cores), "memory": list(claim.memory),
-                       "priority": claim.priority, "cores": cores}, sort_keys=True)
+def mark(bounds: Bounds) -> str:
+    cores = ",".join(f"{first}-{last}" for first, last in id_runs(bounds.choice))
+    return json.dumps({records.VERSION: VERSION, "cpus": list(bounds.cores), "memory": list(bounds.memory),
+                       "priority": bounds.priority, "cores": cores}, sort_keys=True)
 
 
-def parse(labels: Mapping[str, str]) -> Claim | None:
-    """Return the claim of a container; None for one that did not opt in.
+def parse(labels: Mapping[str, str]) -> Bounds | None:
+    """Return the bounds of a container; None for one that did not opt in.
 
     :raises ValueError: its mark is none that this release can use
     """
@@ -109,7 +109,7 @@ def parse(labels: Mapping[str, str]) -> Claim | None:
     cores, memory, priority, choice = found
     if not (1 <= cores.least <= cores.most and 1 <= memory.least <= memory.most and CORES.fullmatch(choice)):
         raise marks.contradiction(labels, LABEL)
-    return Claim(cores, memory, min(priority, MOST_PRIORITY), id_list(choice))
+    return Bounds(cores, memory, min(priority, MOST_PRIORITY), id_list(choice))
 
 
 def _number(value: object) -> int:
@@ -118,22 +118,22 @@ def _number(value: object) -> int:
     return value
 
 
-def marked(spec: ContainerSpec, claim: Claim | None) -> ContainerSpec:
-    return spec if claim is None else dataclasses.replace(spec, labels=dict(spec.labels) | {LABEL: mark(claim)})
+def marked(spec: ContainerSpec, bounds: Bounds | None) -> ContainerSpec:
+    return spec if bounds is None else dataclasses.replace(spec, labels=dict(spec.labels) | {LABEL: mark(bounds)})
 
 
 def keeping_size(spec: ContainerSpec, mark: str | None, document: Mapping[str, object] | None) -> ContainerSpec:
-    """Return the spec with the size that the elastic service gave the container, if its claim is unchanged.
+    """Return the spec with the size that the elastic service gave the container, if its bounds is unchanged.
 
     :param mark, document: the container's present mark, and its present document of resources
     """
     if mark is None or document is None or spec.labels.get(LABEL) != mark:
         return spec
-    claim = parse({LABEL: mark})
+    bounds = parse({LABEL: mark})
     cpus, memory = document.get("cpus"), document.get("memory")
     cores = frozenset(cpus.get("cores", ())) if isinstance(cpus, dict) else frozenset[int]()
-    if (claim is None or not cores or type(memory) is not int
-            or not (len(cores) <= claim.cores.most and memory <= claim.memory.most)):
+    if (bounds is None or not cores or type(memory) is not int
+            or not (len(cores) <= bounds.cores.most and memory <= bounds.memory.most)):
         return spec
     cpu = dataclasses.replace(spec.cpu, count=len(cores), cores=cores)
     return dataclasses.replace(spec, cpu=cpu, memory=dataclasses.replace(spec.memory, size=memory))

@@ -21,7 +21,7 @@ MOST = 999  # more than any host has
 
 
 @dataclasses.dataclass(frozen=True)
-class GpuClaim:
+class GpuBounds:
     """Say how many of a container's GPUs stay when the elastic service takes those that are broken.
 
     :ivar least: whole GPUs that the container keeps
@@ -32,17 +32,17 @@ class GpuClaim:
     libraries: frozenset[str] = frozenset()
 
 
-def mark(claim: GpuClaim) -> str:
-    return json.dumps({records.VERSION: VERSION, "least": claim.least, "libraries": sorted(claim.libraries)},
+def mark(bounds: GpuBounds) -> str:
+    return json.dumps({records.VERSION: VERSION, "least": bounds.least, "libraries": sorted(bounds.libraries)},
                       sort_keys=True)
 
 
-def parse(labels: Mapping[str, str]) -> GpuClaim | None:
-    """Return the claim of a container; None for one that did not opt in.
+def parse(labels: Mapping[str, str]) -> GpuBounds | None:
+    """Return the bounds of a container; None for one that did not opt in.
 
     :raises ValueError: its mark is none that this release can use
     """
-    found = marks.read(labels, LABEL, lambda found: GpuClaim(found["least"], frozenset(found["libraries"])))
+    found = marks.read(labels, LABEL, lambda found: GpuBounds(found["least"], frozenset(found["libraries"])))
     if found is None:
         return None
     if type(found.least) is not int or not 0 <= found.least <= MOST or not found.libraries <= set(GPU_CAPABILITIES):
@@ -50,5 +50,5 @@ def parse(labels: Mapping[str, str]) -> GpuClaim | None:
     return found
 
 
-def marked(spec: ContainerSpec, claim: GpuClaim | None) -> ContainerSpec:
-    return spec if claim is None else dataclasses.replace(spec, labels=dict(spec.labels) | {LABEL: mark(claim)})
+def marked(spec: ContainerSpec, bounds: GpuBounds | None) -> ContainerSpec:
+    return spec if bounds is None else dataclasses.replace(spec, labels=dict(spec.labels) | {LABEL: mark(bounds)})

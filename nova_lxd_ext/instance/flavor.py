@@ -16,8 +16,8 @@ from containerhost import errors
 from containerhost.allocation import sharedmemory
 from containerhost.devices.grants import GPU_CAPABILITIES
 from containerhost.engines.affinity import parse
-from containerhost.engines.claim import Claim, Wanted, claimed
-from containerhost.engines.gpuclaim import GpuClaim
+from containerhost.engines.bounds import Bounds, Wanted, bounds_of
+from containerhost.engines.gpubounds import GpuBounds
 from containerhost.engines.spec import Cpu, IoLimit, Memory, RootDisk, Security
 from hpcplan.affinity import Affinity
 from nova_lxd_ext.validators import (
@@ -215,7 +215,7 @@ def shared_memory(extra_specs: Mapping[str, str], memory_mb: int) -> int | None:
 
 
 def elastic(extra_specs: Mapping[str, str], topology: objects.InstanceNUMATopology | None, cpu: Cpu, memory: Memory
-            ) -> Claim | None:
+            ) -> Bounds | None:
     """Return between which sizes a server may be while it runs; None if it did not opt in.
 
     All that its flavor says is claimed by nova, so that is the most.
@@ -229,11 +229,11 @@ def elastic(extra_specs: Mapping[str, str], topology: objects.InstanceNUMATopolo
                                "cores. Remove one of the two keys.")
     found = {key: _number(extra_specs, key, 0 if key == ELASTIC_PRIORITY else 1) for key in ELASTIC}
     least, most = (None if found[key] is None else (found[key] or 0) * units.Mi for key in (MEMORY_MIN, MEMORY_MAX))
-    return claimed(Wanted(found[VCPUS_MIN], found[VCPUS_MAX], least, most, found[ELASTIC_PRIORITY]), cpu, memory,
+    return bounds_of(Wanted(found[VCPUS_MIN], found[VCPUS_MAX], least, most, found[ELASTIC_PRIORITY]), cpu, memory,
                    "The flavor")
 
 
-def gpus(extra_specs: Mapping[str, str], capabilities: Iterable[str]) -> GpuClaim | None:
+def gpus(extra_specs: Mapping[str, str], capabilities: Iterable[str]) -> GpuBounds | None:
     """Return without how many of its GPUs a server can run; None if it did not opt in.
 
     :param capabilities: the operator's default for ``lxd:gpu_capabilities``
@@ -245,7 +245,7 @@ def gpus(extra_specs: Mapping[str, str], capabilities: Iterable[str]) -> GpuClai
     if ACCELERATORS in extra_specs:
         raise errors.SpecError(f"The flavor has {GPUS_MIN} and {ACCELERATORS}: the elastic service leaves Cyborg's "
                                "devices alone. Remove one of the two keys.")
-    return GpuClaim(least, gpu_capabilities(extra_specs, capabilities))
+    return GpuBounds(least, gpu_capabilities(extra_specs, capabilities))
 
 
 def gpu_capabilities(extra_specs: Mapping[str, str], default: Iterable[str]) -> frozenset[str]:

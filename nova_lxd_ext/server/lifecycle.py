@@ -16,7 +16,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from containerhost import errors
-from containerhost.engines import claim, gpuclaim
+from containerhost.engines import bounds, gpubounds
 from containerhost.engines.contract import ContainerState, Engine, Status
 from containerhost.engines.corebinding import CoreBinding
 from containerhost.engines.spec import ContainerSpec, Mount
@@ -104,7 +104,7 @@ class Lifecycle:
         cpu = flavor.bound_cpu(chosen.vcpus, instance.numa_topology, self._host_cpus(), chosen.extra_specs)
         memory = flavor.memory(chosen.memory_mb, instance.numa_topology)
         own = flavor.elastic(chosen.extra_specs, instance.numa_topology, cpu, memory)
-        spec = claim.marked(ContainerSpec(
+        spec = bounds.marked(ContainerSpec(
             name=instance.name,
             image="",
             cpu=dataclasses.replace(cpu, may_revert=may_get_cores_back(instance)),
@@ -116,7 +116,7 @@ class Lifecycle:
             processes=flavor.processes(chosen.extra_specs, conf.process_limit),
             gpu_libraries=flavor.prepared_libraries(chosen.extra_specs),
             labels=labels.of(instance)), own)
-        return self.cores.preview(gpuclaim.marked(spec, flavor.gpus(chosen.extra_specs, conf.gpu_capabilities)))
+        return self.cores.preview(gpubounds.marked(spec, flavor.gpus(chosen.extra_specs, conf.gpu_capabilities)))
 
     def release_reserved_cores(self, instance: objects.Instance) -> None:
         """Let other containers have the cores that only a revert would have needed.

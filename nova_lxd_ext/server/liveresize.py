@@ -21,7 +21,7 @@ from oslo_utils import units
 
 from containerhost import errors
 from containerhost.devices.grants import Grant
-from containerhost.engines import claim
+from containerhost.engines import bounds
 from containerhost.engines.capabilities import Labelled, LiveChanges
 from containerhost.engines.contract import ContainerState, Engine, Status
 from containerhost.engines.resizelock import resizing
@@ -226,7 +226,7 @@ def with_grants(spec: ContainerSpec, grants: tuple[Grant, ...], current: Labelle
     """Return the spec with grants, and with the document of all resources of the ``current`` container.
 
     One that the elastic service resizes keeps the size it has, as long as its flavor's bounds are the same."""
-    present = claim.keeping_size(spec, current.label(claim.LABEL), resources.parse(notified(current)))
+    present = bounds.keeping_size(spec, current.label(bounds.LABEL), resources.parse(notified(current)))
     return resources.with_document(dataclasses.replace(present, parts=grants), notified(current))
 
 

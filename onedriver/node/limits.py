@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from containerhost.allocation.sharedmemory import JobMemory
 from containerhost.engines.affinity import parse
-from containerhost.engines.claim import Claim, Wanted, claimed
-from containerhost.engines.gpuclaim import GpuClaim
+from containerhost.engines.bounds import Bounds, Wanted, bounds_of
+from containerhost.engines.gpubounds import GpuBounds
 from containerhost.engines.spec import Cpu, IoLimit, Memory
 from containerhost.errors import SpecError
 from hpcplan.affinity import Affinity
@@ -138,7 +138,7 @@ def shared_memory(vm: Vm) -> JobMemory | None:
     return JobMemory(str(vm.uid), job, int(size) * MIB)
 
 
-def elastic(vm: Vm, cpu: Cpu, memory: Memory) -> Claim | None:
+def elastic(vm: Vm, cpu: Cpu, memory: Memory) -> Bounds | None:
     """Return between which sizes a VM may be while it runs; None if its template does not say ELASTIC.
 
     :raises BadInput: HPC says something else, or more than CPU, VCPU and MEMORY
@@ -152,17 +152,17 @@ def elastic(vm: Vm, cpu: Cpu, memory: Memory) -> Claim | None:
     (cores, memories), priority = (_bounds(found.get(key)) for key in ("cores", "memory")), found.get("priority")
     least, most = (None if size is None else size * MIB for size in memories)
     try:
-        claim = claimed(Wanted(*cores, least, most, int(priority["least"]) if priority else None), cpu, memory,
-                        f"HPC=[ELASTIC] of VM {vm.id}")
+        allowed = bounds_of(Wanted(*cores, least, most, int(priority["least"]) if priority else None), cpu, memory,
+                            f"HPC=[ELASTIC] of VM {vm.id}")
     except SpecError as error:
         raise BadInput(str(error)) from error
-    if vm.cpu < 100 * claim.cores.most:
-        raise BadInput(f"VM {vm.id} may grow to {claim.cores.most} cores by HPC=[ELASTIC], but claims only "
+    if vm.cpu < 100 * allowed.cores.most:
+        raise BadInput(f"VM {vm.id} may grow to {allowed.cores.most} cores by HPC=[ELASTIC], but claims only "
                        f"CPU={vm.cpu / 100:g} of them; raise CPU, or say cores=LEAST-MOST with a lower maximum")
-    return claim
+    return allowed
 
 
-def elastic_gpus(vm: Vm, capabilities: Iterable[str]) -> GpuClaim | None:
+def elastic_gpus(vm: Vm, capabilities: Iterable[str]) -> GpuBounds | None:
     """Return without how many of its GPUs a VM can run; None if its template does not say so.
 
     :param capabilities: which of the driver's libraries come with its GPUs
@@ -177,7 +177,7 @@ def elastic_gpus(vm: Vm, capabilities: Iterable[str]) -> GpuClaim | None:
         raise BadInput(f"HPC of VM {vm.id} has ELASTIC={vm.hpc['ELASTIC'][:60]!r}, but its template asks for {gpus} "
                        "whole GPUs, all of which it has while they are in order: say gpus=LEAST, or gpus=LEAST-MOST "
                        "with these as the most")
-    return GpuClaim(least, frozenset(capabilities))
+    return GpuBounds(least, frozenset(capabilities))
 
 
 def bounds(vm: Vm) -> dict[str, re.Match[str]]:

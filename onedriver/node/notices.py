@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from containerhost.devices.grants import Grant
-from containerhost.engines import claim, gpuclaim
+from containerhost.engines import bounds, gpubounds
 from containerhost.engines.contract import Containers, Status
 from containerhost.engines.spec import ContainerSpec
 from containerhost.errors import EngineError, EngineNotFound
@@ -110,4 +110,4 @@ def sized(spec: ContainerSpec, before: str | None) -> str:
 
 def is_elastic(spec: ContainerSpec) -> bool:
     """Return whether the elastic service may change the container."""
-    return claim.LABEL in spec.labels or gpuclaim.LABEL in spec.labels
+    return bounds.LABEL in spec.labels or gpubounds.LABEL in spec.labels

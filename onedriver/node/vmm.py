@@ -18,7 +18,7 @@ from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.sharedmemory import JobMemory, SharedMemories
 from containerhost.allocation.store import Consumer
 from containerhost.devices.grants import Grant
-from containerhost.engines import claim
+from containerhost.engines import bounds
 from containerhost.engines.contract import Containers, ContainerState, Status, first_process
 from containerhost.engines.corebinding import CoreBinding
 from containerhost.engines.resizelock import resizing
@@ -212,7 +212,7 @@ class BaseVmm(abc.ABC):
     def _resize_running(self, vm: Vm, spec: ContainerSpec) -> None:
         """Resize a running VM; the elastic service's size stays as long as the VM's bounds are the same."""
         labels = self._engine.container(spec.name).labels
-        spec = claim.keeping_size(spec, labels.get(claim.LABEL), resources.parse(labels.get(resources.LABEL)))
+        spec = bounds.keeping_size(spec, labels.get(bounds.LABEL), resources.parse(labels.get(resources.LABEL)))
         with self._notices.resizing(self._cores.preview(spec)):
             validation.of_shrinking(spec.name, spec.memory.size, self._engine.metrics(spec.name).memory)
             self._reconfigure(vm, spec)
@@ -320,13 +320,13 @@ class BaseVmm(abc.ABC):
         """Acquire a stopped container's devices anew: while it was off, no script is called for a detachment."""
         with self._alone(vm):
             pass  # the elastic service may be taking a GPU from the container, which ran a moment ago
-        consumer, claim = self._consumer(vm.id), limits.elastic_gpus(vm, ())
+        consumer, bounds = self._consumer(vm.id), limits.elastic_gpus(vm, ())
         requests = self._all_requests(vm, view)
         wanted = {request.address for request in requests} | self._gone(vm, view)
         for device_id in sorted(self._allocator.held_by(consumer) - wanted):
             complain(self._release(vm.id, device_id, view))
-        if claim is not None:
-            requests = self._allocator.leave_out(requests, consumer, claim.least, view)
+        if bounds is not None:
+            requests = self._allocator.leave_out(requests, consumer, bounds.least, view)
         return self._acquire(vm, requests, view)
 
     def _require_startable(self, vm: Vm, view: HostView) -> None:
@@ -334,9 +334,9 @@ class BaseVmm(abc.ABC):
 
         :raises DeviceNotFound, DeviceUnhealthy: nothing was changed
         """
-        consumer, claim, requests = self._consumer(vm.id), limits.elastic_gpus(vm, ()), self._all_requests(vm, view)
-        if claim is not None:
-            self._allocator.require_gpus(requests, consumer, claim.least, view)
+        consumer, bounds, requests = self._consumer(vm.id), limits.elastic_gpus(vm, ()), self._all_requests(vm, view)
+        if bounds is not None:
+            self._allocator.require_gpus(requests, consumer, bounds.least, view)
         elif requests:
             self._allocator.preview(requests, consumer, view)
 

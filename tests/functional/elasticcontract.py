@@ -9,7 +9,7 @@ import fixtures
 
 from containerhost.elastic.service import ManagedEngine, Options, Service
 from containerhost.elastic.state import StateFile
-from containerhost.engines import claim
+from containerhost.engines import bounds
 from containerhost.engines.capabilities import LiveSizes
 from containerhost.guest import resources
 from containerhost.guest.guestfiles import GuestFiles
@@ -88,11 +88,11 @@ class ElasticContract:
     def test_bounds_that_cannot_be_are_refused(self: Any) -> None:
         pinned = ("<TOPOLOGY><PIN_POLICY>THREAD</PIN_POLICY></TOPOLOGY>"
                   "<NUMA_NODE><CPUS>0</CPUS><MEMORY_NODE_ID>0</MEMORY_NODE_ID></NUMA_NODE>")
-        bounds = "<HPC><ELASTIC>cores=1</ELASTIC></HPC>"
+        hpc = "<HPC><ELASTIC>cores=1</ELASTIC></HPC>"
         for machine, words in ((elastic("cores=3"), "from 3 to 2"), (elastic("cores=1-4"), "at most 2"),
                                (elastic("cores"), "but must have some of cores=LEAST-MOST"),
                                (elastic(cpu="1"), "claims only CPU=1"),
-                               (elastic().changed(more=bounds + pinned), "THREAD")):
+                               (elastic().changed(more=hpc + pinned), "THREAD")):
             self.node.give_disk(machine)
             self.refused(words, "deploy", machine, lcm=BOOT)
             self.assertFalse(self.engine.exists("one-1"))
@@ -109,7 +109,7 @@ class ElasticContract:
         self.ok("resize", elastic())
         self.assertEqual(["it/one-1"], [row["container"] for row in service.plan()])
         self.ok("resize", machine)
-        self.assertNotIn(claim.LABEL, self.engine.container("one-1").labels)
+        self.assertNotIn(bounds.LABEL, self.engine.container("one-1").labels)
         self.assertEqual([], service.plan())
         self.ok("cancel", machine, lcm=POWEROFF)
         self.ok("deploy", elastic(), lcm=RESUME)

@@ -23,11 +23,11 @@ from containerhost.elastic.corechoice import Supply
 from containerhost.elastic.gpuplan import GpuMember, Gpus
 from containerhost.elastic.service import ManagedEngine, Options, Service
 from containerhost.elastic.state import StateFile
-from containerhost.engines import claim, gpuclaim
+from containerhost.engines import bounds, gpubounds
+from containerhost.engines.bounds import Bounds, Range
 from containerhost.engines.capabilities import Size
-from containerhost.engines.claim import Claim, Range
 from containerhost.engines.contract import Status
-from containerhost.engines.gpuclaim import GpuClaim
+from containerhost.engines.gpubounds import GpuBounds
 from containerhost.guest import resources
 from containerhost.guest.guestnotice import GuestNotice
 from containerhost.inventory.scan import Inventory
@@ -42,7 +42,7 @@ NAMES = st.sampled_from("abcd")
 SETS = st.sampled_from([frozenset[int](), *map(frozenset, ({0}, {0, 1}, {1}, {0, 1, 2}, {1, 2}, {3, 4, 5}))])
 RANGES = st.tuples(st.sampled_from((1, 1, 1, 2, 3)), st.integers(0, 4)).map(lambda pair: Range(pair[0], sum(pair)))
 MEMORIES = st.sampled_from((Range(GiB, GiB), Range(GiB, 4 * GiB), Range(2 * GiB, 8 * GiB), Range(8 * GiB, 8 * GiB)))
-CLAIMS = st.builds(Claim, RANGES, MEMORIES, st.integers(0, 2), SETS)
+CLAIMS = st.builds(Bounds, RANGES, MEMORIES, st.integers(0, 2), SETS)
 ERRORS = (errors.EngineUnavailable, errors.EngineTimeout, errors.EngineBusy, errors.EngineConflict, errors.EngineError)
 RUBBISH = (b"\xff" * 100, b"[" * 60000, b'{"generation": 99999999999999999999}', b'{"generation": -5}', b"null")
 QUIET_ROUNDS = 14
@@ -83,7 +83,7 @@ class FakeGpus:
         begin()
         self._engine.hook("take")
         self._set(devices, State.DETACHED)
-        assert len(self.present(member.name)) >= member.claim.least, "a container has fewer GPUs than its least"
+        assert len(self.present(member.name)) >= member.bounds.least, "a container has fewer GPUs than its least"
         self._engine.hook("taken")
         return self._relabel(found, member)
 
@@ -93,7 +93,7 @@ class FakeGpus:
 
     def _looked(self, member: GpuMember) -> Container:
         found = self._engine.containers_.get(member.name)
-        if found is None or (found.labels.get(gpuclaim.LABEL), found.labels.get(resources.LABEL)) != (
+        if found is None or (found.labels.get(gpubounds.LABEL), found.labels.get(resources.LABEL)) != (
                 member.mark, member.document):
             raise errors.EngineConflict("it was changed by somebody else")
         return found
@@ -133,7 +133,7 @@ class ElasticMachine(frame.Machine):
 
     @initialize(policy=st.sampled_from(("fair", "priority", "load")), claims=st.lists(CLAIMS, min_size=2, max_size=3),
                 listening=st.sets(NAMES))
-    def start_service(self, policy: str, claims: list[Claim], listening: set[str]) -> None:
+    def start_service(self, policy: str, claims: list[Bounds], listening: set[str]) -> None:
         self.policy = policy
         self.restart()
         for name, own in zip("abc", claims, strict=False):
@@ -153,16 +153,16 @@ class ElasticMachine(frame.Machine):
     # What happens
 
     @rule(name=NAMES, own=CLAIMS, elastic=st.booleans(), least=st.integers(0, 2), cards=st.sets(st.sampled_from(CARDS)))
-    def come(self, name: str, own: Claim, elastic: bool, least: int, cards: set[str]) -> None:
+    def come(self, name: str, own: Bounds, elastic: bool, least: int, cards: set[str]) -> None:
         if name in self.engine.containers_:
             return
         there = self.engine.add(name, None)
         there.memory = own.memory.least // 2
         cards = cards - self.gpus.records.keys()
         if elastic or not cards:
-            there.labels[claim.LABEL] = claim.mark(own)
+            there.labels[bounds.LABEL] = bounds.mark(own)
         if cards:
-            there.labels[gpuclaim.LABEL] = gpuclaim.mark(GpuClaim(min(least, len(cards))))
+            there.labels[gpubounds.LABEL] = gpubounds.mark(GpuBounds(min(least, len(cards))))
             size = resources.resized(None, own.cores.most, (), own.memory.most)
             there.labels[resources.LABEL] = with_cards(size, cards)
             self.gpus.records |= {card: Allocation(card, Consumer("model", "fake", name, "1"), state=State.ATTACHED)
@@ -183,15 +183,15 @@ class ElasticMachine(frame.Machine):
             there.status = status
 
     @rule(name=NAMES, own=CLAIMS, during=st.sampled_from(("", "look", "resize", "write", "take")))
-    def resize(self, name: str, own: Claim, during: str) -> None:
+    def resize(self, name: str, own: Bounds, during: str) -> None:
         """Resize a container, as a driver does, perhaps in the middle of a round."""
         def change(what: str) -> None:
             if what != during:
                 return
             self.engine.hook = lambda what: None
             there = self.engine.containers_.get(name)
-            if there is not None and claim.LABEL in there.labels:
-                there.labels |= {claim.LABEL: claim.mark(own), resources.LABEL: resources.resized(
+            if there is not None and bounds.LABEL in there.labels:
+                there.labels |= {bounds.LABEL: bounds.mark(own), resources.LABEL: resources.resized(
                     there.labels.get(resources.LABEL), own.cores.most, (), own.memory.most)}
                 there.size = None
                 there.version += 1
@@ -302,12 +302,12 @@ class ElasticMachine(frame.Machine):
 
     # What holds
 
-    def members(self) -> dict[str, tuple[Container, Claim]]:
-        found = ((name, each, claim.parse(each.labels)) for name, each in self.engine.containers_.items()
+    def members(self) -> dict[str, tuple[Container, Bounds]]:
+        found = ((name, each, bounds.parse(each.labels)) for name, each in self.engine.containers_.items()
                  if each.status is Status.RUNNING)
         return {name: (each, own) for name, each, own in found if own is not None}
 
-    def permitted(self, own: Claim) -> frozenset[int]:
+    def permitted(self, own: Bounds) -> frozenset[int]:
         cores = frozenset(range(self.cores)) - self.engine.containers_["own"].own_cores
         return cores & own.choice if own.choice else cores
 
@@ -325,7 +325,7 @@ class ElasticMachine(frame.Machine):
         permitted = self.permitted(own)
         told = resources.parse(there.labels.get(resources.LABEL))
         step = self.service.steps.get(f"fake/{name}")
-        if not permitted or (step is not None and step.mark != there.labels[claim.LABEL]):
+        if not permitted or (step is not None and step.mark != there.labels[bounds.LABEL]):
             return
         assert len(size.cores) <= own.cores.most and own.memory.least <= size.memory <= own.memory.most, "out of bounds"
         assert len(size.cores) >= min(own.cores.least, len(permitted), len(before) or CORES), "fewer than its least"
@@ -370,10 +370,10 @@ class ElasticMachine(frame.Machine):
 
     def check_cards(self) -> None:
         for name, each in self.engine.containers_.items():
-            if gpuclaim.LABEL not in each.labels or each.status is not Status.RUNNING:
+            if gpubounds.LABEL not in each.labels or each.status is not Status.RUNNING:
                 continue
             present, away = self.gpus.present(name), self.gpus.present(name, State.DETACHED)
-            own = gpuclaim.parse(each.labels)
+            own = gpubounds.parse(each.labels)
             told = {device["id"] for device in json.loads(each.labels[resources.LABEL])["devices"]}
             assert told == present, "its document names other GPUs"
             assert all(self.gpus.health[card] for card in away), "a GPU that is in order does not come back"

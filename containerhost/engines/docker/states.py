@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from containerhost.engines import claim
+from containerhost.engines import bounds
 from containerhost.engines.contract import ContainerState, Status
 from containerhost.engines.docker import config
 from containerhost.engines.docker.record import Record
@@ -59,7 +59,7 @@ def labels_of(labels: Mapping[str, str] | None, record: Record | None) -> dict[s
         return dict(record.labels)
     try:
         own = json.loads((labels or {}).get(config.LABEL, "{}"))
-        return {str(key): str(value) for key, value in own.items() if record is not None or key != claim.LABEL}
+        return {str(key): str(value) for key, value in own.items() if record is not None or key != bounds.LABEL}
     except (ValueError, AttributeError):
         return {}
 

@@ -16,7 +16,7 @@ from typing import Any
 from containerhost import vendors
 from containerhost.devices.grants import GPU_CAPABILITIES, GpuGrant, Grant
 from containerhost.devices.model import CharNode
-from containerhost.engines import claim, gpuclaim, marks
+from containerhost.engines import bounds, gpubounds, marks
 from containerhost.engines.mimepart import mime_part
 from containerhost.engines.spec import (
     BlockDevice,
@@ -59,7 +59,7 @@ CDI_HOTPLUG = "gpu_cdi_hotplug"
 CGROUP2 = "containerhost.cgroup2"
 
 # Marks that say which size a container has and may have: they change with its limits.
-SIZE_LABELS = (claim.LABEL, gpuclaim.LABEL, marks.RESOURCES)
+SIZE_LABELS = (bounds.LABEL, gpubounds.LABEL, marks.RESOURCES)
 
 OWN_CORES = "user.containerhost.cores"  # the cores that a container has for itself
 RESERVED_CORES = f"{OWN_CORES}.reserved"  # those that it had, and may have to have again

@@ -19,9 +19,9 @@ import fixtures
 from containerhost import errors
 from containerhost.elastic.service import ManagedEngine, Options, Service
 from containerhost.elastic.state import StateFile
-from containerhost.engines import claim, memoryuse
+from containerhost.engines import bounds, memoryuse
+from containerhost.engines.bounds import Bounds, Range
 from containerhost.engines.capabilities import LiveSizes, Size
-from containerhost.engines.claim import Claim, Range
 from containerhost.engines.spec import Cpu, Memory
 from containerhost.guest import resources
 from containerhost.guest.guestfiles import GuestFiles
@@ -74,9 +74,9 @@ class ElasticConformance(frame.EngineFrame):
         self.files = GuestFiles(self.engine.pid, frame.Privileged())
 
     def member(self, name: str) -> None:
-        own = Claim(Range(1, 2), Range(64 * MiB, 64 * MiB), choice=self.pool)
+        own = Bounds(Range(1, 2), Range(64 * MiB, 64 * MiB), choice=self.pool)
         self.running(name, cpu=Cpu(2), memory=Memory(64 * MiB),
-                     labels={self.label: f"of-{name}", claim.LABEL: claim.mark(own)})
+                     labels={self.label: f"of-{name}", bounds.LABEL: bounds.mark(own)})
         self.up(name)
 
     def service(self, host: Host | None = None, **options: Any) -> Service:
@@ -214,7 +214,7 @@ class ElasticConformance(frame.EngineFrame):
         sizes.resize(seen, size, {"mark": "1"})
         self.assertEqual(size.cores, self.cores("c1"))
         self.assertEqual({self.label: "of-c1", "mark": "1"}, {
-            key: value for key, value in self.engine.container("c1").labels.items() if key != claim.LABEL})
+            key: value for key, value in self.engine.container("c1").labels.items() if key != bounds.LABEL})
         self.assertEqual(pid, self.engine.pid("c1"))
         self.assertLess(memoryuse.needed(Host(), pid), 48 * MiB)
         self.inside("c1", "sh", "-c", "x=$(head -c 67108864 /dev/zero | tr '\\0' a)")

@@ -21,8 +21,8 @@ from containerhost.allocation.store import AllocationStore
 from containerhost.elastic.gpus import EngineGpus
 from containerhost.elastic.service import ManagedEngine, Options, Service
 from containerhost.elastic.state import StateFile
-from containerhost.engines import gpuclaim
-from containerhost.engines.gpuclaim import GpuClaim
+from containerhost.engines import gpubounds
+from containerhost.engines.gpubounds import GpuBounds
 from containerhost.engines.lxd.live import Live
 from containerhost.guest import resources
 from containerhost.guest.guestfiles import GuestFiles
@@ -67,7 +67,7 @@ class ElasticGpusCase(frame.DeviceFrame, LxdTestCase):
     def member(self, least: int = 1) -> None:
         """Run a container with both GPUs."""
         grants = self.allocator.acquire([Request(gpu.id) for gpu in self.gpus], self.consumer())
-        labels = {self.label: "of-c1", gpuclaim.LABEL: gpuclaim.mark(GpuClaim(least))}
+        labels = {self.label: "of-c1", gpubounds.LABEL: gpubounds.mark(GpuBounds(least))}
         self.engine.create(resources.with_document(self.spec(parts=grants, labels=labels)))
         self.engine.start("c1")
 

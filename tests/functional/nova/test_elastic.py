@@ -11,8 +11,8 @@ from tests.functional.nova import base  # isort: skip (decides how nova runs)
 
 from containerhost.elastic.service import ManagedEngine, Options, Service
 from containerhost.elastic.state import StateFile
-from containerhost.engines import claim
-from containerhost.engines.claim import Range
+from containerhost.engines import bounds
+from containerhost.engines.bounds import Range
 from containerhost.engines.lxd.live import Live
 from containerhost.guest import resources
 from containerhost.guest.guestfiles import GuestFiles
@@ -79,9 +79,9 @@ class ElasticTest(base.LxdServers):
         self.assertEqual({}, self.service.steps)
         self.assertEqual((1, 128 << 20), (self.document(first)["cpus"]["count"], self.document(first)["memory"]))
         self.assertEqual(self.document(first), json.loads(self.files.read(name, resources.FILE) or b""))
-        self.assertNotIn(claim.LABEL, self.container(first).labels)
+        self.assertNotIn(bounds.LABEL, self.container(first).labels)
         self.revert(first)
-        self.assertEqual(Range(1, 2), claim.parse(self.container(first).labels).cores)
+        self.assertEqual(Range(1, 2), bounds.parse(self.container(first).labels).cores)
         self.rounds_until(first, 1)
 
     @levels.exhaustive("unit/nova refuses it")

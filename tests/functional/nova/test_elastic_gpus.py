@@ -14,7 +14,7 @@ from containerhost.allocation.store import AllocationStore
 from containerhost.elastic.gpus import EngineGpus
 from containerhost.elastic.service import ManagedEngine, Options, Service
 from containerhost.elastic.state import StateFile
-from containerhost.engines import gpuclaim
+from containerhost.engines import gpubounds
 from containerhost.engines.lxd.live import Live
 from containerhost.engines.resizelock import resizing
 from containerhost.guest import resources
@@ -147,7 +147,7 @@ class ElasticGpusTest(HealthServers):
         self.service.round()
         self.assertEqual({}, dict(self.service.steps))
         self.assertEqual((set(), set()), (self.told(server), self.nodes(server)))
-        self.assertNotIn(gpuclaim.LABEL, self.container(server).labels)
+        self.assertNotIn(gpubounds.LABEL, self.container(server).labels)
         self._confirm_resize(server)
         self.assertEqual({}, self.allocations())
 

@@ -2,8 +2,8 @@
 import testtools
 
 from containerhost import errors
-from containerhost.engines.claim import Claim, Range
-from containerhost.engines.gpuclaim import GpuClaim
+from containerhost.engines.bounds import Bounds, Range
+from containerhost.engines.gpubounds import GpuBounds
 from containerhost.engines.spec import Cpu, IoLimit, Memory, RootDisk, Security
 from hpcplan.affinity import Affinity
 from nova_lxd_ext.instance import flavor
@@ -199,33 +199,34 @@ class GpuCapabilitiesTest(testtools.TestCase):
 
 class ElasticTest(testtools.TestCase):
     @staticmethod
-    def claim(topology: object = None, **keys: str) -> Claim | None:
+    def bounds(topology: object = None, **keys: str) -> Bounds | None:
         named = {f"hpc:{key}": value for key, value in keys.items()}
         return flavor.elastic(named, topology, Cpu(4, frozenset({2, 3, 6, 7})), Memory(GIB))
 
     def test_flavor_is_the_most(self) -> None:
-        self.assertIsNone(self.claim(affinity="any"))
-        self.assertEqual(Claim(Range(1, 4), Range(GIB, GIB), choice=frozenset({2, 3, 6, 7})), self.claim(vcpus_min="1"))
-        self.assertEqual(Claim(Range(2, 3), Range(GIB // 2, GIB), 8, frozenset({2, 3, 6, 7})), self.claim(
+        self.assertIsNone(self.bounds(affinity="any"))
+        self.assertEqual(Bounds(Range(1, 4), Range(GIB, GIB), choice=frozenset({2, 3, 6, 7})),
+                         self.bounds(vcpus_min="1"))
+        self.assertEqual(Bounds(Range(2, 3), Range(GIB // 2, GIB), 8, frozenset({2, 3, 6, 7})), self.bounds(
             vcpus_min="2", vcpus_max="3", memory_min="512", elastic_priority="8"))
 
     def test_job_below_its_minimum_is_refused(self) -> None:
         for keys, words in (({"vcpus_min": "5"}, "from 5 to 4"), ({"memory_min": "2048"}, "elastic memory"),
                             ({"vcpus_max": "8"}, "at most 4"), ({"vcpus_min": "many"}, "hpc:vcpus_min")):
-            self.assertIn(words, str(self.assertRaises(errors.SpecError, self.claim, **keys)))
+            self.assertIn(words, str(self.assertRaises(errors.SpecError, self.bounds, **keys)))
 
     def test_least_number_is_told(self) -> None:
         for text in ("0", "-1", "1.5"):
             for key, least in (("vcpus_min", 1), ("memory_max", 1), ("elastic_priority", 0)):
                 if not (text == "0" and least == 0):
-                    error = self.assertRaises(errors.SpecError, self.claim, **{key: text})
+                    error = self.assertRaises(errors.SpecError, self.bounds, **{key: text})
                     self.assertEqual(f"Flavor key hpc:{key} must be a whole number of at least {least}, not {text!r}.",
                                      str(error))
 
     def test_gpus_that_may_be_missing(self) -> None:
         self.assertIsNone(flavor.gpus({"hpc:vcpus_min": "1"}, ()))
-        self.assertEqual(GpuClaim(0, frozenset({"compute"})), flavor.gpus({"hpc:gpus_min": "0"}, ("compute",)))
-        self.assertEqual(GpuClaim(1, frozenset({"utility"})), flavor.gpus(
+        self.assertEqual(GpuBounds(0, frozenset({"compute"})), flavor.gpus({"hpc:gpus_min": "0"}, ("compute",)))
+        self.assertEqual(GpuBounds(1, frozenset({"utility"})), flavor.gpus(
             {"hpc:gpus_min": "1", "lxd:gpu_capabilities": "utility"}, ("compute",)))
         for more, words in (({"hpc:gpus_min": "one"}, "hpc:gpus_min"), ({"accel:device_profile": "fpga"}, "Cyborg")):
             keys = {"hpc:gpus_min": "1"} | more
@@ -233,4 +234,4 @@ class ElasticTest(testtools.TestCase):
 
     def test_pinned_cores_are_not_elastic(self) -> None:
         pinned = records.numa({"id": 0, "pcpuset": {0, 1}, "cpu_pinning_raw": {"0": 1, "1": 3}})
-        self.assertIn("hw:cpu_policy", str(self.assertRaises(errors.SpecError, self.claim, pinned, vcpus_min="1")))
+        self.assertIn("hw:cpu_policy", str(self.assertRaises(errors.SpecError, self.bounds, pinned, vcpus_min="1")))

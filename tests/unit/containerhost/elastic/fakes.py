@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from containerhost import errors
 from containerhost.elastic.service import ManagedEngine, Options, Service
 from containerhost.elastic.state import StateFile
-from containerhost.engines import claim
+from containerhost.engines import bounds
+from containerhost.engines.bounds import Bounds, Range
 from containerhost.engines.capabilities import Size
-from containerhost.engines.claim import Claim, Range
 from containerhost.engines.contract import ContainerState, Metrics, Status
 from containerhost.engines.docker import usage
 from containerhost.guest import resources
@@ -65,7 +65,7 @@ class FakeEngine:
     def add(self, name: str, cores: tuple[int, int] | None, memory: tuple[int, int] = (GiB, GiB), priority: int = 5,
             choice: frozenset[int] = frozenset(), **more: Any) -> Container:
         self._pids += 1
-        labels = {} if cores is None else {claim.LABEL: claim.mark(Claim(Range(*cores), Range(*memory), priority,
+        labels = {} if cores is None else {bounds.LABEL: bounds.mark(Bounds(Range(*cores), Range(*memory), priority,
                                                                         choice))}
         self.containers_[name] = Container(labels, self._pids, **more)
         return self.containers_[name]

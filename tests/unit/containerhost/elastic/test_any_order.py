@@ -8,7 +8,7 @@ from pathlib import Path
 import fixtures
 import testtools
 
-from containerhost.engines import claim
+from containerhost.engines import bounds
 from containerhost.engines.capabilities import Size
 from containerhost.engines.contract import Status
 from containerhost.guest import resources
@@ -69,14 +69,14 @@ class AnyOrderTest(testtools.TestCase):
 
     def resize(self, name: str, there: Container | None) -> None:
         """Resize it, as a driver does."""
-        if there is not None and claim.LABEL in there.labels:
+        if there is not None and bounds.LABEL in there.labels:
             there.labels[resources.LABEL] = resources.resized(there.labels.get(resources.LABEL), 6, (), 2 * GiB)
             there.size = None
             there.version += 1
 
     def opt_out(self, name: str, there: Container | None) -> None:
         if there is not None:
-            there.labels.pop(claim.LABEL, None)
+            there.labels.pop(bounds.LABEL, None)
             there.version += 1
 
     def wait(self, name: str, there: Container | None) -> None:
@@ -99,11 +99,11 @@ class AnyOrderTest(testtools.TestCase):
 
     def members(self) -> dict[str, Container]:
         return {name: each for name, each in self.engine.containers_.items()
-                if claim.LABEL in each.labels and each.status is Status.RUNNING}
+                if bounds.LABEL in each.labels and each.status is Status.RUNNING}
 
     def fit(self) -> bool:
         """Return whether the least of all fits on the host."""
-        fewest = sum(claim.parse(each.labels).cores.least for each in self.members().values())
+        fewest = sum(bounds.parse(each.labels).cores.least for each in self.members().values())
         return fewest <= len(frozenset(range(self.cores)) - self.engine.containers_["own"].own_cores)
 
     def require_given_back(self, name: str, size: Size) -> None:
@@ -120,10 +120,10 @@ class AnyOrderTest(testtools.TestCase):
         self.assertEqual((None, 1), (own.size, own.version))
         taken: list[int] = []
         for name, each in self.members().items():
-            bounds = claim.parse(each.labels)
+            allowed = bounds.parse(each.labels)
             told = json.loads(each.labels[resources.LABEL])
             self.assertEqual((sorted(each.size.cores), each.size.memory), (told["cpus"]["cores"], told["memory"]))
-            self.assertTrue(bounds.cores.least <= len(each.size.cores) <= bounds.cores.most, (name, each))
+            self.assertTrue(allowed.cores.least <= len(each.size.cores) <= allowed.cores.most, (name, each))
             taken += each.size.cores
             if name not in self.files.refusing:
                 self.assertEqual(told, self.files.document(name))

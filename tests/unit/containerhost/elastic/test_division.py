@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from containerhost.elastic import plan, policies
 from containerhost.elastic.plan import Capacity, Member
-from containerhost.engines.claim import Claim, Range
+from containerhost.engines.bounds import Bounds, Range
 from tests import levels
 
 GiB = 1 << 30
@@ -24,8 +24,8 @@ GiB = 1 << 30
 def member(name: str, least: int, most: int, permitted: set[int] | range | None = None, present: set[int] | None = None,
            priority: int = 5, **more: Any) -> Member:
     document = None if present is None else json.dumps({"cpus": {"cores": sorted(present)}, "memory": GiB})
-    claim = Claim(Range(least, most), Range(GiB, GiB), priority, frozenset(permitted or ()))
-    return Member(name, name, 1, claim, "mark", document, **more)
+    bounds = Bounds(Range(least, most), Range(GiB, GiB), priority, frozenset(permitted or ()))
+    return Member(name, name, 1, bounds, "mark", document, **more)
 
 
 def capacity(cores: int, nodes: int = 1, memory: int = 64 * GiB) -> Capacity:
@@ -86,8 +86,8 @@ class MemoryTest(testtools.TestCase):
     def test_fixed_memory_is_subtracted_once(self) -> None:
         """Of the 16 GiB the fixed container has 8, of which it uses 6."""
         fixed, moving = member("fixed", 1, 1, memory_used=6 * GiB), member("moving", 1, 1, memory_used=2 * GiB)
-        fixed = dataclasses.replace(fixed, claim=dataclasses.replace(fixed.claim, memory=Range(8 * GiB, 8 * GiB)))
-        moving = dataclasses.replace(moving, claim=dataclasses.replace(moving.claim, memory=Range(GiB, 8 * GiB)))
+        fixed = dataclasses.replace(fixed, bounds=dataclasses.replace(fixed.bounds, memory=Range(8 * GiB, 8 * GiB)))
+        moving = dataclasses.replace(moving, bounds=dataclasses.replace(moving.bounds, memory=Range(GiB, 8 * GiB)))
         found = plan.sizes([fixed, moving], capacity(4, memory=15 * GiB), policies.fair)
         self.assertEqual({"fixed": 8 * GiB, "moving": 7 * GiB}, {name: size.memory for name, size in found.items()})
 
@@ -100,10 +100,10 @@ class Case(NamedTuple):
     policy: str
 
     def permitted(self, member: Member) -> frozenset[int]:
-        return frozenset(range(self.cores)) & (member.claim.choice or frozenset(range(self.cores)))
+        return frozenset(range(self.cores)) & (member.bounds.choice or frozenset(range(self.cores)))
 
     def demand(self, member: Member) -> policies.Demand:
-        return policies.Demand(member.key, *member.claim.cores, member.count, member.claim.priority,
+        return policies.Demand(member.key, *member.bounds.cores, member.count, member.bounds.priority,
                                policies.cores_needed(member.count, member.used, member.pressure))
 
 
@@ -154,12 +154,12 @@ class ExhaustiveTest(testtools.TestCase):
     def test_division_is_the_best_of_all(self, case: Case) -> None:
         found, wanted = divided(case.members, capacity(case.cores), case.policy), best(case)
         for each in case.members:
-            least = min(each.claim.cores.least, len(case.permitted(each)))
+            least = min(each.bounds.cores.least, len(case.permitted(each)))
             self.assertTrue(found[each.key] <= case.permitted(each), found)
-            self.assertTrue(least <= len(found[each.key]) <= each.claim.cores.most, found)
+            self.assertTrue(least <= len(found[each.key]) <= each.bounds.cores.most, found)
         idle = set(range(case.cores)).difference(*found.values())
         if case.policy != "load":
-            self.assertFalse([each.key for each in case.members if len(found[each.key]) < each.claim.cores.most
+            self.assertFalse([each.key for each in case.members if len(found[each.key]) < each.bounds.cores.most
                               and idle & case.permitted(each)], (found, idle))
         if wanted is not None:
             self.assertEqual(sum(map(len, found.values())), len(set().union(*found.values())), found)
@@ -183,8 +183,9 @@ class ExhaustiveTest(testtools.TestCase):
     def test_second_division_moves_nothing(self, case: Case) -> None:
         """Where the minima do not fit, those that share a core may move once more, to one that has fewer users."""
         def again(found: dict[str, set[int]], order: int = 1) -> dict[str, set[int]]:
-            return divided([member(each.key, *each.claim.cores, each.claim.choice, found[each.key], each.claim.priority)
-                            for each in case.members[::order]], capacity(case.cores), case.policy)
+            return divided([member(each.key, *each.bounds.cores, each.bounds.choice, found[each.key],
+                                   each.bounds.priority) for each in case.members[::order]],
+                           capacity(case.cores), case.policy)
 
         found = divided(case.members, capacity(case.cores), case.policy)
         for _ in range(2 if best(case) is None else 0):

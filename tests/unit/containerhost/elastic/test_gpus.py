@@ -15,8 +15,8 @@ from containerhost.allocation.store import Allocation, Consumer
 from containerhost.devices.model import CharNode, Device, Kind
 from containerhost.elastic import gpuplan, metrics
 from containerhost.elastic.gpuplan import Decision, GpuMember
-from containerhost.engines import gpuclaim
-from containerhost.engines.gpuclaim import GpuClaim
+from containerhost.engines import gpubounds
+from containerhost.engines.gpubounds import GpuBounds
 from containerhost.errors import DeviceUnhealthy, SpecError
 from containerhost.inventory.scan import Inventory
 from containerhost.operator import elasticcli
@@ -43,21 +43,21 @@ def records(consumer: Consumer = OWNER, **states: State) -> dict[str, Allocation
 
 def member(least: int = 1, *told: str) -> GpuMember:
     document = json.dumps({"generation": 3, "devices": [{"id": name, "kind": "gpu"} for name in told]})
-    return GpuMember("lxd/c1", "c1", 7, GpuClaim(least), "mark", document)
+    return GpuMember("lxd/c1", "c1", 7, GpuBounds(least), "mark", document)
 
 
 class ClaimTest(testtools.TestCase):
     def test_mark_tells_the_claim(self) -> None:
-        for claim in (GpuClaim(0), GpuClaim(2, frozenset({"compute", "utility"}))):
-            self.assertEqual(claim, gpuclaim.parse({gpuclaim.LABEL: gpuclaim.mark(claim)}))
-        self.assertIsNone(gpuclaim.parse({}))
+        for bounds in (GpuBounds(0), GpuBounds(2, frozenset({"compute", "utility"}))):
+            self.assertEqual(bounds, gpubounds.parse({gpubounds.LABEL: gpubounds.mark(bounds)}))
+        self.assertIsNone(gpubounds.parse({}))
 
     def test_marks_of_others_are_refused(self) -> None:
-        good = json.loads(gpuclaim.mark(GpuClaim(1)))
+        good = json.loads(gpubounds.mark(GpuBounds(1)))
         for text in ("", "[]", "{}", "[" * 100000, *(json.dumps(good | change) for change in (
                 {"least": -1}, {"least": True}, {"least": 1000}, {"least": "1"}, {"libraries": ["all"]},
                 {"libraries": 1}, {"version": 0}))):
-            self.assertRaises(ValueError, gpuclaim.parse, {gpuclaim.LABEL: text})
+            self.assertRaises(ValueError, gpubounds.parse, {gpubounds.LABEL: text})
 
 
 class DecideTest(testtools.TestCase):

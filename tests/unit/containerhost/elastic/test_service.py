@@ -10,7 +10,7 @@ import fixtures
 import testtools
 
 from containerhost import errors
-from containerhost.engines import claim
+from containerhost.engines import bounds
 from containerhost.engines.capabilities import Size
 from containerhost.engines.contract import Status
 from containerhost.engines.resizelock import resizing
@@ -94,7 +94,7 @@ class RoundTest(ServiceCase):
         self.world.rounds(service, 2)
         self.assertEqual({"a": {0}, "b": {1}}, self.world.cores())
         a, b = (self.engine.containers_[name] for name in "ab")
-        a.labels[claim.LABEL], b.labels[claim.LABEL] = b.labels[claim.LABEL], a.labels[claim.LABEL]
+        a.labels[bounds.LABEL], b.labels[bounds.LABEL] = b.labels[bounds.LABEL], a.labels[bounds.LABEL]
         self.world.rounds(service, 3)
         self.assertEqual({"a": {1}, "b": {0}}, self.world.cores())
 
@@ -482,7 +482,7 @@ class OthersTest(ServiceCase):
                 self.engine.containers_["a"] = self.a
 
     def test_container_that_opts_out_is_left_alone(self) -> None:
-        del self.a.labels[claim.LABEL]
+        del self.a.labels[bounds.LABEL]
         self.files.acknowledge("a", 2)
         version = self.a.version
         self.world.rounds(self.service)

@@ -3,8 +3,8 @@ import dataclasses
 
 import testtools
 
-from containerhost.engines.claim import Claim, Range
-from containerhost.engines.gpuclaim import GpuClaim
+from containerhost.engines.bounds import Bounds, Range
+from containerhost.engines.gpubounds import GpuBounds
 from containerhost.engines.spec import Cpu
 from hpcplan.affinity import Affinity
 from onedriver.errors import BadInput
@@ -22,17 +22,17 @@ def vm(affinity: str | None, policy: str = "NONE", *nodes: int, **more: int) -> 
                                **{"vcpu": 2, "cpu": 200, **more})
 
 
-def elastic(text: str, policy: str = "NONE", **more: int) -> Claim | None:
+def elastic(text: str, policy: str = "NONE", **more: int) -> Bounds | None:
     wanted = vm(None, policy, **{"vcpu": 4, "cpu": 400, "memory": 1024 * MIB, **more})._replace(hpc={"ELASTIC": text})
     return limits.elastic(wanted, Cpu(wanted.vcpu, share=wanted.cpu), limits.memory(wanted))
 
 
 class ElasticTest(testtools.TestCase):
     def test_what_the_template_may_say(self) -> None:
-        for text, expected in (("", None), ("cores=1", Claim(Range(1, 4), Range(1024 * MIB, 1024 * MIB))),
+        for text, expected in (("", None), ("cores=1", Bounds(Range(1, 4), Range(1024 * MIB, 1024 * MIB))),
                                ("Cores=2-3, memory=512-768 ,priority=9",
-                                Claim(Range(2, 3), Range(512 * MIB, 768 * MIB), 9)),
-                               ("memory=16", Claim(Range(4, 4), Range(16 * MIB, 1024 * MIB)))):
+                                Bounds(Range(2, 3), Range(512 * MIB, 768 * MIB), 9)),
+                               ("memory=16", Bounds(Range(4, 4), Range(16 * MIB, 1024 * MIB)))):
             self.assertEqual(expected, elastic(text))
 
     def test_refusals_name_what_is_wrong(self) -> None:
@@ -47,12 +47,12 @@ class ElasticTest(testtools.TestCase):
     def test_gpus_that_may_be_missing(self) -> None:
         gpu, nic = (machine().pcis[0]._replace(class_code=code) for code in ("0302", "0207"))
 
-        def gpus(text: str) -> GpuClaim | None:
+        def gpus(text: str) -> GpuBounds | None:
             return limits.elastic_gpus(vm(None)._replace(hpc={"ELASTIC": text}, pcis=(gpu, gpu, nic)), ("compute",))
 
         self.assertEqual([None, None], [gpus(""), gpus("cores=1")])
         for text, least in (("gpus=0", 0), ("GPUs=1-2", 1), ("cores=1, gpus=2-2", 2)):
-            self.assertEqual(GpuClaim(least, frozenset({"compute"})), gpus(text))
+            self.assertEqual(GpuBounds(least, frozenset({"compute"})), gpus(text))
         for text in ("gpus=3", "gpus=2-1", "gpus=1-3", "gpus=1-1"):
             self.assertIn("2 whole GPUs", str(self.assertRaises(BadInput, gpus, text)))
         self.assertIsNone(elastic("gpus=0"))
