@@ -84,6 +84,7 @@ class GpuGrant:
     address: str
     uuid: str | None
     vendor_id: str
+    slice_id: str | None = None
     libraries: frozenset[str] = frozenset()
 
 

@@ -62,10 +62,7 @@ def is_kept(name: str, user: str | None) -> bool:
 
 
 def bring_back(name: str, user: str | None) -> None:
-    """Let the image be what it was. Nobody may have it mapped.
-
-    It takes as long as the image is large.
-    """
+    """Let the image be what it was. Nobody may have it mapped. It takes as long as the image is large."""
     run([*rbd(user), "snap", "rollback", "--no-progress", f"{name}@{SNAPSHOT}"], LONG_TIMEOUT,
         f"image {name} of Ceph cannot go back to its snapshot")
 
