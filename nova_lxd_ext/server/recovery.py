@@ -27,7 +27,7 @@ from nova_lxd_ext.server import lostrequests, recoverysteps
 from nova_lxd_ext.server.incoming import OVER
 from nova_lxd_ext.server.lifecycle import Lifecycle
 from nova_lxd_ext.server.lostrequests import Lost
-from nova_lxd_ext.server.moverecovery import ATTRIBUTES, CONFIRMING, PRE_MIGRATING, MoveRecovery
+from nova_lxd_ext.server.moverecovery import ATTRIBUTES, COMPLETED, CONFIRMING, PRE_MIGRATING, MoveRecovery
 from nova_lxd_ext.server.power import Power
 from nova_lxd_ext.server.recoveryrecords import is_deleted, is_in_flight, leave_host, log_errors, save, set_status
 from nova_lxd_ext.server.recoverysteps import SECOND_REQUESTS, Step
@@ -60,6 +60,21 @@ class Recovery:
         self._moves = MoveRecovery(lifecycle, requests, placement, self._once_started)
         self._tasks = TaskRecovery(states, lifecycle, power, requests, placement)
         self._later: threading.Timer | None = None
+
+    def complete_evacuations(self, host: str, instances: Iterable[objects.Instance]) -> None:
+        """Complete evacuations from this host whose servers have come back, before nova removes what it finds of them.
+
+        An evacuation that ends after a start of this host, which completed it, is done once more for nova.
+
+        :param instances: the servers that nova places on this host
+        """
+        mine = {instance.uuid for instance in instances}
+        for move in objects.MigrationList.get_by_filters(nova_context.get_admin_context(), {
+                "source_compute": host, "status": "done", "migration_type": "evacuation"}):
+            if move.instance_uuid in mine:
+                LOG.warning("Move %s, an evacuation, is over: the server is on this host again", move.uuid,
+                            instance_uuid=move.instance_uuid)
+                set_status(move, COMPLETED)
 
     def await_engine(self, instances: Iterable[objects.Instance]) -> None:
         """Wait until the engine has ended what it was doing, before anybody looks at the containers.

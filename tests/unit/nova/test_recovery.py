@@ -92,6 +92,16 @@ class RecoveryTest(testtools.TestCase):
             self.recover()
         self.assertEqual(("failed", "pre-migrating"), (self.move.status, later.status))
 
+    def test_evacuation_whose_server_has_come_back_is_completed_before_nova_removes_it(self) -> None:
+        """Nova completes it at the host's start, which may come before its end: then it is done once more."""
+        recovery = Recovery(mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock())
+        self.move.migration_type, self.move.status = "evacuation", "done"
+        recovery.complete_evacuations(HOST, [])
+        self.assertEqual("done", self.move.status)
+        recovery.complete_evacuations(HOST, [self.server])
+        self.assertEqual("completed", self.move.status)
+        self.move.save.assert_called_once_with()
+
     def freed(self) -> list[str]:
         self.placement.delete_allocation_for_instance.reset_mock()
         self.recover()
