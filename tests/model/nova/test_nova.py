@@ -60,6 +60,8 @@ class Nova(frame.Machine):
     """:ivar lost: servers whose data their owner has given up by a rebuild or a deletion
     :ivar deleted: those whose deletion was requested, which a kill may undo in nova's records alone
     :ivar reverting: servers whose resize is being reverted
+    :ivar evacuated: to which host servers were evacuated: nova removes their disks when the old one returns, also where
+        the evacuation fails
     """
 
     def __init__(self) -> None:
@@ -84,6 +86,7 @@ class Nova(frame.Machine):
         self.lost: set[str] = set()
         self.deleted: set[str] = set()
         self.reverting: set[str] = set()
+        self.evacuated: dict[str, str] = {}
         api.boot(self.cloud, "one", api.FLAVORS["1 GPU, 512 MiB"])
         self.drain()
 
@@ -156,6 +159,8 @@ class Nova(frame.Machine):
                                 (("revert",), self.reverting)):
             if name in requests:
                 uuids.add(uuid)
+        if name == "rebuild":
+            self.evacuated.pop(uuid, None)
 
     def _request(self, data: Any, names: Collection[str], faults: Any, late: bool) -> None:
         name = data.draw(st.sampled_from(sorted({name for name, _ in self._possible() if name in names})), "request")
@@ -217,9 +222,13 @@ class Nova(frame.Machine):
         host = self.hosts[self.cloud.instances[uuid].host]
         self.count("evacuate")
         self.fail_host(host)
-        self.note("rebuild", uuid)
-        api.evacuate(self.cloud, uuid, self.other(host).name)
+        self.evacuate_to(self.other(host).name, uuid)
         self._finish(faults, late)
+
+    def evacuate_to(self, host: str, uuid: str) -> None:
+        self.note("rebuild", uuid)
+        self.evacuated[uuid] = host
+        api.evacuate(self.cloud, uuid, host)
 
     def _shelved(self) -> list[str]:
         return self.servers(lambda server: server.vm_state == vm_states.SHELVED_OFFLOADED and server.task_state is None)
@@ -296,7 +305,8 @@ class Nova(frame.Machine):
         """What nova places on a host and nobody gave up is there, whatever else is wrong."""
         for uuid, server in self.cloud.instances.items():
             if uuid in self.lost or server.vm_state in (vm_states.BUILDING, vm_states.DELETED):
-                if server.vm_state == vm_states.ACTIVE and server.task_state is None and uuid not in self.deleted:
+                if (server.vm_state == vm_states.ACTIVE and server.task_state is None and uuid not in self.deleted
+                        and server.host == self.evacuated.get(uuid, server.host)):
                     self.lost.discard(uuid)  # it was rebuilt
                 continue
             if server.launched_at is None:

@@ -49,9 +49,8 @@ def evacuated(machine: Nova, uuid: str, first: str) -> None:
     :param first: which host starts first afterwards
     """
     machine.hosts = {first: machine.hosts[first], **machine.hosts}
-    machine.note("rebuild", uuid)
     machine.fail_host(machine.hosts["one"])
-    api.evacuate(machine.cloud, uuid, "two")
+    machine.evacuate_to("two", uuid)
 
 
 def unshelved(machine: Nova, uuid: str, locked: bool = False) -> None:
