@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Giving a running server a GPU through the driver (a live resize), and taking it, against LXD's own client: aim for
-giving <= 1.15 x ``lxc config device add``.
+"""Measure giving a running server a GPU through the driver, and taking it, against LXD's own client.
+
+Aim for giving: <= 1.15 x ``lxc config device add``.
 
     sudo .venv/bin/python bench/attach_gpu.py [--runs N] [--json]
 

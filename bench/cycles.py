@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Ten thousand times a GPU and a VF for a running server and back, through the driver: does anything stay, does its
-process grow, does it become slower?
+"""Give a running server a GPU and a VF ten thousand times: does anything stay, or grow, or become slower?
 
     sudo .venv/bin/python bench/cycles.py [--cycles N] [--json]
 

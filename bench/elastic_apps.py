@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Applications in containers that shrink from two cores to one: those that keep their threads (rigid) against those
-that follow, as a share of the same application begun on one core (ideal). Aim: following >= 0.85 for OpenMP.
+"""Compare applications whose containers shrink from two cores to one: rigid ones, and those that follow.
+
+The shares are of the same application begun on one core (ideal). Aim: following >= 0.85 for OpenMP.
 
     sudo .venv/bin/python bench/elastic_apps.py [--rounds N] [--packages DIR] [--json]
 

@@ -24,8 +24,10 @@ def enter() -> None:
 
 
 def installed(extra: str) -> Path:
-    """Install this repository as an operator does it, with nothing beside: in a checkout's own virtual environment each
-    start of Python takes twice as long. To be called before :func:`enter`, where there is no network.
+    """Install this repository as an operator does it, with nothing beside, and return its commands' directory.
+
+    In a checkout's own virtual environment each start of Python takes twice as long. To be called before :func:`enter`,
+    where there is no network.
 
     :returns: the directory of its commands
     """

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Run MPI programs on the host and in containers of LXD and of Docker, with each affinity, interleaved: which part of
-bare metal do containers reach?
+"""Run MPI programs on the host and in containers of LXD and Docker, with each affinity, interleaved.
+
+Which part of bare metal do containers reach?
 
     sudo tools/install hpc
     sudo .venv/bin/python bench/hpc.py [--rounds N] [--samples N] [--hpcc] [--json]

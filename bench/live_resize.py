@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A live resize through nova's API, scheduler, Placement and compute manager, from the request until the server has its
-new size with a GPU and a VF more, and the way back: aim <= 1.5 s each.
+"""Measure a live resize through nova's API, scheduler, Placement and compute manager: aim <= 1.5 s each way.
+
+From the request until the server has its new size with a GPU and a VF more, and the way back.
 
     sudo .venv/bin/python bench/live_resize.py [--runs N] [--json]
 

@@ -146,8 +146,10 @@ class Peers:
 
 
 def without_context(template: str) -> str:
-    """Return what all three drivers can run: OpenNebula's own mounts a volatile disk only if its file system is named,
-    and needs a kernel with iso9660 for a CONTEXT."""
+    """Return what all three drivers can run.
+
+    OpenNebula's own mounts a volatile disk only if its file system is named, and needs a kernel with iso9660 for a
+    CONTEXT."""
     return re.sub(r"(?m)^CONTEXT=.*\n", "", template).replace("SIZE=32", 'SIZE=32,FS="ext4"')
 
 

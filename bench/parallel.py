@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Ten boots at once through the driver, image cached, against the same work at once by raw LXD calls: aim >= 0.95 times
-its throughput.
+"""Boot ten servers at once through the driver, image cached, against raw LXD calls: aim >= 0.95 x the throughput.
 
     sudo .venv/bin/python bench/parallel.py [--rounds N] [--json]
 

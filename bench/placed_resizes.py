@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A hundred resizes with PCI devices in Placement, live and not, confirmed and reverted: after each Placement, nova's
-PCI devices, the host's records and the container must name the same devices.
+"""Resize a hundred times with PCI devices in Placement, live and not, confirmed and reverted.
+
+After each, Placement, nova's PCI devices, the host's records and the container must name the same devices.
 
     sudo .venv/bin/python bench/placed_resizes.py [--resizes N] [--seed N] [--json]
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measure nova-scheduler's time for a job with task groups: aim < 1 s for the filter with 10,000 hosts, which sees all
-of them for the first server, and a time that grows no faster than the number of hosts.
+"""Measure nova-scheduler's time for a job with task groups: aim < 1 s for the filter with 10,000 hosts.
+
+It sees all of them for the first server; the time shall grow no faster than the number of hosts.
 
     .venv/bin/python bench/taskgroups.py [--hosts N ...] [--servers N] [--groups N] [--runs N] [--json]
 

@@ -104,8 +104,10 @@ def memory_flows(places: Sequence[Place], gbytes: float, rate: float, homes: Seq
 
 
 def message_flows(places: Sequence[Place], gbytes: float, rate: float, all_to_all: bool, step: int) -> list[Flow]:
-    """Return the messages of a rank on each place: to its neighbour in a ring of random order, which changes with the
-    step, or to a rank at a distance that changes with the step, as an exchange of all with all does."""
+    """Return the messages of a rank on each place, which change with the step.
+
+    They go to its neighbour in a ring of random order, or to a rank at a distance, as an exchange of all with all does.
+    """
     ranks = len(places)
     order = list(range(ranks))
     distance = 1

@@ -24,8 +24,8 @@ def efficiency() -> Efficiency:
 
 
 def fit(calibration: Calibration, seeds: Sequence[int]) -> Parameters:
-    """Return all parameters: the length by which "affinity" has its makespan, then the rate of messages by which
-    "Volcano-like" has its own."""
+    """Return the length by which "affinity" has its makespan, and the message rate by which "Volcano-like" has its own.
+    """
     found = Parameters(calibration, 600.0, efficiency(), calibration.ring_gbytes)
     for _ in range(ROUNDS):
         late = makespan(found, scenarios.AFFINITY, seeds) / published.MAKESPAN["affinity"]

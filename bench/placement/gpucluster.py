@@ -34,8 +34,10 @@ class Cluster:
         return room(self.cpu, self.memory, self.gpu, task)
 
     def unusable(self, task: Task) -> Array:
-        """Return the thousandths of free GPUs on each host that such tasks cannot use: they need none, or the host has
-        not the cores or memory; as ``nova_lxd_ext.scheduler.capacity.unusable_devices`` counts devices."""
+        """Return the thousandths of free GPUs on each host that such tasks cannot use.
+
+        They need none, or the host has not the cores or memory; as ``nova_lxd_ext.scheduler.capacity.unusable_devices``
+        counts devices."""
         if not task.gpus:
             return self.gpu.sum(axis=1)
         by_gpus = room(self.cpu, self.memory, self.gpu, task._replace(cpu=0, memory=0))

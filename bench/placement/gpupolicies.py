@@ -26,8 +26,7 @@ def random_fit(cluster: Cluster, seed: int) -> Policy:
 
 
 def best_fit(cluster: Cluster) -> Policy:
-    """Return the policy that leaves the least free: the sum of cores, memory and GPUs, each in parts of the largest
-    host's."""
+    """Return the policy that leaves the least free: cores, memory and GPUs, in parts of the largest host's."""
     sizes = cluster.total_cpu.max(), cluster.total_memory.max(), cluster.total_gpu.max()
 
     def place(task: Task) -> int | None:
@@ -53,8 +52,9 @@ def gradient(cluster: Cluster, tasks: Sequence[Task]) -> Policy:
 
 
 def weigher(cluster: Cluster) -> Policy:
-    """Return the placement of ``TaskGroupWeigher``: a job of one server on hosts that are measured in how many such
-    servers they have room for, and in their GPUs that the server cannot use.
+    """Return the placement of ``TaskGroupWeigher``: a job of one server on hosts measured in such servers.
+
+    That is in how many they have room for, and in their GPUs that the server cannot use.
 
     Hosts are given to ``taskgroups.place`` as the weigher gives them. Of the hosts between which only the name decides,
     the first one stands for all.

@@ -66,8 +66,9 @@ def _rows(path: pathlib.Path, *columns: str) -> list[dict[str, str]]:
 
 
 def arrivals(tasks: Sequence[Task], capacity: int, ratio: float, seed: int) -> Iterator[Task]:
-    """Return the tasks in random order, all of them before any comes again, until they ask for ``ratio`` times the
-    capacity in thousandths of GPUs."""
+    """Return the tasks in random order, each once before any again, until they ask for ``ratio`` of the capacity.
+
+    In thousandths of GPUs."""
     chance = random.Random(seed)
     asked = 0
     while asked < ratio * capacity:
