@@ -71,8 +71,9 @@ def _share() -> tuple[int, int]:
 
 
 def points(effects: Sequence[Hashable | None]) -> list[int]:
-    """Choose the steps of an operation at which a test on real engines kills it: those that change the set of outside
-    effects, which decides what a kill leaves. The gate takes the one whose turn it is.
+    """Choose the steps of an operation at which a test on real engines kills it; in the gate one of them.
+
+    They change the set of outside effects, which decides what a kill leaves.
 
     :param effects: what each step does to the outside, in words; None where it only reads
     :returns: indices of ``effects``, ascending

@@ -131,8 +131,9 @@ def _sweep(parent: str) -> None:
 
 
 def remove_directory(directory: str, deadline: float) -> None:
-    """Remove a group and those below it. The kernel lets none go before its last thread has ended, and does not list a
-    process whose first one has.
+    """Remove a group and those below it.
+
+    The kernel lets none go before its last thread has ended, and does not list a process whose first one has.
 
     :param deadline: on the monotonic clock
     :raises OSError: there is a thread in it when the time is over

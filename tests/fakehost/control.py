@@ -59,8 +59,7 @@ class FakeHostControl:
         self._call("set_fallen", address=address, fallen=fallen)
 
     def set_pci_link(self, address: str, **link: int) -> None:
-        """Change what sysfs shows of a card's link: ``lanes`` in use, of 16, errors counted that are ``fatal`` and
-        that are ``nonfatal``."""
+        """Change what sysfs shows of a card's link: ``lanes`` of 16, errors that are ``fatal`` and ``nonfatal``."""
         self._call("set_pci_link", address=address, **link)
 
     def say(self, message: str) -> None:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Describe what an emulated host is made of: a YAML file read into frozen records, with errors that name the line
-to repair.
+"""Describe an emulated host: a YAML file read into frozen records, with errors that name the line to repair.
 
 Every key is explained in ``hosts/small.yaml``. Sizes are bytes inside the records and ``40GiB`` in the file; addresses
 are written as the kernel writes them (``0000:3b:00.0``).

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows the interface of a function where a real one is: in the function's directory and, with a PCI device behind it,
-in /sys/class/net.
+"""Show the interface of a function in the function's directory and, with a PCI device behind it, in /sys/class/net.
 
 The kernel shows a TAP at /sys/devices/virtual/net. Its directory is mirrored, with links to the real attributes, to
 ``<function>/net/<name>``, and that directory is mounted over the kernel's.
@@ -48,8 +47,10 @@ class Interfaces:
             _write_attributes(function, _directory(function, name))
 
     def _hide(self, function: NetFunction, name: str) -> None:
-        """Out of the function's directory. What was mounted over the kernel's follows an interface that comes back, and
-        whoever brought it back looks at it at once: so its links stay until it is shown anew."""
+        """Remove an interface from the function's directory.
+
+        What was mounted over the kernel's follows an interface that comes back, and whoever brought it back looks at it
+        at once: so its links stay until it is shown anew."""
         shutil.rmtree(self._left.pop(function.address, ""), ignore_errors=True)
         left = tempfile.mkdtemp(dir=self._scratch)
         os.rename(_directory(function, name), left)

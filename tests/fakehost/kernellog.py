@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's log of an emulated host: /dev/kmsg shows what its own hardware would have made the kernel say, and what
-root wrote there.
+"""Emulate /dev/kmsg: what the emulated hardware would have made the kernel say, and what root wrote there.
 
 Format: kernel Documentation/ABI/testing/dev-kmsg. Unlike there, one read may give several messages.
 """

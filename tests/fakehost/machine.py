@@ -232,8 +232,10 @@ class Machine:
     # What the ip command cannot show or set on a TAP.
 
     def vf_attribute(self) -> Attribute:
-        """The words of ``ip link set dev INTERFACE vf INDEX ...`` are written to it: the host's own ip command need not
-        start Python for each. It refuses what that command has an answer of its own to."""
+        """Return the attribute to which the words of ``ip link set dev INTERFACE vf INDEX ...`` are written.
+
+        The host's own ip command need not start Python for each. It refuses what that command has an answer of its own
+        to."""
         return Attribute(0o200, lambda: "", self._write_vf)
 
     def _write_vf(self, text: str) -> None:
@@ -282,8 +284,9 @@ class Machine:
             self._writer.write([nets.namespace_mode(exclusive)])
 
     def move_rdma(self, ibdev: str) -> None:
-        """``rdma dev set IBDEV netns NAME``: the device is not to be seen here any more. It comes back with its
-        function's interface when that other namespace ends, or when its driver binds it anew."""
+        """Do ``rdma dev set IBDEV netns NAME``: the device is not to be seen here any more.
+
+        It comes back with its function's interface when that other namespace ends, or when its driver binds it anew."""
         with self._lock:
             found = [each for each in self._functions.values() if isinstance(each, NetFunction) and each.bound
                      and each.card.kind.rdma and not each.rdma_away and f"mlx5_{each.number}" == ibdev]

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the private /sys, /proc and /dev of an emulated host: the real ones with the emulated hardware in place of
-what hardware of that kind the machine has.
+"""Build the private /sys, /proc and /dev of an emulated host: the machine's own, with the emulated hardware.
 
 The kernel's own /sys and /proc stay mounted, untouched, below ``HOME``: the kernel lets a container in a user
 namespace mount its own only where a complete one can be seen.

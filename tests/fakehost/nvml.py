@@ -293,8 +293,7 @@ class Nvml(fixtures.Fixture):
 
     @staticmethod
     def _free(gpu: Gpu, kind: Kind) -> list[int]:
-        """Where an instance could be now, as the hardware's rules are: no overlap, seven compute slices, and so many of
-        a profile."""
+        """Return where an instance could be: no overlap, seven compute slices, and so many of a profile."""
         if sum(one.kind.slices for one in gpu.instances) + kind.slices > COMPUTE_SLICES:
             return []
         if sum(one.kind.id == kind.id for one in gpu.instances) >= kind.most:

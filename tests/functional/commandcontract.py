@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test commands in containers (onevm exec), which must behave alike under every driver, from their start to the message
-that reports their end. A test case mixes this in beside its driver's own.
+"""Test commands in containers (onevm exec), which must behave alike under every driver, from start to report.
+
+A test case mixes this in beside its driver's own.
 
 Import the module, not its class: it would else be a test of the importing module.
 """

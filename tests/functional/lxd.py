@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real LXD (or Incus) daemon for the functional tests: one per test process, in a directory of its own, gone at its
-end.
+"""Run a real LXD (or Incus) for the functional tests: one per test process, in a directory of its own.
 
 Root is needed, and a network namespace nobody else uses: tools/fakehost gives both. The environment variable
 LXD_PROGRAM names another daemon than ``lxd``, for instance ``incusd``.
@@ -122,8 +121,7 @@ class Daemon:
         return LxdClient(Settings(endpoint=self.socket, **settings))
 
     def make_pool(self) -> None:
-        """A btrfs pool in a file: unlike a plain directory it holds a root disk to its size. A directory where the
-        kernel has no btrfs."""
+        """Make a btrfs pool in a file, which holds a root disk to its size; a directory without btrfs."""
         client = self.client()
         try:
             client.finish(client.request("post", "storage-pools", asked="make the pool", json={
@@ -232,8 +230,7 @@ class Lxd(fixtures.Fixture):
 
 
 def memlock() -> str:
-    """The largest locked-memory limit a container may get here: this daemon passes on no more than it has, unless it
-    may raise limits."""
+    """Return the most locked memory that a container may get here: a daemon passes on no more than it has."""
     try:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     except (ValueError, PermissionError):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This machine with directories whose changes are gone with a test: what packages and Ansible write to
-(``tools/overlay``)."""
+"""Show this machine with directories whose changes are gone with a test (``tools/overlay``).
+
+Packages and Ansible write to them."""
 
 import os
 import subprocess

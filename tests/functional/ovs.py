@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Open vSwitch for the functional tests, in user space, so that it needs no module of the kernel: one per test
-process, in a directory of its own, gone at its end.
+"""Run a real Open vSwitch for the functional tests, in user space: one per test process, without kernel modules.
 
 Root is needed, and a network namespace nobody else uses: tools/fakehost gives both.
 """

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Security groups: rules as OpenNebula's network drivers write them, for the name that the core gives a NIC, and what
-they do to the interface that the container really has. The same lines for either of OpenNebula's drivers.
+"""Test security groups: rules as OpenNebula's network drivers write them, on the container's real interface.
+
+They are for the name that the core gives a NIC, and the same for either of OpenNebula's drivers.
 
 Import the module, not its class: it would else be a test of the importing module.
 """

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Block devices to be volumes: files of the test as loop devices of the machine's kernel, and a Cinder that offers them
-as volumes which are local to the host."""
+"""Make loop devices to be volumes, and a Cinder that offers them as volumes which are local to the host."""
 
 import copy
 import os

@@ -147,8 +147,9 @@ class ViewContract:
 
 
 def alike(wanted: frozenset[int] | int, found: Any, source: str) -> tuple[Any, Any]:
-    """Return what is wanted of a source and what it tells, for comparison: numbers of CPUs, or which ones where both
-    sides say it. LXCFS numbers those of ``online`` from 0."""
+    """Return what is wanted of a source and what it reports, for comparison: CPUs, or which where both say it.
+
+    LXCFS numbers those of ``online`` from 0."""
     if isinstance(found, str):
         found = int(found) if source == "memory" else id_list(found)
     elif isinstance(found, list):

@@ -86,8 +86,7 @@ class StartTest(DockerDeviceCase):
         return grants
 
     def beside_start(self, command: str, change: Callable[[Grant], None], grants: Iterable[Grant]) -> None:
-        """Change the container from the state before a start that is under way: Docker tells of it only when it is
-        done."""
+        """Change the container from its state before a start that is under way: Docker reports that when it is done."""
         asked, seen = self.engine.client.container, threading.Event()
 
         def container(name: str) -> Mapping[str, Any]:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node of OpenNebula as its front-end sees it: a directory with the scripts that are copied to nodes, called as oned
-calls them, over a shell, on the real LXD."""
+"""Emulate a node as OpenNebula's front-end sees it: scripts, called as oned calls them, on the real LXD."""
 
 import contextlib
 import functools

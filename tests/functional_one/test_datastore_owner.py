@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user of OpenNebula owns the datastores and may change everything in them at any time: he decides which of his
-files are a VM's disks, but root opens nothing else for him, writes nothing elsewhere and gives no file away."""
+"""Test what the datastores' owner, who may change everything in them at any time, cannot make root do.
+
+He decides which of his files are a VM's disks, but root opens nothing else for him, writes nothing elsewhere and gives
+no file away."""
 
 import os
 import shutil

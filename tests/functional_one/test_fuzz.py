@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences of actions as chance has them, sensible and not, some killed half-way: two VMs at once, which want the same
-devices.
+"""Run random sequences of actions, some killed half-way, of two VMs at once which want the same devices.
 
 LXDONE_FUZZ_SECONDS makes it longer, LXDONE_FUZZ_SEED different.
 """

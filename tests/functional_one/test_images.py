@@ -34,8 +34,7 @@ PLACE = ("/var/lib/one//datastores/0/1/disk.1", "sdb", "1")
 
 
 def rbd(directory: Path) -> str:
-    """Return a script that does with files below a directory what ``rbd`` does with images: map, list and unmap them,
-    keep snapshots."""
+    """Return a script that does with files what ``rbd`` does with images: map, list, unmap, keep snapshots."""
     return f"""exec {sys.executable} - "$@" << 'END'
 import json, pathlib, shutil, sys
 directory = pathlib.Path({str(directory)!r})

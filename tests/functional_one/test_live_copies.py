@@ -89,8 +89,7 @@ class LiveCopiesTest(ActionsCase):
 
     @contextlib.contextmanager
     def busy(self, machine: Machine, directory: str = "/media/1") -> Iterator[Path]:
-        """Let processes in the container's control group write without a pause, files that grow and files that come and
-        go.
+        """Let processes in the container's control group write without a pause: files that grow, come and go.
 
         :returns: a file that grows until the end of the block
         """

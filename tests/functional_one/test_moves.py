@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test a VM's life cycle beyond one node and one run: what OpenNebula does with its directory while it does not run, on
-two nodes."""
+"""Test what OpenNebula does with a VM's directory while the VM does not run, on two nodes."""
 
 import contextlib
 import os

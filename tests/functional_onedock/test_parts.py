@@ -40,8 +40,7 @@ def forget(pid: int, number: tuple[int, int]) -> None:
 
 
 def may_grow() -> bool:
-    """Return whether the kernel lets this process resize a mounted ext4: CAP_SYS_RESOURCE, which a test's machine may
-    lack."""
+    """Return whether the kernel lets this process resize a mounted ext4 (CAP_SYS_RESOURCE)."""
     fields = Host().fields("/proc/self/status")
     return bool(int(fields["CapEff"], 16) >> SYS_RESOURCE & 1)
 

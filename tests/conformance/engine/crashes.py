@@ -15,8 +15,8 @@ from tests.conformance.engine.frame import TIMEOUT
 
 @levels.exhaustive(frame.REPEATED, when=frame.INCUS)
 class Crashes(interfaces.Interfaces):
-    """The process that drives the engine is killed at steps of a call: the same call brings it to its end, and deletion
-    leaves nothing."""
+    """Kill the process that drives the engine at steps of a call: the same call ends it, and deletion leaves nothing.
+    """
 
     def killed(self, call: Callable[[Containers], object], undo: Callable[[], object]) -> Iterator[None]:
         """Let one process after another be killed in a call, each at a later step.

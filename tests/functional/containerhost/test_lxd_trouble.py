@@ -66,8 +66,7 @@ class TestDaemonTrouble(LxdTestCase):
         self.assertRaises(errors.EngineTimeout, engine.client.wait, operation, "stop container c1")
 
     def kill_during(self, action: Callable[[], None], pause: float) -> None:
-        """Kill the daemon ``pause`` seconds into ``action``; whatever that had come to, its caller hears of it, and
-        deleting leaves nothing once the daemon is back."""
+        """Kill the daemon ``pause`` seconds into ``action``: its caller hears of it, and deleting leaves nothing."""
         killer = threading.Timer(pause, self.lxd.daemon.kill)
         killer.start()
         try:

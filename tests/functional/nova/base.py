@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cloud of nova's own services in this process (API, scheduler, conductor, Placement, nova-compute with our driver)
-over the real LXD, on the emulated host that tools/fakehost made."""
+"""Run nova's own services with our driver in this process over the real LXD, on tools/fakehost's emulated host."""
 
 # Nova decides between threads and eventlet at its first import, and this module must be that one.
 from nova.tests.functional import integrated_helpers  # isort: skip
@@ -112,8 +111,9 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
             self.flags(**{option: value}, group=group)
 
     def restart_compute_service(self, compute: Any, keep_hypervisor_state: bool = False) -> Any:
-        """Nova's leaves the stopped one in ``computes``, whose periodic looks would go on beside the new one's. The
-        driver is a new one, too: what it is to know again is in LXD."""
+        """Restart nova-compute with a new driver: what that is to know again is in LXD.
+
+        Nova's leaves the stopped one in ``computes``, whose periodic looks would go on beside the new one's."""
         started = super().restart_compute_service(compute, keep_hypervisor_state)
         self.computes[compute.host] = started
         return started
@@ -154,8 +154,9 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
 
     def _wait_for_server_parameter(self, server: Mapping[str, Any], expected_params: Mapping[str, Any],
                                    max_retries: int = TIMEOUT, **options: Any) -> dict[str, Any]:
-        """Nova's own tests wait for a driver that does nothing; containers on a busy machine take longer. The API is
-        asked when the server's state may be the expected one, or after a while."""
+        """Ask the API when the server's state may be the expected one, or after a while.
+
+        Nova's own tests wait for a driver that does nothing; containers on a busy machine take longer."""
         end = time.monotonic() + max(max_retries, TIMEOUT) / 2
         while True:
             seen = self.states.of(server["id"])

@@ -25,8 +25,9 @@ class Interrupted(base.LxdServers):
         self.useFixture(fixtures.MonkeyPatch("containerhost.engines.lxd.client.LxdClient.request", request))
 
     def restart_at(self, asked: str) -> None:
-        """Let the daemon restart when it has next been asked this. A renaming it finishes before: killed in the middle,
-        LXD 5.0 may know a container by one name and its volume by the other, for good."""
+        """Let the daemon restart when it is next asked this; a renaming it finishes before.
+
+        Killed in the middle of one, LXD 5.0 may know a container by one name and its volume by the other, for good."""
         self.at(asked, self._restart_when_renamed if asked.startswith("rename") else self._restart)
 
     def _restart_when_renamed(self) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-compute or LXD killed at random steps of random operations, one after the other, with the counts of what became
-of them. Run by bench/kills.py; the points that every change is tested at are in test_recovery."""
+"""Kill nova-compute or LXD at random steps of random operations, and count what became of them.
+
+Run by bench/kills.py; the points that every change is tested at are in test_recovery."""
 
 from tests.functional.nova import base, test_recovery  # isort: skip (decides how nova runs)
 

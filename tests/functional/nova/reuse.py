@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep what is made anew for each test, or each request, although it comes out the same: compiled SQL, Placement's
-schema, the parsed policy, the API's validators. Databases, services and connections are each test's own.
+"""Keep what comes out the same each time: compiled SQL, Placement's schema, the policy, the API's validators.
+
+Databases, services and connections are each test's own.
 
 A test of a boot took a third of its processor time for these.
 """
@@ -59,8 +60,7 @@ def _pooled(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _engine(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Engines of SQLite with the same options compile each statement once; SQLAlchemy keeps what it compiled by engine
-    and dialect."""
+    """Return engines of SQLite that compile each statement once: SQLAlchemy keeps that by engine and dialect."""
     def create_engine(sql_connection: str, **options: Any) -> Any:
         engine = original(sql_connection, **options)
         if engine.dialect.name == "sqlite":

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The states of the servers, as nova writes them in this process: a test that waits for one need not ask the API over
-and over, which costs more than what it waits for."""
+"""Follow the servers' states as nova writes them: a test need not ask the API over and over, which costs more."""
 
 import functools
 import threading

@@ -81,8 +81,7 @@ class ConsoleTest(base.LxdServers):
         self.addCleanup(shell.kill)
 
     def answers(self, client: ClientConnection, question: str, answer: str) -> None:
-        """Type ``question`` until its answer comes, which its echo does not contain: what is typed while LXD still
-        attaches is lost."""
+        """Type ``question`` until its answer comes, which its echo lacks: LXD loses what is typed while it attaches."""
         seen = b""
 
         def answered() -> bool:

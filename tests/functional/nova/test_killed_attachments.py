@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-compute killed (-9) while it attaches a volume for nova: nova keeps its record of it, and a detachment removes
-all there is."""
+"""Kill nova-compute while it attaches a volume: nova keeps its record, and a detachment removes all there is."""
 
 from tests.functional.nova import test_volumes  # isort: skip (decides how nova runs)
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-compute killed (-9) in the middle of a port's attachment and of its detachment: the container runs on, the
-function is its own or the host's, and the next try does what the first one began."""
+"""Kill nova-compute in the middle of a port's attachment and detachment: the next try does what the first began.
+
+The container runs on, and the function is its own or the host's."""
 
 from tests.functional.nova.test_killed import CONF, KilledCase, killed_at_points  # isort: skip (decides how nova runs)
 

@@ -54,8 +54,9 @@ class LiveServers(PortServers):
         self.assertEqual(0, done.status, done.output)
 
     def life(self, server: Any) -> tuple[Any, ...]:
-        """Return what changes when a container is stopped or its processes are: its first process and when the kernel
-        started it, the counting process, the interface of its port."""
+        """Return what changes when a container is stopped or its processes are.
+
+        That is its first process and when the kernel started it, the counting process, the interface of its port."""
         pid = self.lxd.engine.metrics(self.container(server).name).pid
         started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
         counting = self.inside(server, "sh", "-c", "cut -d' ' -f1,22 /proc/$(cat /root/pid)/stat").output

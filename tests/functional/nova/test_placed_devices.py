@@ -53,8 +53,7 @@ class Agreement(base.LxdServers):
         return self.inside(server, *command)
 
     def assert_agreed(self, server: Mapping[str, Any], **counts: int) -> list[str]:
-        """All four name the same devices, and as many of each kind, now and after nova has looked once more; returns
-        their addresses."""
+        """Return the devices' addresses; all four name the same, now and after nova's next update."""
         held = self._assert_agreed(server, **counts)
         self._run_periodics()
         self.assertEqual(held, self._assert_agreed(server, **counts))

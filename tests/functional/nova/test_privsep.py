@@ -145,8 +145,10 @@ class PrivsepTest(DaemonTest):
         self.keeps_no_volume(engine, disk)
 
     def keeps_no_volume(self, engine: LxdEngine, disk: BlockDevice) -> None:
-        """Detach a volume from container c1 while something else is in its place: first, when it has gone, its own
-        node, bound elsewhere before; then, at its next attachment, the node of the first."""
+        """Detach a volume from container c1 while something else is in its place.
+
+        First, when it has gone, its own node, bound elsewhere before; then, at its next attachment, the node of the
+        first."""
         def inside(script: str) -> bool:
             return engine.execute("c1", ["sh", "-c", script], b"", timeout=30).status == 0
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-compute is killed during whatever it does to a server: its next start finishes or undoes it, and frees what
-nobody uses."""
+"""Kill nova-compute during all that it does to a server: its next start finishes or undoes it, and frees the rest."""
 
 from tests.functional.nova import base  # isort: skip (decides how nova runs)
 

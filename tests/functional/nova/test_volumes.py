@@ -40,8 +40,7 @@ class VolumeServers(base.LxdServers):
         self.assertEqual(result, self.outcome(server, action), self.faults)
 
     def outcome(self, server: Mapping[str, Any], action: str) -> str:
-        """``Success`` or ``Error``, once the last of all actions of that name has ended; nova begins it some time after
-        it was asked for."""
+        """Return ``Success`` or ``Error`` once the last of all actions of that name, which begins later, has ended."""
         self.begun[server["id"], action] += 1
         results: list[str] = []
 

@@ -33,8 +33,9 @@ class SecondLxd(lxd.Lxd):
 
 
 class Directories(fixtures.Fixture):
-    """Each host keeps the directories of its servers under its own name, although there is one nova.conf. Whose work a
-    thread does is shown by the daemon that it works with.
+    """Keep each host's directories of servers under its own name, although there is one nova.conf.
+
+    Whose work a thread does is shown by the daemon that it works with.
 
     :param hosts: by the daemon's socket
     """

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The front-end's part of live copies, called by stand-ins of OpenNebula's scripts. ``onevm``, ``ssh`` and the node's
-``lxdone`` are stand-ins too; the node is this machine."""
+"""Test the front-end's part of live copies, called by stand-ins of OpenNebula's scripts.
+
+``onevm``, ``ssh`` and the node's ``lxdone`` are stand-ins too; the node is this machine."""
 
 import os
 import shlex

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of a Horizon with the panels of this project, for tests: Horizon's own for its tests, and ours enabled as an
-operator enables them."""
+"""Settings of a Horizon for tests: its own, and this project's panels enabled as an operator enables them."""
 
 import socket
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test what Horizon asks the exporter of a host, and what it makes of exporters that are slow, hostile or of another
-release."""
+"""Test what Horizon asks a host's exporter, and what it makes of slow, hostile or other releases' exporters."""
 
 import json
 import socket

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An oned that speaks XML-RPC on loopback, so that the real pyone runs. Answers have the elements of OpenNebula's
-share/doc/xsd that pyone's bindings read; states are those of include/VirtualMachine.h."""
+"""Emulate an oned that speaks XML-RPC on loopback, so that the real pyone runs.
+
+Answers have the elements of OpenNebula's share/doc/xsd that pyone's bindings read; states are those of
+include/VirtualMachine.h."""
 
 import re
 import threading

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports over an engine in memory and a directory that stands for /sys/class/net; what root and os-vif would do is
-written down."""
+"""Test ports over an engine in memory and a directory for /sys/class/net; root's and os-vif's work is recorded."""
 
 import pathlib
 from typing import Any

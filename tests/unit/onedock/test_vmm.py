@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run actions without an engine; give devices that are NICs the addresses of the context, from the template to the
-engine's record."""
+"""Run actions without an engine; give devices that are NICs the context's addresses, down to the record."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Disks of data, from a datastore to hosts and back. Both hosts are this machine, where each has its own directory, and
-ssh is a stand-in that runs what it is told here; the engine is not there, as on a front-end."""
+"""Test disks of data, from a datastore to hosts and back.
+
+Both hosts are this machine, where each has its own directory, and ssh is a stand-in that runs what it is told here; the
+engine is not there, as on a front-end."""
 
 import os
 import subprocess

@@ -101,8 +101,7 @@ class FakeEngine:
 
 
 class FakeFiles:
-    """Files in containers. A guest in ``following`` acknowledges whatever it is told, one in ``listening`` only what
-    it has.
+    """Files in containers: a guest in ``following`` acknowledges anything, one in ``listening`` what it has.
 
     :ivar refusing: containers in which no file can be written
     """

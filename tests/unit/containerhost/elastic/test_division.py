@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare the division of cores with an exhaustive search on small hosts, where containers have different permitted
-cores."""
+"""Compare the division of cores with an exhaustive search on small hosts.
+
+Containers there have different permitted cores."""
 
 import dataclasses
 import itertools
@@ -137,8 +138,9 @@ def ranks(case: Case, demand: policies.Demand, count: int) -> list[tuple[float, 
 
 
 def best(case: Case) -> list[tuple[float, float]] | None:
-    """Return the ranks of the best division, by trying all: the one that serves most cores, the earliest first. None if
-    the minima do not fit."""
+    """Return the ranks of the best division, by trying all; None if the minima do not fit.
+
+    It is the one that serves most cores, the earliest first."""
     demands = [case.demand(each) for each in case.members]
     counts = {tuple(len(cores) for cores in found.values()) for found in assignments(case)}
     found = [sorted(rank for demand, count in zip(demands, each, strict=True) for rank in ranks(case, demand, count))
