@@ -115,7 +115,7 @@ class Slurm:
 
 
 def _expanded(hostlist: str) -> Iterator[str]:
-    """Yield the names of a list of Slurm: ``/dev/nvidia[0-1],/dev/dri/card0``."""
+    """Yield the names of a list of Slurm: ``/dev/dri/card[0-1],/dev/kfd``."""
     for name, numbers in _HOSTLIST.findall(hostlist):
         yield from (f"{name}{number}" for number in _numbers(numbers)) if numbers else (name,)
 
