@@ -84,8 +84,7 @@ class FlavorDevices(AttachmentProvider):
         gone = self._allocator.gone(consumer(instance), view)
         return tuple(name for name in found if name not in gone)
 
-    def attach_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
-                   view: HostView) -> tuple[Part, ...]:
+    def attach_all(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> tuple[Part, ...]:
         """Allocate all or none for a container that does not run.
 
         What the server holds already stays as it is, but for GPUs that are out of order: one that can do without starts
@@ -163,8 +162,7 @@ class FlavorDevices(AttachmentProvider):
             for complaint in self._allocator.release_device(device_id, consumer(instance), container, view):
                 LOG.error("A device came back, but is not used again: %s", complaint, instance=instance)
 
-    def release_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
-                    view: HostView) -> None:
+    def release_all(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
         """Release every device of a server whose container is gone or stopped.
 
         One that cannot be cleaned stays blocked on the host and is reported in the log: the server's end must not wait

@@ -4,7 +4,6 @@
 import contextlib
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 from nova import objects
 
@@ -27,8 +26,7 @@ class AttachmentProvider:
         """Wait at the end of the block, around the attachment, for what others must confirm."""
         return contextlib.nullcontext()
 
-    def attach_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
-                   view: HostView) -> tuple[Part, ...]:
+    def attach_all(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> tuple[Part, ...]:
         """Prepare the parts on the host; what the server has already stays as it is."""
         raise NotImplementedError(f"{type(self).__name__}.attach_all")
 
@@ -42,8 +40,7 @@ class AttachmentProvider:
         :param container: its first process; None when it does not run
         """
 
-    def release_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
-                    view: HostView) -> None:
+    def release_all(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
         """Release all that a server, stopped or without container, has here, named in ``requested`` or not."""
         raise NotImplementedError(f"{type(self).__name__}.release_all")
 

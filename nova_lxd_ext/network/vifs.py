@@ -4,7 +4,6 @@
 import contextlib
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 from nova import exception, objects
 from nova.network import model, os_vif_util
@@ -51,8 +50,7 @@ class Ports(AttachmentProvider):
     def expecting(self, instance: objects.Instance, requested: RequestedResources) -> AbstractContextManager[None]:
         return self._events.expecting(instance, requested.network_info)
 
-    def attach_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
-                   view: HostView) -> tuple[Part, ...]:
+    def attach_all(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> tuple[Part, ...]:
         vifs = tuple(requested.network_info)
         names = vifconfig.names(vifs)
         direct = [vif for vif in vifs if vifconfig.kind(vif) is Kind.DIRECT]
@@ -80,8 +78,7 @@ class Ports(AttachmentProvider):
         if sent is not None:
             self._veths.shape_sent(host_end, sent)
 
-    def release_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
-                    view: HostView) -> None:
+    def release_all(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
         """Unplug and remove the server's pairs; its direct ports' functions are released with its other devices."""
         with contextlib.ExitStack() as each:  # one that fails keeps no other from being unplugged
             each.callback(self._remove_marked, vifconfig.owners_mark(instance.uuid))
@@ -125,7 +122,7 @@ class Ports(AttachmentProvider):
 
     def unplug(self, instance: objects.Instance, network_info: model.NetworkInfo | None) -> None:
         """Disconnect the ports of a server whose container does not run here any more."""
-        self.release_all(None, instance, RequestedResources.of(network_info), self._direct.view())
+        self.release_all(instance, RequestedResources.of(network_info), self._direct.view())
 
     # Hot
 

@@ -9,7 +9,6 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 from nova import objects
 from oslo_log import log as logging
@@ -55,24 +54,22 @@ class DeviceAttachments:
                 stack.enter_context(provider.expecting(instance, requested))
             yield
 
-    def attach_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
-                   view: HostView) -> tuple[Part, ...]:
+    def attach_all(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> tuple[Part, ...]:
         """Attach everything. On an error the caller releases what was attached."""
         with self._alone(instance):
             pass  # the elastic service may be taking a GPU from the container, which ran a moment ago
-        return tuple(part for provider in self._providers for part in provider.attach_all(context, instance, requested,
-                                                                                          view))
+        return tuple(part for provider in self._providers for part in provider.attach_all(instance, requested, view))
 
     def _alone(self, instance: objects.Instance) -> AbstractContextManager[object]:
         """Keep the elastic service from changing the devices of a server that may lose some."""
         return (resizing(self._locks, instance.name) if GPUS_MIN in instance.flavor.extra_specs
                 else contextlib.nullcontext())
 
-    def update_devices(self, context: Any, instance: objects.Instance, requested: RequestedResources,
-                       view: HostView) -> tuple[Part, ...]:
+    def update_devices(self, instance: objects.Instance, requested: RequestedResources, view: HostView
+                       ) -> tuple[Part, ...]:
         """Bring a stopped container up to date with what its server is to have."""
         with self.expecting(instance, requested):
-            parts = self.attach_all(context, instance, requested, view)
+            parts = self.attach_all(instance, requested, view)
             self._engine.update_devices(instance.name, parts)
         self.release_unused(instance, parts, view)
         return parts
@@ -103,13 +100,12 @@ class DeviceAttachments:
                 self._engine.stop(name, timeout=KILL_TIMEOUT, force=True)
                 raise
 
-    def release_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
-                    view: HostView) -> None:
+    def release_all(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
         """Release everything; a provider that fails keeps no other from it: the first error is raised at the end."""
         failures = []
         for provider in reversed(self._providers):
             try:
-                provider.release_all(context, instance, requested, view)
+                provider.release_all(instance, requested, view)
             except Exception as error:
                 LOG.exception("%s are not all released", type(provider).__name__, instance=instance)
                 failures.append(error)

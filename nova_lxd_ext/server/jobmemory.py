@@ -6,7 +6,6 @@ choose. nova-compute asks the conductor for the group, as nova does for its own 
 """
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 from nova import context as nova_context
 from nova import exception, objects
@@ -43,8 +42,7 @@ class JobMemories(AttachmentProvider):
         """
         wanted(instance)
 
-    def attach_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
-                   view: HostView) -> tuple[Part, ...]:
+    def attach_all(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> tuple[Part, ...]:
         memory = wanted(instance)
         if memory is None:
             return ()
@@ -67,8 +65,7 @@ class JobMemories(AttachmentProvider):
         if flavor.shared_memory(instance.flavor.extra_specs, instance.flavor.memory_mb) is None:
             self._memories.leave(consumer(instance))
 
-    def release_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
-                    view: HostView) -> None:
+    def release_all(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
         self._memories.leave(consumer(instance))
 
     def reconcile(self, alive: Collection[ContainerState]) -> None:

@@ -78,7 +78,7 @@ class Lifecycle:
         with Rollback(f"boot of server {instance.uuid}") as undo:
             undo.on_error("remove the container", self._take_back, context, instance, requested)
             with self._attachments.expecting(instance, requested):
-                parts = self._attachments.attach_all(context, instance, requested, view)
+                parts = self._attachments.attach_all(instance, requested, view)
                 self._publish_tags(context, instance, requested.network_info)
                 mounts = self._config_drive(instance, injected_files, admin_password, requested)
                 spec = dataclasses.replace(spec, image=image, parts=parts, mounts=mounts)
@@ -156,7 +156,7 @@ class Lifecycle:
             self._engine.delete(instance.name)
             self._delete_aside(instance)
         self._states.changed()
-        self._attachments.release_all(context, instance, requested, self._attachments.view())
+        self._attachments.release_all(instance, requested, self._attachments.view())
         if not keep_disk:
             self._attachments.end(instance.uuid)
             directories.remove(instance.uuid)

@@ -91,7 +91,7 @@ class Migrations:
                     undo.on_error("what arrived", self._peers.forget, context, move.dest_compute, instance)
                     self._send(context, instance, move.dest_compute)
                 self._engine.update_devices(instance.name, ())
-                self._attachments.release_all(context, instance, requested, view)
+                self._attachments.release_all(instance, requested, view)
 
     def _require_possible(self, instance: objects.Instance, flavor: objects.Flavor, requested: RequestedResources,
                           move: objects.Migration, view: HostView) -> None:
@@ -157,13 +157,13 @@ class Migrations:
         if state.status is Status.RUNNING:
             if self._live.reconcile(instance, requested, view):
                 return
-            self._strip(context, instance, requested, view)
+            self._strip(instance, requested, view)
         self._attachments.require_possible(instance, requested, view)
         spec = self._lifecycle.spec(instance)
         with Rollback(f"incoming migration of server {instance.uuid}") as undo:
-            undo.on_error("its parts", self._strip, context, instance, requested, view)
+            undo.on_error("its parts", self._strip, instance, requested, view)
             with self._attachments.expecting(instance, requested):
-                parts = self._attachments.attach_all(context, instance, requested, view)
+                parts = self._attachments.attach_all(instance, requested, view)
                 self._publish_tags(context, instance, requested.network_info)
                 with self._lifecycle.cores.bound(dataclasses.replace(spec, parts=parts)) as bound:
                     self._engine.reconfigure(instance.name, resources.with_document(
@@ -173,10 +173,10 @@ class Migrations:
                 self._attachments.start(instance, parts)
         self._states.changed()
 
-    def _strip(self, context: Any, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
+    def _strip(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
         self._engine.stop(instance.name, timeout=self._conf.lxd.stop_timeout, force=True)
         self._engine.update_devices(instance.name, ())
-        self._attachments.release_all(context, instance, requested, view)
+        self._attachments.release_all(instance, requested, view)
 
     # Going back, or not
 

@@ -72,7 +72,7 @@ class Power:
             self._attachments.resume(instance)
             self._engine.unfreeze(instance.name)
         elif state.status is not Status.RUNNING:
-            parts = self._attachments.update_devices(context, instance, requested, view or self._attachments.view())
+            parts = self._attachments.update_devices(instance, requested, view or self._attachments.view())
             self._attachments.start(instance, parts)
         self._states.changed()
 

@@ -66,7 +66,7 @@ class Rescue:
             # Two containers must not name one device.
             self._engine.update_devices(instance.name, ())
             self._engine.rename(instance.name, aside)
-            self._rescuing(context, instance, spec, password, requested, view)
+            self._rescuing(instance, spec, password, requested, view)
         self._states.changed()
         if password:
             self._set_password(instance, image_meta, password)
@@ -105,10 +105,10 @@ class Rescue:
                 # The other servers must not wait for this one; its next rescue or unrescue tries again.
                 LOG.exception("The server did not get its own container back", instance=instance)
 
-    def _rescuing(self, context: Any, instance: objects.Instance, spec: ContainerSpec, password: str | None,
+    def _rescuing(self, instance: objects.Instance, spec: ContainerSpec, password: str | None,
                   requested: RequestedResources, view: HostView) -> None:
         with self._attachments.expecting(instance, requested):
-            parts = self._attachments.attach_all(context, instance, requested, view)
+            parts = self._attachments.attach_all(instance, requested, view)
             mounts = configdrive.write(instance, (), password, requested.network_info, configdrive.RESCUE) \
                 if configdrive.required(instance) else ()
             with self._lifecycle.cores.bound(dataclasses.replace(spec, parts=parts, mounts=mounts)) as bound:

@@ -37,7 +37,7 @@ class Ephemerals(AttachmentProvider):
         """
         sizes(instance.flavor, requested.block_device_info)
 
-    def attach_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
+    def attach_all(self, instance: objects.Instance, requested: RequestedResources,
                    view: HostView) -> tuple[PoolDisk, ...]:
         parts = []
         for volume, size in self._requested(instance, requested).items():
@@ -46,8 +46,7 @@ class Ephemerals(AttachmentProvider):
             parts.append(PoolDisk(name, self._disks.pool, volume, f"/{name}"))
         return tuple(parts)
 
-    def release_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
-                    view: HostView) -> None:
+    def release_all(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
         """Do nothing: the disks stay as long as the container, which may be put together again."""
 
     def revert_resize(self, instance: objects.Instance, requested: RequestedResources) -> None:

@@ -56,8 +56,8 @@ class Volumes(AttachmentProvider):
         volumeconfig.require_no_swap(instance.flavor, requested.block_device_info)
         volumeconfig.volumes(requested.block_device_info)
 
-    def attach_all(self, context: Any, instance: objects.Instance, requested: RequestedResources, view: HostView
-                   ) -> tuple[BlockDevice, ...]:
+    def attach_all(self, instance: objects.Instance, requested: RequestedResources,
+                   view: HostView) -> tuple[BlockDevice, ...]:
         """Connect the server's volumes.
 
         :raises VolumeAttachFailed:
@@ -65,8 +65,7 @@ class Volumes(AttachmentProvider):
         return tuple(self._connect(instance.uuid, volume) for volume
                      in volumeconfig.volumes(requested.block_device_info))
 
-    def release_all(self, context: Any, instance: objects.Instance, requested: RequestedResources,
-                    view: HostView) -> None:
+    def release_all(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
         self._disconnect_all(instance.uuid)
 
     def reconcile(self, alive: Collection[ContainerState]) -> None:

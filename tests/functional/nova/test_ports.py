@@ -235,7 +235,7 @@ class PortsTest(PortServers):
         vif["id"] = uuidutils.generate_uuid()
         vif["devname"] = f"tap{vif['id']}"[:14]
         stray = records.instance(uuid=uuidutils.generate_uuid())
-        self.driver._backend.ports.attach_all(None, stray, RequestedResources.of(model.NetworkInfo([vif])), HostView())
+        self.driver._backend.ports.attach_all(stray, RequestedResources.of(model.NetworkInfo([vif])), HostView())
         self.assertIn(vif["devname"], self.switch.ports())
         self.driver.init_host(base.HOST)
         self.assert_is_wired(server, port)

@@ -157,7 +157,7 @@ class PutOnTest(SlicesTest):
 
     def attach_all(self, server: Any, **resources: int) -> list[str]:
         requested = RequestedResources.of(allocations=given(**resources)) if resources else NOTHING
-        return [part.device.id for part in self.flavor_devices.attach_all(None, server, requested, VIEW)]
+        return [part.device.id for part in self.flavor_devices.attach_all(server, requested, VIEW)]
 
     def test_a_slice_that_another_took_meanwhile_is_replaced(self) -> None:
         self.rivals = [(FIRST, ONE_D)]
@@ -173,7 +173,7 @@ class PutOnTest(SlicesTest):
     def test_the_other_flavors_slice_goes_back_when_the_container_has_it_no_more(self) -> None:
         self.attach_all(self.server, **{SMALL: 1})
         requested = RequestedResources.of(allocations=given(**{LARGE: 1}))
-        parts = self.flavor_devices.attach_all(None, self.asking(LARGE), requested, VIEW)
+        parts = self.flavor_devices.attach_all(self.asking(LARGE), requested, VIEW)
         self.assertEqual([FIRST, BIG], list(self.store.held_by(self.me)))
         self.flavor_devices.release_unused(self.server, parts, None, VIEW)
         self.assertEqual([BIG], list(self.store.held_by(self.me)))

@@ -36,11 +36,11 @@ class Recording(AttachmentProvider):
         yield
         self._note("has waited")
 
-    def attach_all(self, context: Any, instance: Any, requested: RequestedResources, view: Any) -> tuple[Part, ...]:
+    def attach_all(self, instance: Any, requested: RequestedResources, view: Any) -> tuple[Part, ...]:
         self._note("on")
         return (self.part,) if self.part else ()
 
-    def release_all(self, context: Any, instance: Any, requested: RequestedResources, view: Any) -> None:
+    def release_all(self, instance: Any, requested: RequestedResources, view: Any) -> None:
         self._note("off")
 
     def reconcile(self, alive: Any) -> None:
@@ -61,14 +61,14 @@ class AttachmentsTest(testtools.TestCase):
                                  HostView, Path("/nowhere"))
 
     def test_parts_come_in_the_suppliers_order_and_confirmations_are_awaited_after_all(self) -> None:
-        parts = self.attachments().update_devices(None, self.server, NOTHING, HostView())
+        parts = self.attachments().update_devices(self.server, NOTHING, HostView())
         self.assertEqual(["a expects", "b expects", "a on", "b on", "b has waited", "a has waited"], self.log)
         self.assertEqual([Nic, BlockDevice], [type(part) for part in parts])
         self.engine.update_devices.assert_called_once_with(self.server.name, parts)
 
     def test_taking_off_goes_backwards_through_all_and_then_tells_the_first_error(self) -> None:
         attachments = self.attachments("off", "off")
-        error = self.assertRaises(errors.HostActionFailed, attachments.release_all, None, self.server, NOTHING,
+        error = self.assertRaises(errors.HostActionFailed, attachments.release_all, self.server, NOTHING,
                                   HostView())
         self.assertEqual(("b cannot", ["b off", "a off"]), (str(error), self.log))
 

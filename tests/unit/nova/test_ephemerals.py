@@ -40,7 +40,7 @@ class EphemeralsTest(testtools.TestCase):
         self.server = records.instance(flavor_changes={"ephemeral_gb": 3})
 
     def attach_all(self) -> tuple[PoolDisk, ...]:
-        return self.ephemerals.attach_all(None, self.server, RequestedResources(), HostView())
+        return self.ephemerals.attach_all(self.server, RequestedResources(), HostView())
 
     def test_made_once_and_gone_with_the_server(self) -> None:
         for _ in range(2):
@@ -48,7 +48,7 @@ class EphemeralsTest(testtools.TestCase):
                              self.attach_all())
         (disk,) = self.disks.all()
         self.assertEqual((3 * units.Gi, {labels.UUID: self.server.uuid}), (disk.size, disk.labels))
-        self.ephemerals.release_all(None, self.server, RequestedResources(), HostView())
+        self.ephemerals.release_all(self.server, RequestedResources(), HostView())
         self.assertEqual((disk,), self.disks.all())
         for _ in range(2):
             self.ephemerals.end(self.server.uuid)

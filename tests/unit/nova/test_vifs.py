@@ -85,7 +85,7 @@ class TenantsAliasTest(PortsTest):
         self.interface(INNER_END, f"{vifconfig.owners_mark(OTHER)}nonsense")
         self.interface("enp3s0", vifconfig.owners_mark(records.UUID))
         self.interface("enp4s0", vifconfig.owners_mark(records.UUID).strip() + " x")
-        self.ports.release_all(None, self.server, NOTHING, HostView())
+        self.ports.release_all(self.server, NOTHING, HostView())
         self.assertEqual([UNPLUGGED, ("remove", HOST_END)], self.log)
 
     def test_pauses_no_other_servers_interface(self) -> None:
@@ -96,19 +96,19 @@ class TenantsAliasTest(PortsTest):
 
 class SupplierTest(PortsTest):
     def test_a_port_is_made_then_plugged(self) -> None:
-        parts = self.ports.attach_all(None, self.server, self.requested(ports.vif()), HostView())
+        parts = self.ports.attach_all(self.server, self.requested(ports.vif()), HostView())
         self.assertEqual((Nic("eth0", INNER_END, MAC, 1450),), parts)
         self.assertEqual(["unplug", "make", "checksums", "plug"], self.did())
 
     def test_one_that_is_there_is_only_plugged(self) -> None:
         self.there(ports.vif())
-        self.ports.attach_all(None, self.server, self.requested(ports.vif()), HostView())
+        self.ports.attach_all(self.server, self.requested(ports.vif()), HostView())
         self.assertEqual([("up", HOST_END), PLUGGED], self.log)
 
     def test_direct_ports_keep_their_place(self) -> None:
         grant = mock.sentinel.grant
         self.direct.attach_all.return_value = {FIRST: grant}
-        parts = self.ports.attach_all(None, self.server, self.requested(ports.direct(), ports.vif(SECOND)), HostView())
+        parts = self.ports.attach_all(self.server, self.requested(ports.direct(), ports.vif(SECOND)), HostView())
         self.assertEqual([grant, "eth1"], [parts[0], parts[1].name])
         self.direct.attach_all.assert_called_once_with(self.server, [ports.direct()], {FIRST: "eth0", SECOND: "eth1"},
                                                        mock.ANY)
@@ -118,7 +118,7 @@ class SupplierTest(PortsTest):
         for direction, expected in (("inbound", ("shape", HOST_END, *limits)),
                                     ("outbound", ("shape sent", HOST_END, "ifbce531f90-19", *limits))):
             server = records.instance(extra_specs={f"quota:vif_{direction}_average": "1000"})
-            self.ports.attach_all(None, server, self.requested(ports.vif()), HostView())
+            self.ports.attach_all(server, self.requested(ports.vif()), HostView())
             self.assertEqual(expected, self.log[-1])
 
     def test_refused_before_anything_changes(self) -> None:
@@ -133,23 +133,23 @@ class SupplierTest(PortsTest):
 
     def test_taken_off_from_what_nova_knows(self) -> None:
         self.there(ports.vif())
-        self.ports.release_all(None, self.server, self.requested(ports.vif()), HostView())
+        self.ports.release_all(self.server, self.requested(ports.vif()), HostView())
         self.assertEqual([UNPLUGGED, ("remove", HOST_END)], self.log[:2])
 
     def test_taken_off_from_what_is_on_the_host(self) -> None:
         self.there(ports.vif())
         self.there(ports.vif(SECOND), owner=OTHER)
-        self.ports.release_all(None, self.server, NOTHING, HostView())
+        self.ports.release_all(self.server, NOTHING, HostView())
         self.assertEqual([UNPLUGGED, ("remove", HOST_END)], self.log)
 
     def test_a_port_that_was_refused_has_nothing_to_take_off(self) -> None:
-        self.ports.release_all(None, self.server, self.requested(ports.vif(type="binding_failed")), HostView())
+        self.ports.release_all(self.server, self.requested(ports.vif(type="binding_failed")), HostView())
         self.assertEqual([], self.log)
 
     def test_a_switch_that_is_away_is_told_and_the_marks_stay(self) -> None:
         self.there(ports.vif())
         self.plugs.broken = True
-        self.assertRaises(errors.HostActionFailed, self.ports.release_all, None, self.server,
+        self.assertRaises(errors.HostActionFailed, self.ports.release_all, self.server,
                           self.requested(ports.vif()), HostView())
         self.assertEqual([], self.log)
 

@@ -129,21 +129,21 @@ class VolumesTest(testtools.TestCase):
 
     def test_put_on_at_every_start_and_taken_off_at_the_end(self) -> None:
         for _ in range(2):
-            parts = self.volumes.attach_all(None, self.server, requested(OLD, NEW), HostView())
+            parts = self.volumes.attach_all(self.server, requested(OLD, NEW), HostView())
             self.assertEqual([("/dev/vdb", OLD), ("/dev/vdc", NEW)], [(part.path, part.name) for part in parts])
         self.assertEqual([OLD, NEW], self.connectors.connected)
         for _ in range(2):
-            self.volumes.release_all(None, self.server, RequestedResources(), HostView())
+            self.volumes.release_all(self.server, RequestedResources(), HostView())
             self.assertEqual(([], ()), self.left())
 
     def test_a_backend_that_is_gone_keeps_no_server_from_its_end(self) -> None:
-        self.volumes.attach_all(None, self.server, requested(OLD, NEW), HostView())
+        self.volumes.attach_all(self.server, requested(OLD, NEW), HostView())
         self.connectors.fail = {"disconnect": connectors.BackendError(reason="gone")}
-        self.volumes.release_all(None, self.server, RequestedResources(), HostView())
+        self.volumes.release_all(self.server, RequestedResources(), HostView())
 
     def test_what_servers_without_a_container_left_is_disconnected_at_the_start(self) -> None:
-        self.volumes.attach_all(None, self.server, requested(OLD), HostView())
-        self.volumes.attach_all(None, records.instance(uuid=OTHER, id=43), requested(NEW), HostView())
+        self.volumes.attach_all(self.server, requested(OLD), HostView())
+        self.volumes.attach_all(records.instance(uuid=OTHER, id=43), requested(NEW), HostView())
         self.volumes.reconcile([ContainerState(self.server.name, Status.STOPPED, {labels.UUID: self.server.uuid})])
         self.assertEqual([OLD], self.connectors.connected)
         self.volumes.reconcile([])
@@ -205,6 +205,6 @@ class VolumesTest(testtools.TestCase):
         self.attach()
         self.volumes.swap(self.server, PATH, volumeconfig.volume(connection(NEW), PATH))
         # From now on Cinder calls the new one OLD.
-        self.volumes.attach_all(None, self.server, requested(OLD), HostView())
+        self.volumes.attach_all(self.server, requested(OLD), HostView())
         self.volumes.detach(self.server, PATH)
         self.assertEqual(([], ()), self.left())
