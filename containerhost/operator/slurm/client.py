@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read and change jobs and nodes of Slurm by its own commands: scontrol(1), squeue(1), sinfo(1), slurmd(8).
 
-Text in their output that users can choose, such as names of jobs, may look like lines of their own: an answer that has
-what is looked for twice is refused.
+Users choose names of jobs and other text in the output, which can imitate its lines: an ambiguous answer is refused.
 """
 
 import re
@@ -16,7 +15,7 @@ TIMEOUT = 60.0  # s; the controller may be busy
 # squeue(1), "JOB STATE CODES": those in which a job has no node any more. A state of a later release counts as running.
 OVER = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PENDING",
         "PREEMPTED", "REVOKED", "TIMEOUT"}
-# A sharing of GPUs by jobs, of which the records know nothing.
+# Generic resources by which jobs share a GPU: the records cannot express that.
 SHARED = ("mps", "shard")
 _GRES = re.compile(r"Gres Name=(\S+) Type=\S+ Count=(\d+) .*?File=(\S+)")
 _NODE = re.compile(r"^ +Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*)$", re.M)
@@ -53,7 +52,7 @@ class Slurm:
     def taken(self, job: str) -> tuple[Files, ...]:
         """Return the devices on this node that Slurm gives to a job.
 
-        :raises SpecError: Slurm does not tell which, or the job shares a GPU with others
+        :raises SpecError: the answer is ambiguous, or the job shares a GPU with others
         :raises HostActionFailed: the controller does not answer
         """
         said = self._scontrol("show", "job", "--details", job)
@@ -61,7 +60,7 @@ class Slurm:
         jobs = [text for text in re.split(r"^(?=JobId=)", said, flags=re.M) if text.startswith(f"JobId={job} ")]
         texts = [found for text in jobs for nodes, found in _NODE.findall(text) if self._node in self._hosts(nodes)]
         if len(jobs) != 1 or len(texts) != 1:
-            raise SpecError(f"Slurm does not tell which devices of node {self._node} job {job} has")
+            raise SpecError(f"scontrol does not report the devices of job {job} on node {self._node} unambiguously")
         gres = [(name, numbers) for name, count, numbers in _TAKEN.findall(texts[0]) if count != "0"]
         if any(name in SHARED for name, _ in gres):
             raise SpecError(f"job {job} shares a GPU with other jobs, which the records do not know: leave "
@@ -79,13 +78,13 @@ class Slurm:
         :raises HostActionFailed: the controller does not answer
         """
         said = check(["squeue", "--noheader", "--states=all", f"--nodelist={self._node}", "--format=%A %T"], TIMEOUT,
-                     "Slurm does not tell its jobs")
+                     f"the jobs of node {self._node} cannot be listed")
         return frozenset(words[0] for line in said.splitlines() if (words := line.split()) and words[-1] not in OVER)
 
     def reason(self) -> str:
-        """Return why this node is drained; empty if it is not, or nobody said why."""
+        """Return why this node is drained; empty if it is not, or without a reason."""
         said = check(["sinfo", "--noheader", f"--nodes={self._node}", "--format=%E"], TIMEOUT,
-                     f"Slurm does not tell the state of node {self._node}").strip()
+                     f"the state of node {self._node} cannot be read").strip()
         return "" if said == "none" else said
 
     def drain(self, reason: str) -> None:

@@ -66,7 +66,7 @@ PartitionName=main Nodes=ALL Default=YES OverSubscribe=FORCE:8
 """
 GROUPS = "ProctrackType=proctrack/cgroup\nTaskPlugin=task/cgroup\nPrologFlags=Alloc,Contain"
 PARENTS = "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nPrologFlags=Alloc"
-CGROUP_CONF = "CgroupAutomount=no\nConstrainDevices=yes\n"
+CGROUP_CONF = "CgroupAutomount=no\nConstrainDevices=yes\nIgnoreSystemdOnFailure=yes\n"  # no systemd here
 
 
 class SlurmCluster(fixtures.Fixture):

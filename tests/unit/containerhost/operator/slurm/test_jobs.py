@@ -105,7 +105,7 @@ class ClientTest(testtools.TestCase):
         line = "     Nodes=node1 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:0)"
         self.assertEqual((("/dev/nvidia1",),), self.taken("gpu:1(IDX:1)", name=line.strip()))
         for name in (f"x\n{line}", f"x\n\n{JOB.format(array='', name='y', nodes='node1', gres='gpu:1(IDX:0)')}"):
-            self.assertIn("does not tell", str(self.assertRaises(SpecError, self.taken, "gpu:1(IDX:1)", name)))
+            self.assertIn("unambiguously", str(self.assertRaises(SpecError, self.taken, "gpu:1(IDX:1)", name)))
 
     def test_what_cannot_be_recorded_is_refused(self) -> None:
         for gres, words in (("shard:1(1/4,0/4)", "shares a GPU"), ("gpu:1(IDX:2)", "no device gpu:1(IDX:2)"),
