@@ -14,6 +14,7 @@ from nova_lxd_ext.server.lifecycle import Lifecycle
 from nova_lxd_ext.server.lostrequests import Lost
 from nova_lxd_ext.server.recoveryrecords import (
     fail,
+    has_resources,
     is_under_way,
     record_outcome,
     request_spec,
@@ -60,16 +61,22 @@ class MoveRecovery:
             case Step.CONFIRM_MOVE:
                 self._confirm(context, instance, move, lost)
 
-    @staticmethod
-    def unbegun(context: Any, host: str, uuid: str, move: objects.Migration) -> tuple[objects.Instance, Lost] | None:
+    def unbegun(self, context: Any, host: str, uuid: str, move: objects.Migration
+                ) -> tuple[objects.Instance, Lost] | None:
         """Return the server whose move waits for a request on this host that has not begun; None where none does."""
         try:
             instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=ATTRIBUTES)
         except exception.InstanceNotFound:
             return None
+        lost = lostrequests.of(context, uuid, host)
+        if move.migration_type == "evacuation":
+            waits = (instance.host != host and instance.task_state == task_states.REBUILDING and lost.is_unbegun
+                     and move.dest_compute in (None, host))
+            # Nova names the new host when it claims its resources, unless the user did.
+            comes = waits and (move.dest_compute == host or has_resources(self._placement(), context, host, uuid))
+            return (instance, lost) if comes else None
         if not is_under_way(instance, move):
             return None
-        lost = lostrequests.of(context, uuid, host)
         second = SECOND_REQUESTS.get(instance.task_state)
         waits = (second is not None and getattr(move, second.host) == host and second.first in lost.ended
                  and second.method not in lost.methods | lost.others)
@@ -82,8 +89,12 @@ class MoveRecovery:
                     and "resize_instance" not in lost.methods | lost.others)
         return (instance, lost) if waits or prepared or reverts or (lost.is_unbegun and confirms) else None
 
-    def send_again(self, context: Any, instance: objects.Instance, lost: Lost, move: objects.Migration) -> None:
+    def send_again(self, context: Any, host: str, instance: objects.Instance, lost: Lost, move: objects.Migration
+                   ) -> None:
         """Send a request that was lost once more; end a move that was only prepared."""
+        if move.migration_type == "evacuation":
+            self.recover_evacuation(context, host, Step.UNDO_EVACUATION, instance, move, lost)
+            return
         if move.status == PRE_MIGRATING:
             self.recover(context, Step.FORGET_MOVE, instance, move, lost)
             return

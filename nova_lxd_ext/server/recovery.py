@@ -29,7 +29,15 @@ from nova_lxd_ext.server.lifecycle import Lifecycle
 from nova_lxd_ext.server.lostrequests import Lost
 from nova_lxd_ext.server.moverecovery import ATTRIBUTES, COMPLETED, CONFIRMING, PRE_MIGRATING, MoveRecovery
 from nova_lxd_ext.server.power import Power
-from nova_lxd_ext.server.recoveryrecords import is_deleted, is_in_flight, leave_host, log_errors, save, set_status
+from nova_lxd_ext.server.recoveryrecords import (
+    has_resources,
+    is_deleted,
+    is_in_flight,
+    leave_host,
+    log_errors,
+    save,
+    set_status,
+)
 from nova_lxd_ext.server.recoverysteps import SECOND_REQUESTS, Step
 from nova_lxd_ext.server.taskrecovery import TaskRecovery, is_failed
 
@@ -129,17 +137,15 @@ class Recovery:
                     found = self._moves.unbegun(context, host, uuid, move)
                     if found and found[1].action:
                         unbegun[uuid] = found[1].action.request_id
-        for instance in (*mine.values(), *(each for each in unplaced if self._allocates(context, host, each))):
+        for instance in (*mine.values(), *(each for each in unplaced if self._has_resources(context, host, each))):
             with log_errors(instance.uuid):
                 if request := self._tasks.await_request(context, host, instance):
                     unbegun[instance.uuid] = request
         return unbegun
 
-    def _allocates(self, context: Any, host: str, instance: objects.Instance) -> bool:
-        """Return whether the server has resources of this host in Placement."""
+    def _has_resources(self, context: Any, host: str, instance: objects.Instance) -> bool:
         with log_errors(instance.uuid):
-            providers = self._placement().get_allocations_for_consumer(context, instance.uuid)
-            return any(node.uuid in providers for node in objects.ComputeNodeList.get_all_by_host(context, host))
+            return has_resources(self._placement(), context, host, instance.uuid)
         return False
 
     def _once_started(self, uuid: str, send: Callable[[], None]) -> None:
@@ -180,7 +186,7 @@ class Recovery:
                     with log_errors(move.instance_uuid):
                         found = self._moves.unbegun(context, host, move.instance_uuid, move)
                         if found:
-                            self._moves.send_again(context, *found, move)
+                            self._moves.send_again(context, host, *found, move)
         for uuid, request in unbegun.items():
             with log_errors(uuid):
                 self._tasks.end_unbegun(context, host, uuid, request)

@@ -109,6 +109,12 @@ def is_deleted(context: Any, uuid: str) -> bool:
         return False
 
 
+def has_resources(placement: Any, context: Any, host: str, uuid: str) -> bool:
+    """Return whether the server has resources of this host in Placement."""
+    providers = placement.get_allocations_for_consumer(context, uuid)
+    return any(node.uuid in providers for node in objects.ComputeNodeList.get_all_by_host(context, host))
+
+
 def request_spec(context: Any, instance: objects.Instance) -> objects.RequestSpec | None:
     """Return the server's request spec, for ports with guaranteed bandwidth; None without nova's API database."""
     try:

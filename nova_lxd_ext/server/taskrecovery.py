@@ -201,10 +201,12 @@ def is_unplaced(instance: objects.Instance) -> bool:
 def may_wait(instance: objects.Instance, lost: Lost) -> bool:
     """Return whether nova has a task state for a request that no host has begun, moves and deletions apart.
 
-    Moves are MoveRecovery's, and nova repeats a deletion itself."""
+    Moves are MoveRecovery's, and nova repeats a deletion itself. When the old host returns it ends an evacuation, too,
+    but not that of a server in ERROR."""
     return (instance.task_state is not None and instance.task_state != task_states.DELETING
             and instance.task_state not in MOVES and instance.vm_state != vm_states.BUILDING and lost.is_unbegun
-            and (lost.action is None or lost.action.action != instance_actions.EVACUATE))
+            and (lost.action is None or lost.action.action != instance_actions.EVACUATE
+                 or instance.vm_state == vm_states.ERROR))
 
 
 def clear_task(context: Any, instance: objects.Instance, lost: Lost) -> None:

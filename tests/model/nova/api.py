@@ -195,7 +195,7 @@ def evacuate(cloud: Cloud, uuid: str, host: str) -> None:
     server.task_state = task_states.REBUILDING
     server.save()
     move = cloud.create_migration(
-        status="accepted", instance_uuid=uuid, source_compute=server.host, source_node=server.node, dest_compute=host,
+        status="accepted", instance_uuid=uuid, source_compute=server.host, source_node=server.node,
         migration_type="evacuation", old_instance_type_id=server.flavor.id, new_instance_type_id=server.flavor.id)
     cloud.placement.allocate(uuid, cloud.nodes[host].uuid, server.flavor.vcpus)
     _rebuild(cloud, context, server, host, move)

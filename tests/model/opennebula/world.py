@@ -39,9 +39,10 @@ ROOT, VOLATILE, FURTHER = 0, 1, 3  # numbers of disks; the last may be attached
 # What is the same after an action that failed as it was before.
 SAME = ("containers", "devices", "records", "running")
 KEPT = ("containers", "devices", "records")
-COMPARED = {"attach_nic": SAME, "detach_nic": ("containers", "running"), "resize": (*SAME, "memory"), "save": SAME,
-            "snapshot_create": SAME, "attach_disk": SAME, "detach_disk": SAME, "copy_disk": SAME, "resize_disk": SAME,
-            "snapshot_revert": ("containers",), "reboot": ("containers",), "reset": ("containers",)}
+COMPARED = {"attach_nic": ("containers", "running"), "detach_nic": ("containers", "running"),
+            "resize": (*SAME, "memory"), "save": SAME, "snapshot_create": SAME, "attach_disk": SAME,
+            "detach_disk": SAME, "copy_disk": SAME, "resize_disk": SAME, "snapshot_revert": ("containers",),
+            "reboot": ("containers",), "reset": ("containers",)}
 # Runs afterwards if it ran before: oned reverts only VMs that run, and one that is off was left so by an interruption.
 GOES_ON = ("snapshot_revert",)
 STARTS = ("deploy", "restore", "reboot", "reset", *GOES_ON)
@@ -164,7 +165,8 @@ class World(frame.Machine):
             assert set(after[what]) <= set(before[what]), (
                 f"{transition.action} of VM {server.vm.id} failed ({error}), {what} were {before[what]}, "
                 f"and are {after[what]}")
-        if transition.action in ("reboot", "reset"):  # it may have what oned lists, as from the next start on
+        # It may have what oned lists, as from the next start on, and give back what a killed attachment left.
+        if transition.action in ("reboot", "reset", "attach_nic"):
             wanted = {pci.chosen().device_id for pci in server.vm.pcis}
             for what in ("devices", "records"):
                 assert before[what] & wanted <= after[what] <= before[what] | wanted, (

@@ -177,6 +177,13 @@ class RebuildTest(testtools.TestCase):
         self.assertEqual((vm_states.ACTIVE, task_states.REBUILDING), self.states())
         self.timer.assert_not_called()
 
+    def test_evacuation_of_server_in_error_that_never_begins_is_ended(self) -> None:
+        """Nova leaves servers in ERROR as they are, also when their host returns."""
+        self.action.action, self.server.vm_state = instance_actions.EVACUATE, vm_states.ERROR
+        self.recover()
+        self.minutes_pass()
+        self.assertEqual((vm_states.ERROR, None), self.states())
+
 
 class QueueTest(testtools.TestCase):
     """Requests that were lost between the queue and their first event, or that failed when nova-compute was killed."""
@@ -291,6 +298,26 @@ class QueueTest(testtools.TestCase):
         for _ in range(2):
             self.recovery.started()
         self.requests.confirm_resize.assert_called_once_with(mock.ANY, self.server, self.move, HOST)
+
+    def test_evacuation_that_never_begins_is_ended(self) -> None:
+        """nova-compute was killed between the queue and the first event. Only a user names the new host before that."""
+        self.action.action = instance_actions.EVACUATE
+        node = SimpleNamespace(uuid=NODE)
+        self.useFixture(fixtures.MockPatchObject(objects.ComputeNodeList, "get_all_by_host", return_value=[node]))
+        self.placement.get_allocations_for_resource_provider.return_value = SimpleNamespace(allocations={})
+        for named, allocated, ended in ((HOST, {}, True), (None, {NODE: {}}, True), (None, {}, False)):
+            with self.subTest(named=named, allocated=allocated):
+                self.placement.get_allocations_for_consumer.return_value = allocated
+                self.moves[:] = [objects.Migration(
+                    id=7, uuid=MOVE, instance_uuid=records.UUID, source_compute="two", dest_compute=named,
+                    status="accepted", migration_type="evacuation")]
+                self.moves[0].save = mock.Mock()
+                self.recover(task_states.REBUILDING, migration_context=None)
+                self.server.host = "two"
+                self.recovery.recover(HOST, [])
+                self.minutes_pass()
+                self.assertEqual(("failed", None) if ended else ("accepted", task_states.REBUILDING),
+                                 (self.moves[0].status, self.server.task_state))
 
     def test_prepared_move_that_its_host_never_begins_is_ended(self) -> None:
         """Nova clears the task state alone."""
