@@ -192,7 +192,7 @@ class MoveRecovery:
 
     def recover_evacuation(self, context: Any, host: str, step: Step, instance: objects.Instance,
                            move: objects.Migration, lost: Lost) -> None:
-        """Finish or undo an evacuation to this host, of a server that nova still places on the old one."""
+        """Finish or undo an evacuation to this host, of a server that nova may still place on the old one."""
         # The old host calls every evacuation completed when it starts, and removes what it has of the server.
         removed = move.status == COMPLETED and instance.host == move.source_compute
         if move.status in OVER and not removed:

@@ -216,11 +216,14 @@ class Recovery:
             LOG.warning("nova-compute ended during %s (task state %s): it is finished or undone",
                         ", ".join(sorted(lost.methods)), instance.task_state, instance=instance)
         step = recoverysteps.here(instance.task_state, instance.vm_state, lost.methods, moves=move is not None,
-                                  unbegun=move is not None and is_unbegun(move))
+                                  unbegun=move is not None and is_unbegun(move), evacuates=move is not None
+                                  and move.migration_type == "evacuation" and move.dest_compute == host)
         if step is Step.RECOVER_TASK:
             self._tasks.recover(context, instance, lost)
         elif step is Step.LEAVE_HOST:
             leave_host(instance)
+        elif move is not None and step is Step.FINISH_EVACUATION:
+            self._moves.recover_evacuation(context, host, step, instance, move, lost)
         elif move is not None:
             self._moves.recover(context, step, instance, move, lost)
 

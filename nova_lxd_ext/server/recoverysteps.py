@@ -51,17 +51,20 @@ MOVES = {task_states.RESIZE_PREP: Step.UNDO_MOVE, task_states.RESIZE_MIGRATING: 
          task_states.RESIZE_REVERTING: Step.REVERT_MOVE}
 
 
-def here(task_state: str | None, vm_state: str, methods: Collection[str], *, moves: bool, unbegun: bool
-         ) -> Step:
+def here(task_state: str | None, vm_state: str, methods: Collection[str], *, moves: bool, unbegun: bool,
+         evacuates: bool = False) -> Step:
     """Return what to do about a server that nova places on this host.
 
     :param methods: requests that this host did not finish
     :param moves: nova has a migration of it
     :param unbegun: the second request of that migration has not begun, and no other host has claimed it
+    :param evacuates: it is an evacuation to this host
     """
     if not methods:
         # A request of a resize was taken and not begun. Nova would clear the task state alone.
         return Step.FORGET_MOVE if unbegun and task_state in (None, task_states.RESIZE_PREP) else Step.NOTHING
+    if evacuates and task_state is None and "rebuild_instance" in methods:
+        return Step.FINISH_EVACUATION
     if moves and task_state in MOVES:
         return MOVES[task_state]
     if moves and "confirm_resize" in methods:

@@ -44,6 +44,13 @@ class HereTest(testtools.TestCase):
         self.assertEqual(Step.CONFIRM_MOVE, self.step(None, "confirm_resize"))
         self.assertEqual(Step.NOTHING, self.step(None, "confirm_resize", moves=False))
 
+    def test_evacuation_is_finished_whose_server_is_here_already(self) -> None:
+        """Nova records the end of the move last."""
+        for methods, evacuates, step in ((("rebuild_instance",), True, Step.FINISH_EVACUATION),
+                                         (("rebuild_instance",), False, Step.NOTHING), ((), True, Step.NOTHING)):
+            self.assertEqual(step, here(None, vm_states.ACTIVE, methods, moves=True, unbegun=False,
+                                        evacuates=evacuates))
+
     def test_other_requests(self) -> None:
         self.assertEqual(Step.RECOVER_TASK, self.step(task_states.RESCUING, "rescue_instance"))
         self.assertEqual(Step.LEAVE_HOST, self.step(None, "shelve_offload_instance", moves=False,
