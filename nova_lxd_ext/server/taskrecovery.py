@@ -186,10 +186,14 @@ class TaskRecovery:
 
 def is_failed(instance: objects.Instance, lost: Lost) -> bool:
     """Return whether a request has failed and only its task state is left: nova clears that after the event's end."""
+    if instance.task_state in (None, task_states.DELETING) or lost.methods or is_pending(instance, lost):
+        return False
     # A resize that is undone is reverted after its end.
     failed = lost.failed & REVERTS if instance.task_state == task_states.RESIZE_REVERTING else lost.failed
-    return (instance.task_state not in (None, task_states.DELETING) and bool(failed) and not lost.methods
-            and not is_pending(instance, lost))
+    # Nova fails an evacuation that begins after the old host's return, and leaves its task state.
+    late = (instance.vm_state == vm_states.ERROR and instance.task_state == task_states.REBUILDING and bool(lost.ended)
+            and lost.action is not None and lost.action.action != instance_actions.EVACUATE)
+    return bool(failed) or late
 
 
 def is_unplaced(instance: objects.Instance) -> bool:

@@ -211,7 +211,9 @@ class Nova(frame.Machine):
         self._finish(faults, late)
 
     def _evacuable(self) -> list[str]:
+        """Return servers for which the scheduler finds another host, which is up."""
         return self.servers(lambda server: server.host is not None and server.task_state is None
+                            and self.other(self.hosts[server.host]).process is not None
                             and server.vm_state in (vm_states.ACTIVE, vm_states.STOPPED, vm_states.ERROR))
 
     @precondition(lambda self: self._evacuable())

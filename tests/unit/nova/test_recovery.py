@@ -177,6 +177,13 @@ class RebuildTest(testtools.TestCase):
         self.assertEqual((vm_states.ACTIVE, task_states.REBUILDING), self.states())
         self.timer.assert_not_called()
 
+    def test_task_state_of_late_evacuation_is_cleared(self) -> None:
+        """It began after the old host had returned and the server was rescued there."""
+        self.action.action, self.server.vm_state = instance_actions.RESCUE, vm_states.ERROR
+        self.events.append(SimpleNamespace(event="compute_rescue_instance", host=HOST, finish_time=1, result="Success"))
+        self.recover()
+        self.assertEqual((vm_states.ERROR, None), self.states())
+
     def test_evacuation_of_server_in_error_that_never_begins_is_ended(self) -> None:
         """Nova leaves servers in ERROR as they are, also when their host returns."""
         self.action.action, self.server.vm_state = instance_actions.EVACUATE, vm_states.ERROR
