@@ -211,10 +211,11 @@ class Nova(frame.Machine):
         self._finish(faults, late)
 
     def _evacuable(self) -> list[str]:
-        """Return servers for which the scheduler finds another host, which is up."""
-        return self.servers(lambda server: server.host is not None and server.task_state is None
-                            and self.other(self.hosts[server.host]).process is not None
-                            and server.vm_state in (vm_states.ACTIVE, vm_states.STOPPED, vm_states.ERROR))
+        """Return servers for which the scheduler finds another host, which is up.
+
+        Not those in ERROR: when their host returns nova leaves their task state (doc/source/operations.md)."""
+        return [uuid for uuid in self._movable()
+                if self.other(self.hosts[self.cloud.instances[uuid].host]).process is not None]
 
     @precondition(lambda self: self._evacuable())
     @rule(data=st.data(), faults=faults, late=st.booleans())
