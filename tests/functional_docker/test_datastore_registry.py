@@ -14,7 +14,7 @@ from onedock.datastore.registry import RegistryError
 from onedriver.errors import BadInput, DriverError
 from tests.functional_docker.registries import Registry
 from tests.unit.onedock.datastore.base import DatastoreTestCase
-from tests.unit.onedock.images import Image, digest
+from tests.unit.onedock.images import Image, compressed, digest
 
 WORD = "s3cret-word"
 BASIC = f"Basic {base64.b64encode(f'user:{WORD}'.encode()).decode()}"
@@ -61,13 +61,13 @@ class PullTest(RegistryTestCase):
         self.registry.asked.clear()
         self.registry.keep(Image("base", "newer"), tag="2")
         self.take(":2")
-        newer = digest(gzip.compress(Image("newer").layers[0]))
+        newer = digest(compressed(Image("newer").layers[0]))
         self.assertEqual([newer], [path.rpartition("/")[2] for path, _ in self.registry.asked
-                                   if path.endswith((newer, digest(gzip.compress(self.image.layers[0]))))])
+                                   if path.endswith((newer, digest(compressed(self.image.layers[0]))))])
 
     def test_sizes_come_without_layers(self) -> None:
         self.assertEqual("1", self.act("stat", {"PATH": self.path()}, **self.attributes({})))
-        layers = {digest(gzip.compress(layer)) for layer in self.image.layers}
+        layers = {digest(compressed(layer)) for layer in self.image.layers}
         self.assertEqual(set(), layers & {path.rpartition("/")[2] for path, _ in self.registry.asked})
 
     def test_nodes_may_be_left_to_fetch_it(self) -> None:
@@ -89,10 +89,10 @@ class PullTest(RegistryTestCase):
 
     def test_content_that_is_not_what_its_digest_says(self) -> None:
         whole = dict(self.registry.answers)
-        packed = gzip.compress(self.image.layers[1])
+        packed = compressed(self.image.layers[1])
         for path, content in (
             (f"/v2/tool/manifests/{self.pinned}", b"{}"), (f"/v2/tool/blobs/{self.image.id}", b"{}"),
-            (f"/v2/tool/blobs/{digest(packed)}", gzip.compress(self.image.layers[0])),
+            (f"/v2/tool/blobs/{digest(packed)}", compressed(self.image.layers[0])),
             (f"/v2/tool/blobs/{digest(packed)}", packed[:-4]), (f"/v2/tool/blobs/{digest(packed)}", packed + b"x"),
         ):
             self.assertIn(path, whole)
@@ -102,7 +102,7 @@ class PullTest(RegistryTestCase):
             self.refused(kind, words, f"@{self.pinned}")
 
     def test_a_connection_that_breaks_off(self) -> None:
-        packed = gzip.compress(self.image.layers[1])
+        packed = compressed(self.image.layers[1])
         self.registry.answers[f"/v2/tool/blobs/{digest(packed)}"] = (200, {"Content-Length": "99999"}, packed)
         self.refused(RegistryError, "cannot be reached")
 

@@ -190,7 +190,7 @@ class DevicesTest(lostgpucontract.LostGpuContract, ActionsCase):
         self.assertEqual("/dev/nvidia1\n", self.inside(machine, "sh", "-c", "ls /dev/nvidia0 /dev/nvidia1 2>/dev/null"))
         other = Machine(2, devices=(self.gpus[1],))
         self.node.give_disk(other)
-        self.refused("container one-1 (lxdone 1) holds", "deploy", other, lcm=BOOT)
+        self.refused("lxd/one-1 (lxdone 1) holds", "deploy", other, lcm=BOOT)
         self.assertFalse(self.engine.exists("one-2"))
 
     def test_a_gpu_and_a_function_come_and_go_while_it_runs(self) -> None:
@@ -231,7 +231,7 @@ class DevicesTest(lostgpucontract.LostGpuContract, ActionsCase):
         self.deployed(Machine(2, devices=(self.gpus[0],)))
         arguments = (machine.mac(9), "-", "-", "dummy", "one-1-9")
         taken = machine.changed(devices=(self.gpus[0],), attach="pci")
-        self.refused("container one-2 (lxdone 2) holds", "attach_nic", taken, *arguments)
+        self.refused("lxd/one-2 (lxdone 2) holds", "attach_nic", taken, *arguments)
         self.refused("0 NICs and PCI devices", "attach_nic", machine, *arguments)
         self.assertEqual({self.gpus[0].id}, set(AllocationStore(self.node.owners).records()))
         self.assertEqual({"mount-context", "root"}, set(self.engine.client.instance("one-1")[0]["devices"]))

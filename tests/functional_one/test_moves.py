@@ -204,7 +204,7 @@ class SshTest(MovesCase):
         self.ok("cancel", machine, lcm=POWEROFF)
         second = Machine(2, devices=(self.gpus[0],))
         self.node.give_disk(second)
-        self.refused("container one-1 (lxdone 1) holds", "deploy", second, lcm=BOOT)
+        self.refused("lxd/one-1 (lxdone 1) holds", "deploy", second, lcm=BOOT)
         shutil.rmtree(self.directory(self.first, machine))
         self.booted(second)
         self.assertFalse(self.engine.exists("one-1"))

@@ -52,7 +52,7 @@ class DevicesTest(OnedockCase):
         self.assertEqual("/dev/nvidia1\n", self.shell(machine, NVIDIA))
         other = Machine(2, devices=(self.gpus[1],))
         self.node.give_disk(other)
-        self.refused("container one-1 (onedock 1) holds", "deploy", other, lcm=BOOT)
+        self.refused("docker/one-1 (onedock 1) holds", "deploy", other, lcm=BOOT)
         self.assertFalse(self.engine.exists("one-2"))
 
     def test_a_device_that_a_container_on_lxd_has_is_refused(self) -> None:
@@ -103,7 +103,7 @@ class DevicesTest(OnedockCase):
         self.deployed(Machine(2, devices=(self.gpus[0],)))
         arguments = (machine.mac(9), "-", "-", "dummy", "one-1-9")
         taken, late = (machine.changed(devices=(device,), attach="pci") for device in (self.gpus[0], self.vfs[0]))
-        self.refused("container one-2 (onedock 2) holds", "attach_nic", taken, *arguments)
+        self.refused("docker/one-2 (onedock 2) holds", "attach_nic", taken, *arguments)
         self.refused("can only be made with", "attach_nic", late, *arguments)
         self.refused("0 NICs and PCI devices", "attach_nic", machine, *arguments)
         self.refused("no-such-br", "attach_nic", machine.changed(nics=(1,), bridge="no-such-br", attach="nic"),

@@ -13,7 +13,7 @@ from containerhost.inventory.topology import Topology
 from containerhost.operator.reports.report import ranges
 from hpcplan.networktree import Leaf, natural, order
 
-# Slurm's plug-ins for such devices. They set CUDA_VISIBLE_DEVICES, SLURM_JOB_GPUS and SLURM_JOB_NICS in jobs.
+# Slurm's plug-ins for such devices, which tell jobs theirs in SLURM_JOB_GPUS and SLURM_JOB_NICS.
 NAMES = {Kind.GPU: "gpu", Kind.NET: "nic"}
 _ODD = re.compile(r"[^a-z0-9._-]+")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -30,6 +30,11 @@ def tarball(files: dict[str, bytes], links: dict[str, str] | None = None) -> byt
     return raw.getvalue()
 
 
+def compressed(layer: bytes) -> bytes:
+    """Compress a layer, with one result at any time."""
+    return gzip.compress(layer, mtime=0)
+
+
 class Image:
     """:ivar layers: unpacked tarballs
     """
@@ -62,7 +67,7 @@ class Image:
         files |= changed or {}
         return tarball({name: content for name, content in files.items() if name not in (links or {})}, links)
 
-    def blobs(self, pack: Any = gzip.compress) -> tuple[dict[str, bytes], dict[str, Any]]:
+    def blobs(self, pack: Any = compressed) -> tuple[dict[str, bytes], dict[str, Any]]:
         """Return what a registry or an OCI layout has of it, by digest; and its manifest."""
         packed = [pack(layer) for layer in self.layers]
         manifest = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
@@ -70,7 +75,7 @@ class Image:
                     "layers": [descriptor(layer, "application/vnd.oci.image.layer.v1.tar+gzip") for layer in packed]}
         return {digest(data): data for data in (self.config, *packed)}, manifest
 
-    def layout(self, pack: Any = gzip.compress) -> dict[str, bytes]:
+    def layout(self, pack: Any = compressed) -> dict[str, bytes]:
         """The files of an OCI layout."""
         blobs, manifest = self.blobs(pack)
         data = json.dumps(manifest).encode()

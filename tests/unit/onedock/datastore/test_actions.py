@@ -24,7 +24,7 @@ from onedock.datastore.room import RESERVE, TooLarge
 from onedock.datastore.store import OLD, Store
 from onedriver.errors import BadInput, NotSupported
 from tests.unit.onedock.datastore.base import DatastoreTestCase
-from tests.unit.onedock.images import Image, digest, tarball, write
+from tests.unit.onedock.images import Image, compressed, digest, tarball, write
 from tests.unit.onedock.messages import message
 
 METACHARACTERS = ("; touch /tmp/x", "$(id)", "`id`", "' \" |&", "-rf", "a\nEOT\nb", "../../etc")
@@ -125,7 +125,7 @@ class ImagesTest(DatastoreTestCase):
         image = Image(os.urandom(20000).hex())
         real = image.blobs
 
-        def smaller(pack: Any = gzip.compress) -> tuple[dict[str, bytes], dict[str, Any]]:
+        def smaller(pack: Any = compressed) -> tuple[dict[str, bytes], dict[str, Any]]:
             blobs, manifest = real(pack)
             manifest["layers"][0]["size"] = 1  # which OpenNebula's quota would count
             return blobs, manifest
@@ -138,10 +138,10 @@ class ImagesTest(DatastoreTestCase):
     def test_another_content_than_the_digest_says_is_refused(self) -> None:
         image, other = Image("one"), Image("other")
         layout = image.layout()
-        (layer,) = (name for name, content in layout.items() if content == gzip.compress(image.layers[0]))
+        (layer,) = (name for name, content in layout.items() if content == compressed(image.layers[0]))
         for content in (image.saved({"0/layer.tar": other.layers[0]}),
                         image.saved({f"{image.id.partition(':')[2]}.json": image.config + b" "}),
-                        tarball(layout | {layer: gzip.compress(other.layers[0])}),
+                        tarball(layout | {layer: compressed(other.layers[0])}),
                         tarball(layout | {layer: layout[layer][:-9]}),
                         tarball(layout | {f"blobs/{image.id.replace(':', '/')}": b"{}"})):
             self.assert_refused(DigestMismatch, "", self.file(content))
