@@ -135,7 +135,7 @@ class SliceContract:
         other = self.deployed(Machine(2, devices=(second,)))
         self.assertEqual(own_nodes(second.id), self.seen(other))
         taken = other.changed(devices=(second, first), attach="pci")
-        self.refused("container one-1 (", "attach_nic", taken, other.mac(9), "-", "-", "dummy", "one-2-9")
+        self.refused("/one-1 (", "attach_nic", taken, other.mac(9), "-", "-", "dummy", "one-2-9")
         self.ok("reset", machine)
         self.assertEqual(own_nodes(first.id, third.id), self.seen(machine))
         self.ok("cancel", machine, lcm=POWEROFF)

@@ -148,7 +148,7 @@ class PlaceContract:
         taken = machine.changed(devices=(first,), attach="pci")
         self.refused("two shares of GPU", "attach_nic", taken, machine.mac(9), "-", "-", "dummy", "one-1-9")
         self.ok("detach_nic", more, machine.mac(9))
-        self.refused("container one-2 (", "attach_nic", taken, machine.mac(9), "-", "-", "dummy", "one-1-9")
+        self.refused("/one-2 (", "attach_nic", taken, machine.mac(9), "-", "-", "dummy", "one-1-9")
         self.assertEqual("", self.inside(machine, "sh", "-c", LISTED).strip())
         self.assertEqual("/dev/nvidia0", self.inside(other, "sh", "-c", LISTED).strip())
         self.assertEqual({FIRST}, set(AllocationStore(self.node.owners).records()))

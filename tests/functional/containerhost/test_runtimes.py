@@ -185,7 +185,7 @@ class RunTest(testtools.TestCase):
             {COMMAND} list --short --owners {self.owners}""")
         self.assertEqual(0, status, said)
         self.assertIn(f"{GPU},{FUNCTION} ibs1v0", said)
-        self.assertRegex(said, rf"{GPU} .* ATTACHED +process [0-9-]+ \(run ")
+        self.assertRegex(said, rf"{GPU} .* ATTACHED +process/[0-9-]+ \(run ")
         self.assertEqual(2, said.count("ATTACHED"), said)
         self.assertEqual({}, self.store.records())
 
