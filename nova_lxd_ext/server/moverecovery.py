@@ -45,8 +45,8 @@ class MoveRecovery:
         self._placement = placement
         self._once_started = once_started
 
-    def recover(self, context: Any, step: Step, instance: objects.Instance, move: objects.Migration, lost: Lost
-                ) -> None:
+    def recover(self, context: Any, host: str, step: Step, instance: objects.Instance, move: objects.Migration,
+                lost: Lost) -> None:
         match step:
             case Step.FORGET_MOVE:
                 where = "" if is_at_home(move) else " and host"
@@ -60,6 +60,8 @@ class MoveRecovery:
                 self._revert(instance, move, lost)
             case Step.CONFIRM_MOVE:
                 self._confirm(context, instance, move, lost)
+            case Step.FINISH_EVACUATION | Step.UNDO_EVACUATION:
+                self._recover_evacuation(context, host, step, instance, move, lost)
 
     def unbegun(self, context: Any, host: str, uuid: str, move: objects.Migration
                 ) -> tuple[objects.Instance, Lost] | None:
@@ -93,10 +95,10 @@ class MoveRecovery:
                    ) -> None:
         """Send a request that was lost once more; end a move that was only prepared."""
         if move.migration_type == "evacuation":
-            self.recover_evacuation(context, host, Step.UNDO_EVACUATION, instance, move, lost)
+            self.recover(context, host, Step.UNDO_EVACUATION, instance, move, lost)
             return
         if move.status == PRE_MIGRATING:
-            self.recover(context, Step.FORGET_MOVE, instance, move, lost)
+            self.recover(context, host, Step.FORGET_MOVE, instance, move, lost)
             return
         LOG.warning("A request was lost (task state %s): it is sent once more", instance.task_state, instance=instance)
         if instance.task_state == task_states.RESIZE_MIGRATED:
@@ -190,8 +192,8 @@ class MoveRecovery:
         instance.system_metadata.pop("old_vm_state", None)
         save(instance, old_flavor=None, new_flavor=None)
 
-    def recover_evacuation(self, context: Any, host: str, step: Step, instance: objects.Instance,
-                           move: objects.Migration, lost: Lost) -> None:
+    def _recover_evacuation(self, context: Any, host: str, step: Step, instance: objects.Instance,
+                            move: objects.Migration, lost: Lost) -> None:
         """Finish or undo an evacuation to this host, of a server that nova may still place on the old one."""
         # The old host calls every evacuation completed when it starts, and removes what it has of the server.
         removed = move.status == COMPLETED and instance.host == move.source_compute

@@ -222,10 +222,8 @@ class Recovery:
             self._tasks.recover(context, instance, lost)
         elif step is Step.LEAVE_HOST:
             leave_host(instance)
-        elif move is not None and step is Step.FINISH_EVACUATION:
-            self._moves.recover_evacuation(context, host, step, instance, move, lost)
         elif move is not None:
-            self._moves.recover(context, step, instance, move, lost)
+            self._moves.recover(context, host, step, instance, move, lost)
 
     def _recover_elsewhere(self, context: Any, host: str, uuid: str, move: objects.Migration) -> None:
         """Recover a server that moved away from this host, or was about to come."""
@@ -245,10 +243,7 @@ class Recovery:
         step = recoverysteps.elsewhere(instance.task_state, instance.vm_state, lost.methods, lost.others,
                                        evacuates=move.migration_type == "evacuation",
                                        leaving=move.status not in UNCLAIMED)
-        if step in (Step.FINISH_EVACUATION, Step.UNDO_EVACUATION):
-            self._moves.recover_evacuation(context, host, step, instance, move, lost)
-        else:
-            self._moves.recover(context, step, instance, move, lost)
+        self._moves.recover(context, host, step, instance, move, lost)
 
     def _free_allocations(self, context: Any, host: str, mine: Mapping[str, objects.Instance]) -> None:
         """Delete the allocations of ended moves and deleted servers' moves, and of shelved servers here.
