@@ -62,6 +62,7 @@ class Stage(fixtures.Fixture):
         node = objects.ComputeNode(id=records.NODE)
         for of, name, found in ((objects.ComputeNode, "get_by_host_and_nodename", node),
                                 (objects.InstanceList, "get_by_host", objects.InstanceList()),
+                                (objects.MigrationList, "get_by_filters", objects.MigrationList()),
                                 (objects.VirtualInterfaceList, "get_by_instance_uuid", []),
                                 (objects.BlockDeviceMappingList, "get_by_instance_uuid", [])):
             self.useFixture(fixtures.MockPatchObject(of, name, lambda *arguments, found=found, **options: found))

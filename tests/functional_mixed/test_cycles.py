@@ -41,6 +41,7 @@ class CyclesTest(testtools.TestCase):
     def test_one_that_is_told_to_end_tells_of_what_it_did(self) -> None:
         process = self.begun(100_000)
         for line in process.stderr or ():
+            self.addDetail("begun", testtools.content.text_content(line))  # the last line, of a process that has ended
             if " cycles in " in line:
                 break
         process.send_signal(signal.SIGTERM)
