@@ -272,7 +272,7 @@ class Cloud:
         running = [service for service in admin.compute.services(binary="nova-compute") if service.state == "up"]
         return len(running) == len(list(admin.compute.hypervisors())) == len(self.engines)
 
-    def _wait_until(self, what: str, holds: Callable[[], bool], limit: float = 180) -> None:
+    def _wait_until(self, what: str, holds: Callable[[], bool], limit: float = 600) -> None:
         """Wait until something holds.
 
         :raises DaemonFailed: not within ``timeout`` seconds, or a process of nova ended meanwhile

@@ -31,7 +31,7 @@ class Daemon:
     argv: tuple[str, ...]
     ready: Callable[[], bool]
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    limit: float = 180
+    limit: float = 600
     end: signal.Signals = signal.SIGKILL
 
 
