@@ -430,7 +430,6 @@ class RefusalsTest(ActionsCase):
             self.refused("that OpenNebula did not make", action, machine, lcm=BOOT)
         self.engine.client.replace_instance("one-1", config, "")
 
-    @levels.exhaustive("the other one of its kind stays")
     def test_container_of_an_older_vm_of_the_same_number_is_left_alone(self) -> None:
         """OpenNebula counts anew after its database was restored."""
         machine = self.deployed()

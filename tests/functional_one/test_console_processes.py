@@ -224,7 +224,6 @@ class ConsolesTest(testtools.TestCase):
             except OSError:
                 continue
 
-    @levels.exhaustive("a console that lives as its VM does is in test_console")
     def test_one_that_died_comes_back_but_not_in_a_hurry(self) -> None:
         self.consoles.provide(self.wanted())
         self.assertEqual((), self.consoles.dead([self.name]))

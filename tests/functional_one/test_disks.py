@@ -177,7 +177,7 @@ PLACE = ("/var/lib/one//datastores/0/1/disk.1", "sdb", "1")
 
 @levels.exhaustive("disks at the start and of a running VM stay", tests=(
     "test_a_snapshot_of_the_root_outlives_a_disk", "test_enlarged_while_the_vm_is_off",
-    "test_held_to_its_size_until_it_is_enlarged", "test_one_in_use_that_the_kernel_does_not_enlarge_stays_as_it_is"))
+    "test_held_to_its_size_until_it_is_enlarged",))
 class VolatileTest(ActionsCase):
     def setUp(self) -> None:
         super().setUp()

@@ -73,7 +73,7 @@ END"""
 
 @levels.exhaustive("CephTest has images of Ceph; each kind, a restart and a lost container stay", tests=(
     "test_a_command_that_is_killed_is_repeated_or_taken_back", "test_a_copy_that_is_killed_is_made_anew",
-    "test_images_of_ceph", "test_what_was_written_stays_while_the_datastore_is_not_there",
+    "test_what_was_written_stays_while_the_datastore_is_not_there",
     "test_what_was_written_stays_while_the_container_is_not_found", "test_one_in_use_stays"))
 class ImagesTest(ActionsCase):
     def setUp(self) -> None:

@@ -36,7 +36,7 @@ IMAGE = ("<DISK><DISK_ID>1</DISK_ID><TYPE>FILE</TYPE><FORMAT>{format}</FORMAT><R
 @levels.exhaustive("copies of a root, and a kill stay; functional_onedock has the same of a disk", tests=(
     "test_datastore_of_another_user", "test_full_datastore_is_told_and_leaves_nothing",
     "test_qcow2_disk_is_saved_as_an_image_that_stands_by_itself", "test_read_only_disk_is_copied",
-    "test_what_is_no_disk_or_does_not_run_is_refused", "test_nothing_stays_frozen_when_a_copy_is_killed",
+    "test_nothing_stays_frozen_when_a_copy_is_killed",
     "test_disk_is_copied_as_it_is_at_one_moment"))
 class LiveCopiesTest(ActionsCase):
     def setUp(self) -> None:

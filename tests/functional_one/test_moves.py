@@ -107,7 +107,7 @@ class MovesCase(ActionsCase):
 
 @levels.exhaustive("each way to another node, an error and what must not be removed stay", tests=(
     "test_a_node_without_room_leaves_it_as_it_was", "test_a_root_that_outgrew_its_disk",
-    "test_devices_stay_where_they_are", "test_ended_while_it_was_off_or_suspended",
+    "test_devices_stay_where_they_are",
     "test_nothing_is_left_of_a_vm_that_ended_after_its_container_was_removed", "test_off_and_moved",
     "test_suspended_and_moved_starts_anew_with_its_disks", "test_suspended_and_resumed_here_goes_on",
     "test_who_needs_its_devices_does_not_wait_for_monitoring", "test_killed_while_it_is_saved"))

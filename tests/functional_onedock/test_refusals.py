@@ -18,7 +18,6 @@ from containerhost.engines.docker.images import Images
 from containerhost.errors import EngineError
 from onedock import imageref
 from onedock.imageref import ImageRef
-from tests import levels
 from tests.functional_docker.base import MiB
 from tests.functional_one.vms import Machine
 from tests.functional_onedock.base import BOOT, CLEANUP, POWEROFF, RESUME, SHUTDOWN, UNDEPLOY, OnedockCase, own
@@ -94,7 +93,6 @@ class RefusalsTest(OnedockCase):
         self.assertTrue(self.engine.exists("one-1"))
         client.remove("one-1")
 
-    @levels.exhaustive("the other one of its kind stays")
     def test_container_of_an_older_vm_of_the_same_number_is_left_alone(self) -> None:
         """OpenNebula counts anew after its database was restored."""
         machine = self.deployed()

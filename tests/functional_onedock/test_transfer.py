@@ -369,7 +369,6 @@ class RegistryTest(RegistryCase):
         api.remove_image(name)
 
 
-@levels.exhaustive("a resize of a VM that runs stays", tests=("test_resize_of_the_root_changes_nothing",))
 class DataTest(TransferCase):
     def block(self) -> str:
         source = self.did(self.front.ds("mkfs", {"TYPE": "2", "SIZE": "8", "FS": "ext4"}))
@@ -520,7 +519,6 @@ class DataTest(TransferCase):
         self.did(self.front.tm("snap_create_live", place, 0))
         self.require_clean(self.file(machine, "disk.2.snap/0"))
 
-    @levels.exhaustive("the other one of its kind stays")
     def test_a_disk_that_something_else_uses_is_not_resized(self) -> None:
         machine, path = self.with_volatile(), self.file(Machine(), "disk.2")
         self.ok("shutdown", machine, lcm=POWEROFF)

@@ -155,7 +155,6 @@ class CpuTest(base.LxdServers):
         self.assert_nothing_left()
 
 
-@levels.exhaustive("tests/unit/nova has diagnostics", tests=("test_diagnostics",))
 class LifeTest(base.LxdServers):
     def pid(self, server: dict) -> int | None:
         return self.lxd.engine.metrics(self.container(server).name).pid

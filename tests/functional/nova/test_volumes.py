@@ -188,7 +188,6 @@ class VolumesTest(VolumeServers):
         self.gone(second)
         self.assert_free(volume)
 
-    @levels.exhaustive("units show it; attachments of a running and of a stopped server remain")
     def test_swapped_for_a_copy(self) -> None:
         size = 80 * MIB  # more than one piece
         old, new = self.cinder.SWAP_OLD_VOL, self.cinder.SWAP_NEW_VOL  # that Cinder says it migrates

@@ -57,6 +57,15 @@ class DumpTest(testtools.TestCase):
         (tree.root / "proc/secret").write_text("password")
         self.assertNotIn("password", self.dumped(tree.root))
 
+    def test_messages_of_devices_captured_and_no_others(self) -> None:
+        tree = self.useFixture(Broken("mixed"))
+        tree.path("/dev/kmsg").write_text("3,1,1,-;password\n"
+                                          "3,2,2,-;NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n")
+        self.assertNotIn("password", self.dumped(tree.root))
+        told = run("list", "--root", str(self.file))
+        self.assertIn("Xid 79", told[1])
+        self.assertEqual(run("list", "--root", str(tree.root)), told)
+
     def test_redacted_addresses_replaced_alike(self) -> None:
         root = shared("mixed").root
         devices = json.loads(run("list", "--json", "--root", str(root))[1])
