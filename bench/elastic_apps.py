@@ -6,7 +6,7 @@ The shares are of the same application begun on one core (ideal). Aim: following
 
     sudo .venv/bin/python bench/elastic_apps.py [--rounds N] [--packages DIR] [--json]
 
-    .venv/bin/pip install --target DIR -r examples/elastic/requirements.txt    # numpy and PyTorch are measured with it
+    .venv/bin/pip install --target DIR -r examples/elastic/requirements.txt  # what needs them is measured with it
 
 Three containers on LXD for each application. All are there at the same time, but only one runs at any moment: they take
 turns, and the others are frozen, so that what else the machine does meets them alike. The shrink is announced,
@@ -40,7 +40,8 @@ PACKAGES = emulated.REPOSITORY / ".cache/bench/elastic"
 OPENMP = f"env OMP_WAIT_POLICY=active {elasticapps.HELPER} run -- /tools/openmp"
 PYTHON = f"{elasticapps.HELPER} run -- /usr/bin/python3 /tools"
 APPLICATIONS = {"OpenMP": (OPENMP, "rigid"), "numpy": (f"{PYTHON}/numpy_training.py", "--rigid"),
-                "PyTorch": (f"{PYTHON}/torch_training.py", "--rigid")}
+                "PyTorch": (f"{PYTHON}/torch_training.py", "--rigid"),
+                "TensorFlow": (f"{PYTHON}/tensorflow_training.py", "--rigid")}
 TURN = 3  # lines that a container prints in a turn; the first also counts the time it was frozen
 
 

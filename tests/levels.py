@@ -23,12 +23,14 @@ SHARE = os.environ.get("TEST_SHARE", "")
 T = TypeVar("T")
 
 
-def exhaustive(reason: str, when: bool = True, tests: Collection[str] = ()) -> Callable[[Any], Any]:
+def exhaustive(reason: str, when: bool = True, tests: Collection[str] = (), share: bool = True
+               ) -> Callable[[Any], Any]:
     """Decorate a test, or a class of tests, that belongs to the exhaustive level. The gate lists its share only.
 
     :param reason: why the gate can do without it; HACKING.md names the module
     :param when: whether that applies, for a class that runs on several engines
     :param tests: names of tests of a class, inherited ones too; empty for all
+    :param share: whether the gate's share may have it; not what needs more than the gate installs
     """
     if not reason:
         raise ValueError("a test of the exhaustive level needs a reason")
@@ -38,20 +40,20 @@ def exhaustive(reason: str, when: bool = True, tests: Collection[str] = ()) -> C
             return target
         name = f"{target.__module__}.{target.__qualname__}"
         if not isinstance(target, type):
-            return target if chosen(name) else None  # loaders list callables only
+            return target if chosen(name, share) else None  # loaders list callables only
         known = unittest.defaultTestLoader.getTestCaseNames(target)  # type: ignore[arg-type]
         if not set(tests) <= set(known):
             raise ValueError(f"{name} has no {', '.join(sorted(set(tests) - set(known)))}")
         for test in tests or known:
-            if not chosen(f"{name}.{test}"):
+            if not chosen(f"{name}.{test}", share):
                 setattr(target, test, None)
         return target
     return mark
 
 
-def chosen(name: str) -> bool:
+def chosen(name: str, share: bool = True) -> bool:
     """Return whether this run has the repetition ``name``."""
-    return LEVEL != "gate" or in_share(name)
+    return LEVEL != "gate" or (share and in_share(name))
 
 
 def in_share(name: str) -> bool:

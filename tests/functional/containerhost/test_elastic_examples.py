@@ -15,6 +15,7 @@ from pathlib import Path
 
 import fixtures
 import testtools
+from testtools import matchers
 
 from containerhost.allocation.refusals import Request
 from containerhost.engines.spec import Cpu, Memory
@@ -39,6 +40,7 @@ int main(void)
 """
 TASKS = 100
 STEPS = 1500
+TENSORFLOW = elasticapps.EXAMPLES.parents[1] / ".cache/tensorflow"  # of tools/test --exhaustive
 
 
 def require_two_cpus(test: testtools.TestCase) -> None:
@@ -193,3 +195,34 @@ class LammpsTest(ProcessCase):
         ends = [0, *(int(last) for _, _, last in parts)]
         self.assertEqual(ends[:-1], [int(first) for _, first, _ in parts])
         self.assertEqual((True, STEPS), (0 < ends[1] < STEPS, ends[-1]))
+
+
+@levels.exhaustive("TensorFlow is 1 GB; the examples of OpenMP and LAMMPS follow the same documents", share=False)
+class TensorFlowTest(ProcessCase):
+    @property
+    def environment(self) -> dict[str, str]:
+        found = super().environment
+        return {**found, "PYTHONPATH": f"{found['PYTHONPATH']}:{TENSORFLOW}"}
+
+    def test_threads_of_its_session_follow_and_no_step_is_lost(self) -> None:
+        require_two_cpus(self)
+        before = self.tell(told(cpu=Cpu(1)))
+        more = told(before, cpu=Cpu(2))
+        with self.example("tensorflow_training.py", "--steps", "300") as training:
+            threads = []
+            for number, document in ((1, more), (2, resources.announcing(more, told(more, cpu=Cpu(1)), 1)), (1, None)):
+                self.assertThat(training.stdout.readline(), matchers.StartsWith(f"{number} threads"))
+                threads.append(len(os.listdir(f"/proc/{training.pid}/task")))
+                if document:
+                    self.tell(document)
+                    asked = json.loads(document)
+                    generation = (asked["announced"] or asked)["generation"]
+                    await_that(lambda: self.acknowledged() == generation, "it is acknowledged")  # noqa: B023
+                    training.stdout.readline()  # of a second that had both
+            self.assertEqual((threads[0] + 1, threads[0]), (threads[1], threads[2]))
+            *_, last = training.stdout
+            self.assertEqual(0, training.wait())
+        self.assertIn(" step 300 ", last)
+        with self.example("tensorflow_training.py", "--steps", "310") as again:
+            self.assertIn(" step 310 ", again.stdout.read())
+            self.assertEqual(0, again.wait(), "it goes on from the checkpoint")

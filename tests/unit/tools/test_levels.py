@@ -52,6 +52,11 @@ class LevelsTest(testtools.TestCase):
         self.use("gate")
         self.assertIn("test_repeated", listed(marked(when=False)))
 
+    def test_no_share_has_what_the_gate_does_not_install(self) -> None:
+        self.use("gate", "1/1")
+        self.assertIn("test_kept", listed(levels.exhaustive(REASON)(marked())))
+        self.assertEqual(set(), listed(levels.exhaustive(REASON, share=False)(marked())))
+
     def test_every_repetition_is_in_exactly_one_share(self) -> None:
         found = []
         for number in range(SHARES):
