@@ -112,6 +112,13 @@ function configure_lxd_tempest {
     done <<< "$features"
 }
 
+# The panels, and a form that does not offer to boot from a volume first.
+function configure_lxd_horizon {
+    local ours=$NOVA_LXD_EXT_DIR/nova_lxd_dashboard theirs=$HORIZON_DIR/openstack_dashboard/local
+    cp "$ours"/enabled/_[0-9]*.py "$theirs/enabled/"
+    cp "$ours"/local_settings/_[0-9]*.py "$theirs/local_settings.d/"
+}
+
 # Nova releases their devices, ports and volumes, as long as it runs; the containers go in any case.
 function delete_lxd_servers {
     local servers container
@@ -161,6 +168,9 @@ if [[ "$VIRT_DRIVER" == lxd ]] && is_service_enabled n-cpu; then
             async_wait configure_neutron_nova
             configure_lxd_engine
             configure_nova_lxd_ext
+            if is_service_enabled horizon; then
+                configure_lxd_horizon
+            fi
             if [[ "$LXD_DEVICES" == True ]]; then
                 offer_lxd_devices
             fi

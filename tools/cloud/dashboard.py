@@ -38,7 +38,7 @@ def static(layout: Layout) -> Path:
 
 
 def configure(layout: Layout, ports: Ports, passwords: Passwords) -> None:
-    """Write Horizon's settings and copy the files that enable the panels, as an operator does.
+    """Write Horizon's settings and copy the files of this project to it, as an operator does.
 
     Horizon imports ``local.local_settings``: the directory that PYTHONPATH begins with has it.
     """
@@ -49,10 +49,11 @@ def configure(layout: Layout, ports: Ports, passwords: Passwords) -> None:
     write_private(package / "local_settings.py", SETTINGS.format(
         address=LOOPBACK, secret=passwords[SECRET], keystone=ports.url("keystone"), sessions=sessions,
         static=static(layout), exporter=ports.exporter))
-    enabled = importlib.resources.files("openstack_dashboard.local.enabled")
-    for file in importlib.resources.files("nova_lxd_dashboard.enabled").iterdir():
-        if file.name.startswith("_") and file.name[1].isdigit():
-            shutil.copyfile(str(file), str(enabled / file.name))
+    horizon = importlib.resources.files("openstack_dashboard.local")
+    for ours, theirs in (("enabled", "enabled"), ("local_settings", "local_settings.d")):
+        for file in importlib.resources.files(f"nova_lxd_dashboard.{ours}").iterdir():
+            if file.name.startswith("_") and file.name[1].isdigit():
+                shutil.copyfile(str(file), str(horizon / theirs / file.name))
 
 
 def build(layout: Layout, daemons: Daemons) -> None:

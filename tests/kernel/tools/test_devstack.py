@@ -22,7 +22,7 @@ DIRECTORY = Path(__file__).resolve().parents[3] / "devstack"
 # THERE a flavor that is there, LISTED the servers of the host; MADE tells whether the plug-in made the pool.
 DEVSTACK = """
 set -eu
-declare -A GITDIR=([nova-lxd-ext]=/opt/stack/nova-lxd-ext)
+declare -A GITDIR=([nova-lxd-ext]=${CHECKOUT:-/opt/stack/nova-lxd-ext})
 record() { printf '%s\\n' "$*" >> "$RECORD"; }
 is_service_enabled() { [[ " $SERVICES " == *" $1 "* ]]; }
 echo_summary() { :; }
@@ -121,6 +121,17 @@ class DevstackTest(testtools.TestCase):
         calls = self.phase("stack", "post-config")
         self.assertIn("sysctl --quiet --load /etc/sysctl.d/60-containerhost.conf", calls)
         self.assertTrue([call for call in calls if call.endswith("/etc/sysctl/60-containerhost.conf /etc/sysctl.d/")])
+
+    def test_horizon_has_the_panels_and_boots_from_images(self) -> None:
+        horizon = self.directory / "openstack_dashboard/local"
+        for name in ("enabled", "local_settings.d"):
+            (horizon / name).mkdir(parents=True)
+        for services, expected in (("n-api n-cpu", []), ("n-api n-cpu horizon", [
+                "enabled/_1045_project_accelerators_panel.py", "enabled/_2155_admin_accelerators_panel.py",
+                "local_settings.d/_3120_boot_from_image.py"])):
+            self.phase("stack", "post-config", SERVICES=services, HORIZON_DIR=str(self.directory),
+                       CHECKOUT=str(DIRECTORY.parent))
+            self.assertEqual(expected, sorted(str(file.relative_to(horizon)) for file in horizon.glob("*/*")))
 
     def test_servers_may_leave_where_the_engine_listens(self) -> None:
         calls = self.phase("stack", "post-config", LXD_MIGRATION_ADDRESS="https://192.0.2.11:8443")

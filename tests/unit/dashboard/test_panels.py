@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The panels' pages in a real Horizon, over services that answer what a test says."""
 
+from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -127,6 +128,18 @@ class ContentTest(PanelsCase):
         self.assertIn("node&amp;10", second)
         self.assertNotIn("node&amp;09", second)
         self.assertNotIn("?after=", second)
+
+
+class SettingsTest(base.HorizonCase):
+    def test_form_boots_from_images_and_keeps_its_other_defaults(self) -> None:
+        from openstack_dashboard import defaults
+
+        found = dict(vars(defaults))
+        (file,) = resources.files("nova_lxd_dashboard.local_settings").glob("_[0-9]*.py")
+        exec(compile(file.read_text(), file, "exec"), found)  # as Horizon does
+        before = defaults.LAUNCH_INSTANCE_DEFAULTS
+        self.assertEqual({**before, "create_volume": False}, found["LAUNCH_INSTANCE_DEFAULTS"])
+        self.assertTrue(before["create_volume"])
 
 
 class HostileTest(PanelsCase):
