@@ -84,8 +84,8 @@ def compare(scene: stage.Stage, other: Daemon, runs: int, mib: int) -> dict[str,
         set_state(target, server.name, "start")
 
     def back() -> None:
-        there.lifecycle.remove(admin, server)
-        here.power.on(admin, server, NOTHING)
+        there.lifecycle.remove(server)
+        here.power.on(server, NOTHING)
 
     driver, plain = [], []
     with mock.patch.object(objects.Migration, "get_by_id", return_value=move):

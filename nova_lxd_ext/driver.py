@@ -94,7 +94,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
         self._backend.recovery.await_engine(instances)
         self._backend.rescue.reconcile(instances)
         self._backend.recovery.recover(self._nodename, instances)
-        self._backend.lifecycle.end_interrupted_boots(context, instances)
+        self._backend.lifecycle.end_interrupted_boots(instances)
         orphans.report(self._backend.states.all(), instances)
         return self._backend.recovery.queue_reboots(context, instances)
 
@@ -133,13 +133,13 @@ class LXDDriver(unsupported.UnsupportedMethods):
                 block_device_info: Any = None, destroy_disks: bool = True, destroy_secrets: bool = True) -> None:
         requested = RequestedResources.of(network_info, block_device_info)
         if destroy_disks or not self._backend.moves.revert_in_place(context, instance, requested):
-            self._backend.lifecycle.remove(context, instance, requested, keep_disk=not destroy_disks)
+            self._backend.lifecycle.remove(instance, requested, keep_disk=not destroy_disks)
 
     @translated(exception.InstanceTerminationFailure)
     def cleanup(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,
                 block_device_info: Any = None, destroy_disks: bool = True, migrate_data: Any = None,
                 destroy_vifs: bool = True, destroy_secrets: bool = True) -> None:
-        self._backend.lifecycle.remove(context, instance, RequestedResources.of(network_info, block_device_info),
+        self._backend.lifecycle.remove(instance, RequestedResources.of(network_info, block_device_info),
                                        keep_disk=not destroy_disks)
 
     # Images
@@ -157,7 +157,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
 
     @translated()
     def unrescue(self, context: Any, instance: objects.Instance) -> None:
-        self._backend.rescue.leave(context, instance, known.requested(context, instance))
+        self._backend.rescue.leave(instance, known.requested(context, instance))
 
     @translated()
     def manage_image_cache(self, context: Any, all_instances: objects.InstanceList) -> None:
@@ -169,7 +169,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
 
     @translated()
     def delete_instance_files(self, instance: objects.Instance) -> bool:
-        self._backend.lifecycle.remove(nova_context.get_admin_context(), instance)
+        self._backend.lifecycle.remove(instance)
         return True
 
     # Power
@@ -177,7 +177,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
     @translated(exception.InstancePowerOnFailure)
     def power_on(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,
                  block_device_info: Any = None, accel_info: Any = None, share_info: Any = None) -> None:
-        self._backend.power.on(context, instance, RequestedResources.of(network_info, block_device_info, accel_info))
+        self._backend.power.on(instance, RequestedResources.of(network_info, block_device_info, accel_info))
 
     @translated(exception.InstancePowerOffFailure)
     def power_off(self, instance: objects.Instance, timeout: int = 0, retry_interval: int = 0) -> None:
@@ -189,7 +189,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
                share_info: Any = None) -> None:
         if reboot_type == "HARD":
             self._backend.rescue.abandon(instance)
-        self._backend.power.reboot(context, instance, RequestedResources.of(network_info, block_device_info,
+        self._backend.power.reboot(instance, RequestedResources.of(network_info, block_device_info,
                                                                             accel_info),
                                    soft=reboot_type == "SOFT")
 
@@ -211,13 +211,13 @@ class LXDDriver(unsupported.UnsupportedMethods):
     @translated(exception.InstanceResumeFailure)
     def resume(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,
                block_device_info: Any = None, share_info: Any = None) -> None:
-        self._backend.power.on(context, instance, RequestedResources.of(network_info, block_device_info))
+        self._backend.power.on(instance, RequestedResources.of(network_info, block_device_info))
 
     @translated(exception.InstancePowerOnFailure)
     def resume_state_on_host_boot(self, context: Any, instance: objects.Instance,
                                   network_info: model.NetworkInfo | None, share_info: Any,
                                   block_device_info: Any = None) -> None:
-        self._backend.power.on(context, instance, RequestedResources.of(network_info, block_device_info))
+        self._backend.power.on(instance, RequestedResources.of(network_info, block_device_info))
 
     # Moving
 

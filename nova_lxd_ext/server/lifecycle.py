@@ -76,7 +76,7 @@ class Lifecycle:
         image = self._images.ensure(context, image_meta, instance.flavor.root_gb, instance.trusted_certs)
         report_progress(instance, 50)
         with Rollback(f"boot of server {instance.uuid}") as undo:
-            undo.on_error("remove the container", self._take_back, context, instance, requested)
+            undo.on_error("remove the container", self._take_back, instance, requested)
             with self._attachments.expecting(instance, requested):
                 parts = self._attachments.attach_all(instance, requested, view)
                 self._publish_tags(context, instance, requested.network_info)
@@ -90,10 +90,10 @@ class Lifecycle:
             report_progress(instance, WHOLE)
         self._states.changed()
 
-    def _take_back(self, context: Any, instance: objects.Instance, requested: RequestedResources) -> None:
+    def _take_back(self, instance: objects.Instance, requested: RequestedResources) -> None:
         """Undo a boot; wait for a daemon that restarts: what it began for this boot would stay."""
         startup.await_server(self._engine, self._conf.lxd.ready_timeout)
-        self.remove(context, instance, requested)
+        self.remove(instance, requested)
 
     def spec(self, instance: objects.Instance) -> ContainerSpec:
         """Return everything of the container that the flavor decides; nothing is changed.
@@ -140,7 +140,7 @@ class Lifecycle:
             return ()
         return configdrive.write(instance, injected_files, admin_password, requested.network_info)
 
-    def remove(self, context: Any, instance: objects.Instance, requested: RequestedResources = NOTHING,
+    def remove(self, instance: objects.Instance, requested: RequestedResources = NOTHING,
                keep_disk: bool = False) -> None:
         """End the container and return what it had; from every state, also when parts of it are gone already.
 
@@ -212,7 +212,7 @@ class Lifecycle:
         for uuid in directories.remove_all_but(uuids | {instance.uuid for instance in placed}):
             LOG.warning("Removed the directory of a server that has no container", instance_uuid=uuid)
 
-    def end_interrupted_boots(self, context: Any, instances: Iterable[objects.Instance]) -> None:
+    def end_interrupted_boots(self, instances: Iterable[objects.Instance]) -> None:
         """Remove, at the driver's start, containers whose boot a killed nova-compute left unfinished.
 
         Nova sets such servers to ERROR and does not finish them. A server that was built once is never among them: the
@@ -222,7 +222,7 @@ class Lifecycle:
             if instance.vm_state == vm_states.BUILDING:
                 LOG.warning("The boot was interrupted: what there is of the server is removed", instance=instance)
                 try:
-                    self.remove(context, instance)
+                    self.remove(instance)
                 except (errors.ContainerHostError, OSError):
                     # The other servers must not wait for this one; nova's deletion of it tries again.
                     LOG.exception("The server whose boot was interrupted could not be removed", instance=instance)

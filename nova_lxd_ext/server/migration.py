@@ -85,7 +85,7 @@ class Migrations:
             self._require_possible(instance, flavor, requested, move, view)
             with Rollback(f"move of server {instance.uuid}") as undo:
                 if state.status is not Status.STOPPED:
-                    undo.on_error("start it again", self._start_again, context, instance, requested)
+                    undo.on_error("start it again", self._start_again, instance, requested)
                     self._power.off(instance, timeout, retry_interval)
                 if not is_at_home(move):
                     undo.on_error("what arrived", self._peers.forget, context, move.dest_compute, instance)
@@ -118,9 +118,9 @@ class Migrations:
                 f"the server uses {used / units.Gi:.1f} GiB of its root disk, and flavor {flavor.name} gives it "
                 f"{flavor.root_gb} GiB; delete files in it, or choose a larger flavor"))
 
-    def _start_again(self, context: Any, instance: objects.Instance, requested: RequestedResources) -> None:
+    def _start_again(self, instance: objects.Instance, requested: RequestedResources) -> None:
         startup.await_server(self._engine, self._conf.lxd.ready_timeout)
-        self._power.on(context, instance, requested)
+        self._power.on(instance, requested)
 
     def _send(self, context: Any, instance: objects.Instance, host: str) -> None:
         """Send container and disks to another host, one after the other; they stay here whatever happens.

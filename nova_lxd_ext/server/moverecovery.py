@@ -206,7 +206,7 @@ class MoveRecovery:
             instance.drop_migration_context()
             set_status(move, "done")
             return
-        self._lifecycle.remove(context, instance)
+        self._lifecycle.remove(instance)
         if is_under_way(instance, move):
             instance.drop_migration_context()
         for node in nodes:

@@ -4,7 +4,7 @@
 import functools
 import time
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec
+from typing import Concatenate, ParamSpec
 
 from nova import objects
 from nova.compute import utils as compute_utils
@@ -57,8 +57,7 @@ class Power:
         startup.await_server(self._engine, self._conf.lxd.ready_timeout)
 
     @outlasting_restart
-    def on(self, context: Any, instance: objects.Instance, requested: RequestedResources,
-           view: HostView | None = None) -> None:
+    def on(self, instance: objects.Instance, requested: RequestedResources, view: HostView | None = None) -> None:
         """Start the container with what its server is to have; nothing to do when it runs.
 
         While it was off the host may have restarted and named nodes and interfaces anew, or lost a device: what the
@@ -105,7 +104,7 @@ class Power:
             LOG.warning("The server did not shut down within %d s and is ended", timeout, instance=instance)
         return False
 
-    def reboot(self, context: Any, instance: objects.Instance, requested: RequestedResources, soft: bool) -> None:
+    def reboot(self, instance: objects.Instance, requested: RequestedResources, soft: bool) -> None:
         """Reboot the server; it starts again with devices brought up to date.
 
         Soft: the guest shuts down by itself within the time that nova also allows it at a stop (the image's
@@ -122,7 +121,7 @@ class Power:
         view = self._attachments.view()  # once more: a guest may take minutes to shut down
         if not soft:
             self._attachments.reset_devices(instance, view)
-        self.on(context, instance, requested, view)
+        self.on(instance, requested, view)
 
     @outlasting_restart
     def freeze(self, instance: objects.Instance) -> None:

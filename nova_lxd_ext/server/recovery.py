@@ -137,16 +137,12 @@ class Recovery:
                     found = self._moves.unbegun(context, host, uuid, move)
                     if found and found[1].action:
                         unbegun[uuid] = found[1].action.request_id
-        for instance in (*mine.values(), *(each for each in unplaced if self._has_resources(context, host, each))):
+        for instance in (*mine.values(), *unplaced):
             with log_errors(instance.uuid):
-                if request := self._tasks.await_request(context, host, instance):
+                claimed = instance.uuid in mine or has_resources(self._placement(), context, host, instance.uuid)
+                if claimed and (request := self._tasks.await_request(context, host, instance)):
                     unbegun[instance.uuid] = request
         return unbegun
-
-    def _has_resources(self, context: Any, host: str, instance: objects.Instance) -> bool:
-        with log_errors(instance.uuid):
-            return has_resources(self._placement(), context, host, instance.uuid)
-        return False
 
     def _once_started(self, uuid: str, send: Callable[[], None]) -> None:
         """Send a request when nova-compute has started: a start that fails is repeated, and would send it once more."""

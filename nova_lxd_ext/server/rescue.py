@@ -71,10 +71,10 @@ class Rescue:
         if password:
             self._set_password(instance, image_meta, password)
 
-    def leave(self, context: Any, instance: objects.Instance, requested: RequestedResources) -> None:
+    def leave(self, instance: objects.Instance, requested: RequestedResources) -> None:
         """Let the server run from its own root; done already when it does."""
         self._bring_back(instance)
-        self._power.on(context, instance, requested)
+        self._power.on(instance, requested)
 
     def abandon(self, instance: objects.Instance) -> None:
         """Let a server that nova does not have as rescued be its own container again. Does nothing where it is."""

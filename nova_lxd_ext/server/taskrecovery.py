@@ -73,7 +73,7 @@ class TaskRecovery:
             if state == task_states.REBUILDING and self._states.find(instance) is not None:
                 fail(context, instance, lost, "its root disk is unchanged; rebuild it again, or reboot it hard")
                 return
-            self._lifecycle.remove(context, instance, known.requested(context, instance))
+            self._lifecycle.remove(instance, known.requested(context, instance))
             fail(context, instance, lost, "its root disk may be gone; rebuild it again")
         # Nova itself does nothing about servers that it has in ERROR.
         elif state in NOTHING_DONE or (instance.vm_state == vm_states.ERROR and state != task_states.DELETING):
@@ -140,7 +140,7 @@ class TaskRecovery:
 
         A running guest may have been asked to shut down, and would do so later."""
         if instance.vm_state == vm_states.ACTIVE:
-            self._power.reboot(context, instance, known.requested(context, instance), soft=True)
+            self._power.reboot(instance, known.requested(context, instance), soft=True)
         save(instance, task_state=None)
         record_outcome(context, instance, lost, outcome)
 
@@ -161,7 +161,7 @@ class TaskRecovery:
             self._undo_unshelving(context, instance, lost)
 
     def _undo_unshelving(self, context: Any, instance: objects.Instance, lost: Lost) -> None:
-        self._lifecycle.remove(context, instance, known.requested(context, instance))
+        self._lifecycle.remove(instance, known.requested(context, instance))
         self._placement().delete_allocation_for_instance(context, instance.uuid, force=True)
         restore_unshelved(instance)
         instance.task_state = None

@@ -184,14 +184,14 @@ class KilledCase(testtools.TestCase):
         lifecycle.spawn(context.get_admin_context(), self.server(), image, (), None, NOTHING, True)
 
     def end(self) -> None:
-        backend.build(CONF).lifecycle.remove(context.get_admin_context(), self.server(task_state=task_states.DELETING))
+        backend.build(CONF).lifecycle.remove(self.server(task_state=task_states.DELETING))
 
     def restart(self, instance: objects.Instance) -> None:
         """Do what the driver does at nova-compute's start (LXDDriver.init_host, process_instances_at_startup)."""
         parts = backend.build(CONF)
         parts.images.purge()
         parts.lifecycle.reconcile([instance])
-        parts.lifecycle.end_interrupted_boots(context.get_admin_context(), [instance])
+        parts.lifecycle.end_interrupted_boots([instance])
 
     def assert_nothing_left(self, step: int | None) -> None:
         self.assertEqual([], [state.name for state in self.lxd.engine.containers() if labels.uuid(state.labels)],

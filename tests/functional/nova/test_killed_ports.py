@@ -5,7 +5,7 @@ The container runs on, and the function is its own or the host's."""
 
 from tests.functional.nova.test_killed import CONF, KilledCase, killed_at_points  # isort: skip (decides how nova runs)
 
-from nova import context, objects
+from nova import objects
 from nova.compute import vm_states
 from nova.network import model
 
@@ -83,7 +83,7 @@ class KilledPortTest(KilledCase):
         wanted = RequestedResources.of(model.NetworkInfo([self.vif]))
         for _ in killed_at_points(self.attach, FEWEST_STEPS):
             self.restart(self.running())
-            backend.build(CONF).power.reboot(context.get_admin_context(), self.running(), wanted, soft=False)
+            backend.build(CONF).power.reboot(self.running(), wanted, soft=False)
             self.pid = self.lxd.engine.metrics(self.running().name).pid
             self.assert_holds(self.more)
             self.assertLessEqual({"ib0", "ib1"}, set(Privileged().inside(self.pid).netdevs))

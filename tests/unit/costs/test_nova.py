@@ -65,7 +65,7 @@ class NovaTest(CostCase):
         with self.costing("nova: boot"):
             self.boot()
         with self.costing("nova: delete"):
-            self.world.lifecycle.remove(None, self.server)
+            self.world.lifecycle.remove(self.server)
         self.assertEqual({}, self.world.held())
 
     def test_server_without_devices_scans_nothing(self) -> None:
@@ -73,7 +73,7 @@ class NovaTest(CostCase):
         with self.costing("nova: boot without devices"):
             self.boot()
         with self.costing("nova: delete without devices"):
-            self.world.lifecycle.remove(None, self.server)
+            self.world.lifecycle.remove(self.server)
 
     def test_boot_with_port(self) -> None:
         with self.costing("nova: boot with a direct port, too"):
@@ -105,9 +105,9 @@ class NovaTest(CostCase):
         with self.costing("nova: power off"):
             self.world.power.off(self.server)
         with self.costing("nova: power on"):
-            self.world.power.on(None, self.server, NOTHING)
+            self.world.power.on(self.server, NOTHING)
         with self.costing("nova: hard reboot"):
-            self.world.power.reboot(None, self.server, NOTHING, soft=False)
+            self.world.power.reboot(self.server, NOTHING, soft=False)
 
     def test_live_resize(self) -> None:
         self.boot()

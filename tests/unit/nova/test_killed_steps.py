@@ -78,10 +78,10 @@ class KilledStepsTest(LifecycleTest):
     def restart(self, server: objects.Instance) -> None:
         self.world = self.restarted()
         self.world.lifecycle.reconcile([server])
-        self.world.lifecycle.end_interrupted_boots(None, [server])
+        self.world.lifecycle.end_interrupted_boots([server])
 
     def end(self) -> None:
-        self.world.lifecycle.remove(None, self.server(task_state=task_states.DELETING))
+        self.world.lifecycle.remove(self.server(task_state=task_states.DELETING))
 
     def test_boot(self) -> None:
         """Nothing of an unfinished boot is left after the next start."""

@@ -129,7 +129,7 @@ class SpawnTest(LifecycleTest):
         self.assertRaises(errors.EngineError, self.spawn, records.instance(("gpu", GPU_0)))
         self.assertEqual({GPU_0: "instance-0000002a"}, self.world.held())
         self.world.engine.fail = {}
-        self.world.lifecycle.remove(None, records.instance(("gpu", GPU_0)))
+        self.world.lifecycle.remove(records.instance(("gpu", GPU_0)))
         self.assertEqual({}, self.leftovers())
 
     def test_a_server_that_has_a_container_is_not_made_again(self) -> None:
@@ -142,7 +142,7 @@ class SpawnTest(LifecycleTest):
         self.spawn(records.instance())
         stranger = records.instance(("gpu", GPU_0), uuid=records.IMAGE)
         self.assertRaises(errors.EngineConflict, self.spawn, stranger)
-        self.world.lifecycle.remove(None, stranger)
+        self.world.lifecycle.remove(stranger)
         self.assertEqual(records.UUID, self.world.engine.specs["instance-0000002a"].labels["nova.uuid"])
         self.assertEqual({}, self.world.held())
 
@@ -166,7 +166,7 @@ class RemoveTest(LifecycleTest):
         server = records.instance(("gpu", GPU_0), config_drive="True")
         self.spawn(server)
         for _ in range(2):
-            self.world.lifecycle.remove(None, server)
+            self.world.lifecycle.remove(server)
             self.assertEqual({}, self.leftovers())
 
     def test_unreadable_record_of_another_servers_device_keeps_none(self) -> None:
@@ -174,21 +174,21 @@ class RemoveTest(LifecycleTest):
         (self.directory / "owners" / f"{GPU_0}.json").write_text("")
         other = records.instance(id=43, uuid=records.IMAGE)
         self.spawn(other)
-        self.world.lifecycle.remove(None, other)
+        self.world.lifecycle.remove(other)
         self.assertEqual(["instance-0000002a"], list(self.world.engine.specs))
-        self.assertRaises(errors.AllocationsUnreadable, self.world.lifecycle.remove, None, records.instance())
+        self.assertRaises(errors.AllocationsUnreadable, self.world.lifecycle.remove, records.instance())
 
     def test_works_when_the_engine_lost_the_container(self) -> None:
         server = records.instance(("gpu", GPU_0), config_drive="True")
         self.spawn(server)
         self.world.engine.specs.clear()
-        self.world.lifecycle.remove(None, server)
+        self.world.lifecycle.remove(server)
         self.assertEqual({}, self.leftovers())
 
     def test_can_keep_the_disk(self) -> None:
         server = records.instance(("gpu", GPU_0), config_drive="True")
         self.spawn(server)
-        self.world.lifecycle.remove(None, server, keep_disk=True)
+        self.world.lifecycle.remove(server, keep_disk=True)
         self.assertEqual((Status.STOPPED, {}), (self.world.engine.statuses[server.name], self.world.held()))
         self.assertTrue((directories.of(records.UUID) / "configdrive").is_dir())
 
@@ -199,7 +199,7 @@ class KilledTest(LifecycleTest):
     def restart(self, *servers: objects.Instance) -> None:
         self.world = self.restarted()
         self.world.lifecycle.reconcile(servers)
-        self.world.lifecycle.end_interrupted_boots(None, servers)
+        self.world.lifecycle.end_interrupted_boots(servers)
 
     def kill_at(self, step: str, action: Any) -> None:
         self.world.engine.fail = {step: Killed()}
@@ -232,10 +232,10 @@ class KilledTest(LifecycleTest):
     def test_in_an_end(self) -> None:
         server = records.instance(("gpu", GPU_0), config_drive="True")
         self.spawn(server)
-        self.kill_at("delete", lambda: self.world.lifecycle.remove(None, server))
+        self.kill_at("delete", lambda: self.world.lifecycle.remove(server))
         self.restart()
         self.assertEqual({GPU_0: server.name}, self.world.held())  # nova deletes it again
-        self.world.lifecycle.remove(None, server)
+        self.world.lifecycle.remove(server)
         self.assertEqual({}, self.leftovers())
 
     def test_between_the_end_of_the_container_and_of_the_rest(self) -> None:
@@ -359,5 +359,5 @@ class ConsoleTest(LifecycleTest):
     def test_goes_with_the_server(self) -> None:
         self.pieces = [b"one\n"]
         self.output()
-        self.world.lifecycle.remove(None, self.server)
+        self.world.lifecycle.remove(self.server)
         self.assertEqual({}, self.leftovers())

@@ -82,7 +82,7 @@ class LiveResizeTest(LiveCase):
         self.server.old_flavor, self.server.task_state = records.flavor(), task_states.RESIZE_REVERTING
         if self.here.revert_in_place(None, self.server, requested):
             return True
-        self.one.lifecycle.remove(None, self.server, requested, keep_disk=True)
+        self.one.lifecycle.remove(self.server, requested, keep_disk=True)
         return False
 
     def test_reverted(self) -> None:
@@ -284,7 +284,7 @@ class AffinityTest(LiveCase):
         before = self.cores()
         self.one.live.stubborn = ("it must start anew",)
         self.resize()
-        self.one.lifecycle.remove(None, self.server, keep_disk=True)
+        self.one.lifecycle.remove(self.server, keep_disk=True)
         self.go_back()
         self.assertEqual(before, self.cores())
         self.assert_as_it_was()

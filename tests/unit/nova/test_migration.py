@@ -138,7 +138,7 @@ class BetweenHostsTest(MovesCase):
     def test_reverted(self) -> None:
         self.leave()
         self.arrive(self.there)
-        self.two.lifecycle.remove(None, self.server)
+        self.two.lifecycle.remove(self.server)
         self.go_back()
         self.assert_as_it_was()
 
@@ -205,7 +205,7 @@ class BetweenHostsTest(MovesCase):
 
     def test_what_a_broken_off_move_left_is_replaced(self) -> None:
         self.leave()
-        self.one.power.on(None, self.server, NOTHING)
+        self.one.power.on(self.server, NOTHING)
         self.leave()
         self.arrive(self.there)
 
@@ -234,7 +234,7 @@ class IncomingCopyTest(MovesCase):
         with self.subTest(status):
             self.incoming.purge("two")
             self.assertEqual(purged, self.server.name not in self.two.engine.specs)
-        self.one.power.on(None, self.server, NOTHING)
+        self.one.power.on(self.server, NOTHING)
 
     def test_start_removes_copy_of_ended_migration_only(self) -> None:
         for status in ("error", "failed", "cancelled", "reverted"):
@@ -282,7 +282,7 @@ class IncomingCopyTest(MovesCase):
         self.server.apply_migration_context()
         with mock.patch.object(self.two.attachments, "require_possible", side_effect=errors.SpecError("it is sick")):
             self.assertRaises(errors.SpecError, self.there.finish, None, self.server, NOTHING, True)
-        self.two.power.reboot(None, self.server, NOTHING, soft=False)
+        self.two.power.reboot(self.server, NOTHING, soft=False)
         self.assertNotIn(labels.INCOMING, self.two.engine.specs[self.server.name].labels)
         self.incoming.purge("two")
         self.assertEqual(Status.RUNNING, self.two.engine.statuses[self.server.name])
@@ -294,9 +294,9 @@ class IncomingCopyTest(MovesCase):
             with self.subTest(action):
                 self.two.engine.relabel(name, {labels.INCOMING: str(MOVE)})
                 if action == "on":
-                    self.two.power.on(None, self.server, NOTHING)
+                    self.two.power.on(self.server, NOTHING)
                 else:
-                    self.two.power.reboot(None, self.server, NOTHING, soft=False)
+                    self.two.power.reboot(self.server, NOTHING, soft=False)
                 self.assertNotIn(labels.INCOMING, self.two.engine.specs[name].labels)
 
     def test_late_request_leaves_copy_of_a_retry(self) -> None:
@@ -317,7 +317,7 @@ class IncomingCopyTest(MovesCase):
     def test_copy_that_runs_is_not_replaced(self) -> None:
         self.leave()
         self.two.engine.statuses[self.server.name] = Status.RUNNING
-        self.one.power.on(None, self.server, NOTHING)
+        self.one.power.on(self.server, NOTHING)
         self.assertRaises(exception.InstanceFaultRollback, self.leave)
         self.assertIn(self.server.name, self.two.engine.specs)
 
@@ -341,7 +341,7 @@ class WithDisksTest(MovesCase):
     def test_they_come_back(self) -> None:
         self.leave()
         self.arrive(self.there)
-        self.two.lifecycle.remove(None, self.server)
+        self.two.lifecycle.remove(self.server)
         self.go_back()
         self.assert_as_it_was()
         self.assertEqual(([2], []), (self.sizes(self.one), self.sizes(self.two)))
@@ -375,7 +375,7 @@ class OnOneHostTest(MovesCase):
     def test_resized_and_reverted(self) -> None:
         self.leave()
         self.arrive(self.here)
-        self.one.lifecycle.remove(None, self.server, keep_disk=True)
+        self.one.lifecycle.remove(self.server, keep_disk=True)
         self.go_back()
         self.assert_as_it_was()
 

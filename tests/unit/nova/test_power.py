@@ -25,8 +25,8 @@ class PowerTest(testtools.TestCase):
         self.clock = fakes.Clock(step=1.0)
         self.world = fakes.world(self.directory, nova.conf.CONF, self.clock)
         self.engine, self.power = self.world.engine, self.world.power
-        self.on = lambda server: self.power.on(None, server, NOTHING)
-        self.reboot = lambda server, soft: self.power.reboot(None, server, NOTHING, soft)
+        self.on = lambda server: self.power.on(server, NOTHING)
+        self.reboot = lambda server, soft: self.power.reboot(server, NOTHING, soft)
         self.server = records.instance(("gpu", GPU_0))
         self.world.lifecycle.spawn(None, self.server, objects.ImageMeta(id=records.IMAGE), (), None, NOTHING, True)
 

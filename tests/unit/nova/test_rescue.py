@@ -52,7 +52,7 @@ class RescueTest(testtools.TestCase):
         self.rescue.enter(None, self.server, META, "secret", NOTHING)
 
     def leave(self) -> None:
-        self.rescue.leave(None, self.server, NOTHING)
+        self.rescue.leave(self.server, NOTHING)
 
     def restart(self, **changes: Any) -> None:
         """A new nova-compute on the same host; the engine lived on."""
@@ -111,7 +111,7 @@ class RescueTest(testtools.TestCase):
 
     def test_its_end_takes_both_containers(self) -> None:
         self.enter()
-        self.world.lifecycle.remove(None, self.server)
+        self.world.lifecycle.remove(self.server)
         self.assertEqual(({}, {}), (self.engine.specs, self.world.held()))
 
     def test_any_error_leaves_the_server_as_it_was(self) -> None:
@@ -121,7 +121,7 @@ class RescueTest(testtools.TestCase):
                 self.assertRaises(errors.EngineError, self.enter)
                 self.engine.fail = {}
                 self.assert_own(Status.RUNNING if step == "require_rescuable" else Status.STOPPED)
-                self.world.power.on(None, self.server, NOTHING)
+                self.world.power.on(self.server, NOTHING)
                 self.assertEqual(self.own.grants, self.engine.specs[self.server.name].grants)
 
     def test_killed_at_any_step_of_a_rescue(self) -> None:
@@ -130,7 +130,7 @@ class RescueTest(testtools.TestCase):
                 self.killed(step, self.enter)
                 self.restart(vm_state=vm_states.ACTIVE, task_state=task_states.RESCUING)
                 self.assert_own(Status.STOPPED)
-                self.world.power.on(None, self.server, NOTHING)
+                self.world.power.on(self.server, NOTHING)
         self.enter()
         self.restart(vm_state=vm_states.ACTIVE, task_state=task_states.RESCUING)
         self.assert_own(Status.STOPPED)
@@ -183,5 +183,5 @@ class RescueTest(testtools.TestCase):
         self.assertIsNone(self.world.states.aside_of(other))
 
     def test_without_a_container_there_is_nothing_to_rescue(self) -> None:
-        self.world.lifecycle.remove(None, self.server)
+        self.world.lifecycle.remove(self.server)
         self.assertRaises(exception.InstanceNotFound, self.enter)
