@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 
-from containerhost.allocation.netfunction import NO_MAC, NetFunction
+from containerhost.allocation.netfunction import NO_MAC, SWITCHES, NetFunction
 from containerhost.allocation.store import Allocation, AllocationStore, Consumer
 from containerhost.devices import pci
 from containerhost.devices.grants import GrantOptions
@@ -67,18 +67,19 @@ class Functions:
 
     def _limit(self, device: Device, function: NetFunction, options: GrantOptions, consumer: Consumer,
                former: Allocation | None) -> None:
-        """Limit what a VF sends, or end the limit that it had.
+        """Limit what a VF sends, or restore the limit of before.
 
-        The first request sets no limit: a card without limits refuses it too, while there is nothing to restore yet.
+        The first request changes nothing: a card without limits refuses it too, while there is nothing to restore yet.
         """
-        limited = former is not None and "max_tx_rate" in former.restore
-        if options.max_tx_rate is None and not limited:
+        before = former.restore.get("max_tx_rate") if former else None
+        if options.max_tx_rate is None and before is None:
             return
-        rate = options.max_tx_rate or 0
+        rate = options.max_tx_rate or int(before or 0)
         try:
-            if not limited:
-                function.set_rate(0)
-                self._store.prepare(device.id, consumer, {"max_tx_rate": "0"})
+            if before is None:
+                before = function.port()["max_tx_rate"]
+                function.set_rate(int(before))
+                self._store.prepare(device.id, consumer, {"max_tx_rate": before})
             function.set_rate(rate)
         except HostActionFailed as error:
             raise UnsupportedOnHost(f"the card of network function {device.id} does not limit it to {rate} Mbit/s "
@@ -112,5 +113,5 @@ def port_before(options: GrantOptions, function: NetFunction) -> dict[str, str]:
     """Return the settings of a VF's port to restore after ``options``."""
     if options.mac is None:
         return {}
-    checked = {} if options.spoof_check is None else {"spoof_check": "on" if function.spoof_check() else "off"}
-    return {"mac": NO_MAC} | checked | ({} if options.trust is None else {"trust": "off"})
+    changed = {"vlan", *(name for name in SWITCHES if getattr(options, name) is not None)}
+    return {"mac": NO_MAC} | {name: text for name, text in function.port().items() if name in changed}

@@ -18,6 +18,7 @@ from containerhost.linux.run import run
 from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
 
+SWITCHES = {"spoof_check": "spoofchk", "trust": "trust"}  # a VF's, each with its name in ip-link(8)
 NO_GUID = "0000:0000:0000:0000"
 NO_MAC = "00:00:00:00:00:00"
 RETURN_TIMEOUT = 15.0  # s for an interface to come back from a dead namespace; many of them die one after another
@@ -78,14 +79,19 @@ class NetFunction:
         for netdev, index in self._parents("MAC and VLAN"):
             self._privileged.set_vf_port(netdev, index, mac, vlan, spoof_check, trust)
 
-    def spoof_check(self) -> bool:
-        """Return whether the card drops what the VF sends from other MACs than its own."""
-        netdev, index = self._parents("the check of MACs")[0]
+    def port(self) -> dict[str, str]:
+        """Return a VF's VLAN, switches and rate, as a record's ``restore`` has them; no switch that the card lacks.
+
+        Not its MAC: some drivers report one that they chose themselves, and hold the VF to it once it is set.
+        """
+        netdev, index = self._parents("settings")[0]
         done = run(["ip", "-json", "link", "show", "dev", netdev], BIND_TIMEOUT)
         told = json.loads(done.stdout)[0].get("vfinfo_list", ()) if done.returncode == 0 else ()
         for vf in told:
             if vf["vf"] == index:
-                return bool(vf.get("spoofchk", False))
+                vlan, rate = vf.get("vlan_list", [vf])[0].get("vlan", 0), vf.get("rate", {}).get("max_tx", 0)
+                return {"vlan": str(vlan), "max_tx_rate": str(rate)} | {
+                    name: "on" if vf[key] else "off" for name, key in SWITCHES.items() if key in vf}
         raise HostActionFailed(f"`ip link show dev {netdev}` does not list VF {index}: {done.stderr.strip()}")
 
     def set_rate(self, rate: int) -> None:

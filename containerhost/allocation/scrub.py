@@ -7,7 +7,7 @@ driver decides whether a handle is left: it resets no GPU in use, and a function
 
 from collections.abc import Collection, Mapping
 
-from containerhost.allocation.netfunction import NetFunction
+from containerhost.allocation.netfunction import SWITCHES, NetFunction
 from containerhost.devices import pci
 from containerhost.devices.health import bus
 from containerhost.devices.model import Device, Kind, Role
@@ -25,7 +25,7 @@ def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, pri
     """Clean a returned device.
 
     :param restore: what was remembered before the device was given away: ``netdev``, ``driver``, ``node_guid``,
-        ``port_guid``, ``mac``, ``link``, ``spoof_check``, ``trust``, ``max_tx_rate``
+        ``port_guid``, ``mac``, ``vlan``, ``link``, ``spoof_check``, ``trust``, ``max_tx_rate``
     :param others: of :meth:`containerhost.vendors.base.Vendor.reset_with`
     :param timeout: seconds for which the reset of a GPU is tried again while its driver refuses it
     :returns: what was done, in words
@@ -48,7 +48,7 @@ def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, pri
 
 
 def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction) -> tuple[bool, tuple[str, ...]]:
-    """Clean a network function: restore GUIDs and MAC, remove the VLAN, restart the function and its driver.
+    """Clean a network function: free its MAC, restore all else, restart the function and its driver.
 
     That drops the tenant's MAC, MTU, filters and queues. Its interfaces are left down, without addresses and under
     their own names.
@@ -66,12 +66,12 @@ def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction)
         function.set_guids(*guids)
         done.append("its GUIDs are those of before")
     if "mac" in restore:
-        function.set_port(restore["mac"], 0, *(restore[key] == "on" if key in restore else None
-                                               for key in ("spoof_check", "trust")))
-        done.append("its MAC, VLAN and switches are cleared")
+        function.set_port(restore["mac"], int(restore.get("vlan", 0)),
+                          *(restore[key] == "on" if key in restore else None for key in SWITCHES))
+        done.append("its MAC is free, its VLAN and switches are those of before")
     if "max_tx_rate" in restore:
         function.set_rate(int(restore["max_tx_rate"]))
-        done.append("its rate is not limited")
+        done.append("its rate is that of before")
     if "link" in restore:
         function.set_link(True)
     # A card of its own is reset only when something is wrong with it: that takes its links down.

@@ -12,7 +12,7 @@ from tests.functional_one.test_actions import POWEROFF, RESUME, ActionsCase
 from tests.functional_one.vms import Machine
 
 PF = "0000:31:00.0"
-FREE = {"address": "00:00:00:00:00:00", "vlan": 0, "spoofchk": True, "trust": False}
+FREE = {"address": "00:00:00:00:00:00", "vlan": 0, "spoofchk": True, "trust": False, "max_tx": 0}
 MAC = "02:00:0a:63:01:0a"
 
 
@@ -32,11 +32,12 @@ class FunctionTest(ActionsCase):
         shown = json.loads(subprocess.run(["ip", "-j", "link", "show", "dev", scan().get(PF).netdev], check=True,
                                           capture_output=True, text=True).stdout)[0]
         found = [{"address": vf["address"], "vlan": vf.get("vlan_list", [{"vlan": 0}])[0]["vlan"],
-                  "spoofchk": vf["spoofchk"], "trust": vf["trust"]} for vf in shown["vfinfo_list"]]
+                  "spoofchk": vf["spoofchk"], "trust": vf["trust"], "max_tx": vf["rate"]["max_tx"]}
+                 for vf in shown["vfinfo_list"]]
         return sorted(found, key=lambda vf: -vf["vlan"])
 
     def test_it_is_held_to_its_mac_and_vlan_until_it_goes(self) -> None:
-        mine = {"address": MAC, "vlan": 7, "spoofchk": False, "trust": True}
+        mine = {"address": MAC, "vlan": 7, "spoofchk": False, "trust": True, "max_tx": 0}
         element = self.nic(self.functions[0], "<VLAN_ID>7</VLAN_ID><SPOOFCHK>NO</SPOOFCHK><TRUST>YES</TRUST>")
         machine = self.deployed(Machine(more=element))
         for act in (lambda: None, lambda: self.ok("reset", machine), lambda: (
@@ -47,13 +48,24 @@ class FunctionTest(ActionsCase):
         self.ok("cancel", machine, lcm=23)
         self.assertEqual([FREE, FREE], self.settings())
 
+    def test_what_the_operator_set_before_is_restored(self) -> None:
+        subprocess.run(["ip", "link", "set", "dev", scan().get(PF).netdev, "vf", str(self.functions[0].vf_index),
+                        "vlan", "5", "spoofchk", "off", "trust", "on", "max_tx_rate", "700"], check=True)
+        before = [FREE | {"vlan": 5, "spoofchk": False, "trust": True, "max_tx": 700}, FREE]
+        self.assertEqual(before, self.settings())
+        more = "<SPOOFCHK>YES</SPOOFCHK><TRUST>NO</TRUST><OUTBOUND_AVG_BW>12500</OUTBOUND_AVG_BW>"
+        machine = self.deployed(Machine(more=self.nic(self.functions[0], more)))
+        self.assertCountEqual([FREE | {"address": MAC, "max_tx": 100}, FREE], self.settings())
+        self.ok("cancel", machine, lcm=23)
+        self.assertEqual(before, self.settings())
+
     def test_it_comes_and_goes_while_the_vm_runs(self) -> None:
         machine = self.deployed()
         more = machine.changed(more=self.nic(self.functions[1], "<VLAN_ID>9</VLAN_ID><ATTACH>YES</ATTACH>"))
         for _ in range(2):
             self.ok("attach_nic", more, MAC, "-", "-", "bridge", "one-1-3")
         self.assertEqual(f"{MAC}\n", self.inside(machine, "cat", "/sys/class/net/eth3/address"))
-        self.assertEqual([{"address": MAC, "vlan": 9, "spoofchk": True, "trust": False}, FREE], self.settings())
+        self.assertEqual([FREE | {"address": MAC, "vlan": 9}, FREE], self.settings())
         for _ in range(2):
             self.ok("detach_nic", more, MAC)
         self.assertEqual([FREE, FREE], self.settings())

@@ -79,7 +79,7 @@ class MissingProgram(testtools.TestCase):
         device = Device(ADDRESS, ADDRESS, Kind.NET, "15b3", "1018", "020000", "net", role=Role.VF, parent="x",
                         vf_index=0)
         self.refused(HostActionFailed, "ip", "iproute2",
-                     NetFunction(device, ("ens1",), self.root, Host()).spoof_check)
+                     NetFunction(device, ("ens1",), self.root, Host()).port)
         self.refused(HostActionFailed, "ip", "iproute2", lambda: links.move("lo", "lo", 0, "move lo"))
 
     def test_disks(self) -> None:

@@ -183,6 +183,11 @@ class TestRates(AllocatorTestCase):
     def setUp(self):
         super().setUp()
         self.vf = next(vf for vf in self.vfs if vf.parent == "0000:31:00.0")
+        self.before(0)
+
+    def before(self, rate):
+        self.useFixture(fixtures.MonkeyPatch("containerhost.allocation.netfunction.NetFunction.port",
+                                             lambda function: {"max_tx_rate": str(rate)}))
 
     def limit(self, privileged, *rates):
         allocator = DeviceAllocator(self.store, lambda: HostView(self.host), privileged, host=self.host)
@@ -196,6 +201,13 @@ class TestRates(AllocatorTestCase):
         self.assertEqual([0, 100], privileged.rates)
         self.assertEqual((), allocator.release(consumer("c1")))
         self.assertEqual([0, 100, 0], privileged.rates)
+
+    def test_the_operators_own_limit_returns(self):
+        privileged = Limiting()
+        self.before(700)
+        allocator = self.limit(privileged, 100, None, 200)
+        self.assertEqual((), allocator.release(consumer("c1")))
+        self.assertEqual([700, 100, 700, 200, 700], privileged.rates)
 
     def test_a_later_rate_replaces_the_former(self):
         privileged = Limiting()
