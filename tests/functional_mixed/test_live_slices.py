@@ -53,7 +53,8 @@ class EngineTest(devices.DeviceTestCase):
         self.running("c1")
         grants = self.allocator.acquire([Request(FIRST)], self.consumer("c1"))
         self.engine.attach("c1", grants[0])
-        self.engine.restart("c1", timeout=20, force=True)
+        self.engine.stop("c1", timeout=20, force=True)
+        self.engine.start("c1")
         self.engine.verify("c1", grants)
 
 

@@ -207,7 +207,8 @@ class InterruptedTest(HealthCase):
         elif how == "stop":
             self.engine.stop(machine.name, timeout=20, force=True)
         else:
-            self.engine.restart(machine.name, timeout=20, force=True)
+            self.engine.stop(machine.name, timeout=20, force=True)
+            self.engine.start(machine.name)
 
     def test_two_want_one_device_at_once(self) -> None:
         machines = [self.deployed(), self.deployed(Machine(2))]

@@ -260,11 +260,6 @@ class DockerEngine:
             return None
         return self.client.await_end(name, self.client.settings.request_timeout)
 
-    def restart(self, name: str, *, timeout: int, force: bool = False) -> None:
-        """Stop and start; a stopped container is started."""
-        self.stop(name, timeout=timeout, force=force)
-        self.start(name)
-
     def freeze(self, name: str) -> None:
         self._freezer.freeze(name)
 

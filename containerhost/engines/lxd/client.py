@@ -105,6 +105,10 @@ class Settings:
             return self.endpoint.rstrip("/")
         return LOCAL + parse.quote(self.endpoint or usual_socket(), safe="")
 
+    def directory(self, container: str) -> str:
+        """Return what the daemon calls the directories of a container."""
+        return container if self.project in (None, "", "default") else f"{self.project}_{container}"
+
     def shown(self) -> str:
         """Return the endpoint as a person writes it."""
         return parse.unquote(self.url().removeprefix(LOCAL))

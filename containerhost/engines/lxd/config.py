@@ -158,6 +158,12 @@ def is_limit(key: str) -> bool:
                            *(f"user.{key}" for key in SIZE_LABELS)))
 
 
+def with_limits(instance: Mapping[str, Any], limits: Mapping[str, str], root: Mapping[str, str]) -> dict[str, Any]:
+    """Return an instance with other limits, and with another root disk."""
+    kept = {key: value for key, value in instance["config"].items() if not is_limit(key)}
+    return {**instance, "config": kept | dict(limits), "devices": instance["devices"] | {"root": dict(root)}}
+
+
 def cpu(wanted: Cpu, extensions: Collection[str] = ()) -> dict[str, str]:
     """Return the CPU limits.
 

@@ -14,7 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 from containerhost.engines.lxd.client import LxdClient
-from containerhost.engines.spec import Cpu
+from containerhost.engines.lxd.config import core_list
+from containerhost.engines.spec import ContainerSpec, Cpu
+from containerhost.errors import UnsupportedOnHost
 from containerhost.linux import cpuset
 from containerhost.linux.idlist import id_list
 from containerhost.linux.poll import wait_until
@@ -27,6 +29,19 @@ TIMEOUT = 1.0  # s that LXD has to move them
 TRIES = 3
 
 Change = Callable[[str, Callable[[dict[str, Any], str], None]], None]
+
+
+def require_usable(host: Host, spec: ContainerSpec) -> None:
+    """Refuse cores that LXD would not use: it then runs the container on all of them.
+
+    It never uses cores that the kernel isolates (boot parameter isolcpus)."""
+    online, isolated = (id_list(host.text(f"/sys/devices/system/cpu/{name}")) for name in ("online", "isolated"))
+    missing = spec.cpu.cores - (online - isolated)
+    if missing:
+        raise UnsupportedOnHost(
+            f"container {spec.name} is to run on cores {core_list(spec.cpu.cores)}, but of these LXD cannot use "
+            f"{core_list(missing)}: online are {core_list(online)}, isolated by the kernel "
+            f"{core_list(isolated) or 'none'}")
 
 
 def wait_applied(client: LxdClient, privileged: Privileged, change: Change, host: Host, name: str, pid: int | None,

@@ -13,7 +13,6 @@ from containerhost import errors
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.privileged import Privileged
 
-DEFAULT_PROJECT = "default"
 DEFAULT_MODE = "0660"  # of the nodes of a device without a mode of its own
 WITH_NODES = frozenset({"gpu", "unix-char"})
 
@@ -74,9 +73,7 @@ class DeviceNodes:
     def place(self, name: str) -> tuple[int, str]:
         """Return the daemon's process, and what it calls the directory of a container's nodes."""
         client = self._engine.client
-        project = client.settings.project or DEFAULT_PROJECT
-        directory = name if project == DEFAULT_PROJECT else f"{project}_{name}"
-        return client.server()["environment"]["server_pid"], directory
+        return client.server()["environment"]["server_pid"], client.settings.directory(name)
 
 
 def with_nodes(devices: Devices) -> Devices:

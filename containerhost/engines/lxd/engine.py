@@ -27,7 +27,6 @@ from containerhost.engines.network import rdma_netns
 from containerhost.engines.spec import PROCESSES, BlockDevice, ContainerSpec, Part, grants_of
 from containerhost.engines.verify import InterfaceMissing, complaints, require_interface
 from containerhost.inventory import memorynodes
-from containerhost.linux.idlist import id_list
 from containerhost.linux.poll import retry
 from containerhost.linux.process.processes import ProcReadTimeout, began, is_still
 from containerhost.linux.storage.blocknodes import NodeMissing
@@ -159,7 +158,7 @@ class LxdEngine:
     # Life.
 
     def create(self, spec: ContainerSpec) -> None:
-        self.require_cores(spec)
+        cores.require_usable(self._host, spec)
         body = config.instance(spec, self.client.extensions)
         later = config.later_gpu(spec, self.client.extensions)
         if later:
@@ -187,19 +186,6 @@ class LxdEngine:
         except errors.OperationForgotten:
             if self.exists(name) or not self.exists(new):
                 raise
-
-    def require_cores(self, spec: ContainerSpec) -> None:
-        """Refuse cores that LXD would not use: it then runs the container on all of them.
-
-        It never uses cores that the kernel isolates (boot parameter isolcpus)."""
-        online, isolated = (id_list(self._host.text(f"/sys/devices/system/cpu/{name}")) for name in
-                            ("online", "isolated"))
-        missing = spec.cpu.cores - (online - isolated)
-        if missing:
-            raise errors.UnsupportedOnHost(
-                f"container {spec.name} is to run on cores {config.core_list(spec.cpu.cores)}, but of these LXD cannot "
-                f"use {config.core_list(missing)}: online are {config.core_list(online)}, isolated by the kernel "
-                f"{config.core_list(isolated) or 'none'}")
 
     def start(self, name: str) -> None:
         self._free_names(self.client.instance(name).instance["devices"])
@@ -238,11 +224,6 @@ class LxdEngine:
                 raise errors.EngineTimeout(f"container {name} did not shut down within {timeout} s: {error}") from error
             raise
 
-    def restart(self, name: str, *, timeout: int, force: bool = False) -> None:
-        """Stop and start; a stopped container is started."""
-        self.stop(name, timeout=timeout, force=force)
-        self.start(name)
-
     def freeze(self, name: str) -> None:
         self._reach(name, Status.FROZEN, "freeze")
 
@@ -270,7 +251,7 @@ class LxdEngine:
 
     def delete(self, name: str) -> None:
         """Stop by force what runs, delete, and wait out whatever another caller still does to it."""
-        self._await(name, operations.creates)
+        operations.wait(self.client, name, operations.creates)
         timeout = self.client.settings.operation_timeout
 
         def delete() -> None:
@@ -284,14 +265,9 @@ class LxdEngine:
 
     def end_copies(self, name: str) -> None:
         """End what the daemon does to copy the container into a snapshot, which then fails. The container stays."""
-        killed = self._privileged.end_copies(self._directory(name))
+        killed = self._privileged.end_copies(self.client.settings.directory(name))
         if killed:
             LOG.warning("Killed %d processes of the daemon that copied container %s", killed, name)
-
-    def _directory(self, name: str) -> str:
-        """Return what the daemon calls the directories of a container."""
-        project = self.client.settings.project or "default"
-        return name if project == "default" else f"{project}_{name}"
 
     def apparent_size(self, name: str, timeout: float) -> int | None:
         """Return the bytes of the container's files, with the holes of sparse files.
@@ -301,28 +277,12 @@ class LxdEngine:
         :raises HostActionFailed: not done in time
         """
         pool = self.client.instance(name).instance["expanded_devices"].get("root", {}).get("pool")
-        server = self.client.server()["environment"]["server_pid"]
-        return self._privileged.apparent_size(server, pool, self._directory(name), timeout) if pool else None
+        server, directory = self.nodes.place(name)
+        return self._privileged.apparent_size(server, pool, directory, timeout) if pool else None
 
     def await_changes(self, name: str) -> None:
         """Wait for changes of the container that a caller which is gone began."""
-        self._await(name, operations.changes)
-
-    def _await(self, name: str, which: Callable[[Mapping[str, Any], str], bool]) -> None:
-        """Wait for what a caller that was lost has begun: it goes on in LXD.
-
-        :param which: tells which operations on the container are meant
-        """
-        for operation in self.client.operations():
-            if operation["status_code"] < 200 and which(operation, name):
-                try:
-                    self.client.wait(operation, f"wait for '{operation['description']}' of container {name}")
-                except errors.OperationForgotten:
-                    continue  # it has ended
-                except (errors.EngineUnavailable, errors.EngineTimeout):
-                    raise
-                except errors.EngineError as error:
-                    LOG.info("'%s' of container %s failed by itself: %s", operation["description"], name, error)
+        operations.wait(self.client, name, operations.changes)
 
     # Devices.
 
@@ -443,7 +403,7 @@ class LxdEngine:
 
     def reconfigure(self, name: str, spec: ContainerSpec) -> None:
         """Let a stopped container be what ``spec`` says, apart from its image and mounts."""
-        self.require_cores(spec)
+        cores.require_usable(self._host, spec)
         extensions = self.client.extensions
         wanted = config.instance_config(spec, extensions)
         devices = {"root": config.root_disk(spec.root)} | config.devices_of_all(spec.parts, extensions)
@@ -471,7 +431,7 @@ class LxdEngine:
         """Let a container, stopped or running, have the CPUs, memory, root size and speed of ``spec``.
 
         Its devices, and the kernel limits that they need, stay as they are."""
-        self.require_cores(spec)
+        cores.require_usable(self._host, spec)
         wanted = config.limits(spec, self.client.extensions)
         root = config.root_disk(spec.root)
 
@@ -479,11 +439,11 @@ class LxdEngine:
 
         def change(instance: dict[str, Any], etag: str) -> None:
             former.update(former or instance)
-            self.client.replace_instance(name, with_limits(instance, wanted, root), etag)
+            self.client.replace_instance(name, config.with_limits(instance, wanted, root), etag)
 
         def restore(instance: dict[str, Any], etag: str) -> None:
             limits = {key: value for key, value in former["config"].items() if config.is_limit(key)}
-            self.client.replace_instance(name, with_limits(instance, limits, former["devices"]["root"]), etag)
+            self.client.replace_instance(name, config.with_limits(instance, limits, former["devices"]["root"]), etag)
 
         with Rollback(f"limits of container {name}") as undo:
             self.change(name, change)
@@ -570,12 +530,6 @@ class LxdEngine:
             return f"{error} (its log cannot be read: {unreadable})"
         wrong = [line.partition(" ERROR ")[2].strip() for line in lines if " ERROR " in line]
         return f"container {name} does not start: {' / '.join(wrong[:3])} ({error})" if wrong else str(error)
-
-
-def with_limits(instance: Mapping[str, Any], limits: Mapping[str, str], root: Mapping[str, str]) -> dict[str, Any]:
-    """Return an instance with other limits, and with another root disk."""
-    kept = {key: value for key, value in instance["config"].items() if not config.is_limit(key)}
-    return {**instance, "config": kept | dict(limits), "devices": instance["devices"] | {"root": dict(root)}}
 
 
 def is_gone(error: errors.EngineError) -> bool:

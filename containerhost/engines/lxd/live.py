@@ -73,7 +73,7 @@ class Live:
         return self._client.instance(name)
 
     def obstacles(self, current: VersionedInstance, spec: ContainerSpec) -> tuple[str, ...]:
-        self._engine.require_cores(spec)
+        cores.require_usable(self._host, spec)
         instance, extensions = current.instance, self._client.extensions
         found = obstacles(instance["config"], config.instance_config(spec, extensions))
         found += device_obstacles(instance["devices"], config.devices_of_all(spec.grants, extensions), extensions)
@@ -102,7 +102,7 @@ class Live:
         """Give the running container the grants of ``spec``; it has no :meth:`obstacles`. Repeatable.
 
         All other parts stay as they are. On an error some steps are done and some are not."""
-        self._engine.require_cores(spec)
+        cores.require_usable(self._host, spec)
         wanted = self._target(spec)
         kernel = config.of_kernel_limits(wanted.config)
         pid = self._engine.pid(spec.name)

@@ -1,8 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell what LXD's running operations are about. Pure."""
+"""Tell what LXD's running operations are about, and wait for their ends."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from containerhost import errors
+from containerhost.engines.lxd.client import LxdClient
+
+LOG = logging.getLogger(__name__)
+
+
+def wait(client: LxdClient, name: str, which: Callable[[Mapping[str, Any], str], bool]) -> None:
+    """Wait for what a caller that was lost has begun: it goes on in LXD.
+
+    :param which: tells which operations on the container ``name`` are meant
+    """
+    for operation in client.operations():
+        if operation["status_code"] < 200 and which(operation, name):
+            try:
+                client.wait(operation, f"wait for '{operation['description']}' of container {name}")
+            except errors.OperationForgotten:
+                continue  # it has ended
+            except (errors.EngineUnavailable, errors.EngineTimeout):
+                raise
+            except errors.EngineError as error:
+                LOG.info("'%s' of container %s failed by itself: %s", operation["description"], name, error)
 
 
 def creates(operation: Mapping[str, Any], name: str) -> bool:

@@ -127,7 +127,7 @@ class Devices(frame.DeviceFrame):
         grants = self.acquired("c1", self.requests(0))
         self.up()
         for force in (False, True):
-            self.engine.restart("c1", timeout=TIMEOUT, force=force)
+            self.restart(force=force)
             self.engine.verify("c1", grants)
 
     def test_a_stopped_container_keeps_no_interface(self):
@@ -152,14 +152,14 @@ class Devices(frame.DeviceFrame):
             self.engine.attach("c1", grant)
         self.engine.verify("c1", (gpu, vf))
         self.assertThat(self.inside("c1", "cat", "/dev/nvidia0")[1], Contains(ENXIO))
-        self.engine.restart("c1", timeout=TIMEOUT, force=True)
+        self.restart(force=True)
         self.engine.verify("c1", (gpu, vf))
         self.engine.detach("c1", vf, [gpu])
         self.assertEqual((), self.allocator.release_device(vf.device.id, self.consumer(), self.engine.pid("c1")))
         self.engine.verify("c1", [gpu])
         self.engine.detach("c1", gpu, [])
         self.engine.verify("c1", [])
-        self.engine.restart("c1", timeout=TIMEOUT, force=True)
+        self.restart(force=True)
         self.engine.verify("c1", [])
 
     def test_no_path_opens_what_was_detached(self):
@@ -252,7 +252,7 @@ class Devices(frame.DeviceFrame):
     def test_hot_plugged_devices_come_back_from_every_end(self):
         for end in (lambda: self.engine.stop("c1", timeout=TIMEOUT),
                     lambda: self.engine.stop("c1", timeout=TIMEOUT, force=True),
-                    lambda: self.engine.restart("c1", timeout=TIMEOUT),
+                    self.restart,
                     lambda: self.engine.delete("c1")):
             for grant in self.ready():
                 self.engine.attach("c1", grant)

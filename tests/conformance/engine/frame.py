@@ -89,6 +89,10 @@ class EngineFrame(testtools.TestCase):
         self.engine.start(name)
         return name
 
+    def restart(self, *, force: bool = False) -> None:
+        self.engine.stop("c1", timeout=TIMEOUT, force=force)
+        self.engine.start("c1")
+
 
 class DeviceFrame(EngineFrame):
     """Gives devices to containers; after each test every one is what it was, and nothing is left of the containers.

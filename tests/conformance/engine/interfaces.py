@@ -41,7 +41,7 @@ class Interfaces(frame.DeviceFrame):
         self.has("eth0")
         self.assertEqual({"eth0": self.nic.parent}, dict(self.engine.containers()[0].interfaces))
         for force in (False, True):
-            self.engine.restart("c1", timeout=TIMEOUT, force=force)
+            self.restart(force=force)
             self.up()
             self.has("eth0")
         self.engine.stop("c1", timeout=TIMEOUT, force=True)

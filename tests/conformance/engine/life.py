@@ -86,7 +86,7 @@ class Life(frame.DeviceFrame):
         for force in (False, True):
             self.up()
             before = self.engine.metrics("c1").pid
-            self.engine.restart("c1", timeout=TIMEOUT, force=force)
+            self.restart(force=force)
             self.assertNotIn(self.engine.metrics("c1").pid, (before, None))
 
     def test_delete_works_from_every_state(self):

@@ -29,7 +29,8 @@ class TestMemlock(DeviceTestCase):
         self.engine.verify("c1", [function])
         wanted = processlimits.value(memlock())
         self.assertEqual((wanted, wanted), resource.prlimit(pid, resource.RLIMIT_MEMLOCK))
-        self.engine.restart("c1", timeout=20, force=True)
+        self.engine.stop("c1", timeout=20, force=True)
+        self.engine.start("c1")
         self.engine.verify("c1", [function])
 
     def test_limits_that_cannot_be_raised_are_refused_before_anything_comes(self):
