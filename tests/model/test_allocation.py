@@ -17,11 +17,12 @@ from hypothesis.stateful import invariant, precondition, rule
 from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.refusals import Request
-from containerhost.allocation.store import AllocationStore, Consumer
+from containerhost.allocation.store import Consumer
 from containerhost.devices.model import Device, Kind, Role
-from containerhost.inventory.scan import HostView, Inventory, scan
+from containerhost.inventory.scan import scan
 from containerhost.linux.sysfs import Host
 from tests.model import frame
+from tests.model.inmemory import Store, View
 from tests.unit.containerhost.hosts import MEMORY, shared
 from tests.unit.nova.fakes import NoPrivileges
 
@@ -51,20 +52,6 @@ class Steps:
             self.alive = False
             raise Killed
         self.left -= 1
-
-
-class Store(AllocationStore):
-    def __init__(self, root: Path, host: Host, steps: Steps) -> None:
-        super().__init__(root, host=host)
-        self._steps = steps
-
-    def _put(self, name: str, text: str) -> None:
-        self._steps.pass_one()
-        super()._put(name, text)
-
-    def _remove(self, device_ids: Iterable[str]) -> None:
-        self._steps.pass_one()
-        super()._remove(device_ids)
 
 
 class Root(NoPrivileges):
@@ -110,20 +97,6 @@ class Root(NoPrivileges):
         self._steps.pass_one()
 
 
-class View(HostView):
-    """Devices in memory."""
-
-    def __init__(self, devices: Mapping[str, Device]) -> None:
-        self._devices = devices
-
-    @property
-    def inventory(self) -> Inventory:  # type: ignore[override]
-        return Inventory(tuple(self._devices.values()))
-
-    def refresh(self, device_ids: Iterable[str]) -> Inventory:
-        return self.inventory
-
-
 TREE = shared("small")
 DEVICES = {device.id: device for device in scan(TREE).devices}
 GIVEN = sorted(name for name, device in DEVICES.items() if device.kind is Kind.GPU or device.role is Role.VF)
@@ -158,7 +131,7 @@ class Allocation(frame.Machine):
         class Booted(Host):
             boot_id = property(lambda self: f"boot-{machine.boot}")  # type: ignore[assignment]
         host = Booted(TREE.root)
-        store, root = Store(self.root, host, steps), Root(steps, self.dirty)
+        store, root = Store(self.root, host, steps.pass_one), Root(steps, self.dirty)
         root.broken = self.broken
         return DeviceAllocator(store, lambda: View(self.devices), root, self.held, host), store
 

@@ -1,30 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-import base64
 import subprocess
 from pathlib import Path
 
 import fixtures
-import testtools
 
-from hpcjob import gang
-from hpcjob.job import Job, Member
-from hpcjob.opennebula import OpenNebula
-from tests.unit.hpcjob import jobs
-from tests.unit.hpcjob.fakeopennebula import FakeOpenNebula
+from tests.unit.hpcjob.test_opennebula import OpenNebulaCase
 
 
-class OpenNebulaTest(testtools.TestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.cloud = self.useFixture(FakeOpenNebula())
-        self.clock = jobs.Clock()
-
-    def start(self, job: Job | None = None) -> list[Member]:
-        return gang.start(OpenNebula(self.cloud.server()), job or jobs.job(), "wave-1", self.clock.sleep, self.clock)
-
-    def script(self, vm: int) -> str:
-        return base64.b64decode(self.cloud.vms[vm]["context"]["START_SCRIPT_BASE64"]).decode()
-
+class OpenNebulaTest(OpenNebulaCase):
     def test_the_script_writes_the_files_and_again_at_the_next_boot(self) -> None:
         self.start()
         root = Path(self.useFixture(fixtures.TempDir()).path)

@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from pathlib import Path
 
-import fixtures
-import testtools
-
 from lxdone.root import root_files
-from lxdone.root.root_files import RootFile
 from onedriver.errors import DriverError
 
 # Tells what it is called with, and that an image has the snapshot of a command that was killed.
@@ -17,15 +13,10 @@ case "$*" in
 *"device map"*) {mapping} ;;
 esac
 """
+from tests.unit.lxdone.test_root_files import RootFilesCase
 
 
-class RootFilesTest(testtools.TestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.directory = Path(self.useFixture(fixtures.TempDir()).path)
-        self.root = RootFile(self.directory / "disk.0", "one/one-5", "oneadmin")
-        self.useFixture(fixtures.EnvironmentVariable("PATH", f"{self.directory}:/usr/bin:/bin"))
-
+class RootFilesTest(RootFilesCase):
     def rbd(self, devices: str = "[]", mapping: str = "echo /dev/rbd0") -> None:
         program = self.directory / "rbd"
         program.write_text(RBD.format(log=self.directory / "log", devices=devices, mapping=mapping))

@@ -1,20 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 import tarfile
-import tempfile
-from pathlib import Path
 
-import testtools
-
+from tests.unit.tools.test_files import FilesCase
 from tools.cloud import image
 
 
-class FilesTest(testtools.TestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.directory = Path(directory.name)
-
+class FilesTest(FilesCase):
     def test_the_image_is_a_unified_tarball_that_boots(self) -> None:
         with tarfile.open(image.build(self.directory / "image.tar.gz")) as tar:
             names = tar.getnames()

@@ -4,7 +4,7 @@
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,6 @@ from nova import exception, objects
 
 from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator
-from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Device
 from containerhost.engines.capabilities import Offer
 from containerhost.engines.contract import ContainerState
@@ -24,7 +23,6 @@ from containerhost.engines.corebinding import CoreBinding
 from containerhost.engines.network.veth import Veths
 from containerhost.engines.spec import ContainerSpec
 from containerhost.guest.guestnotice import GuestNotice
-from containerhost.inventory.scan import HostView, Inventory
 from containerhost.linux.sysfs import Host as Tree
 from nova_lxd_ext import backend
 from nova_lxd_ext.hardware.allocations import HostSlices
@@ -46,6 +44,7 @@ from nova_lxd_ext.server.recovery import Recovery
 from nova_lxd_ext.server.rescue import Rescue
 from nova_lxd_ext.storage.ephemerals import Ephemerals
 from nova_lxd_ext.storage.volumes import Volumes
+from tests.model.inmemory import Store, View
 from tests.model.nova.cloud import Cloud, Killed
 from tests.model.nova.compute import RESCUE_IMAGE, Compute
 from tests.unit.nova import fakes
@@ -107,36 +106,6 @@ class Engine(fakes.FakeEngine):
         """Return the containers that have the data of a server, not those that rescue it."""
         return [name for name, spec in self.specs.items()
                 if spec.labels.get(labels.UUID) == uuid and spec.image != RESCUE_IMAGE and name not in self.arriving]
-
-
-class View(HostView):
-    """Devices in memory."""
-
-    def __init__(self, devices: Mapping[str, Device]) -> None:
-        self._devices = devices
-
-    @property
-    def inventory(self) -> Inventory:  # type: ignore[override]
-        return Inventory(tuple(self._devices.values()))
-
-    def refresh(self, device_ids: Iterable[str]) -> Inventory:
-        return self.inventory
-
-
-class Store(AllocationStore):
-    """Records that a killed process does not write any more."""
-
-    def __init__(self, root: Path, cloud: Cloud, host: Tree) -> None:
-        super().__init__(root, host=host)
-        self._cloud = cloud
-
-    def _put(self, name: str, text: str) -> None:
-        self._cloud.step("records")
-        super()._put(name, text)
-
-    def _remove(self, device_ids: Iterable[str]) -> None:
-        self._cloud.step("records")
-        super()._remove(device_ids)
 
 
 class Bus:
@@ -226,7 +195,7 @@ class Host:
         self.process: Process | None = None
         self.boot = 0
         self._bus = Bus(cloud, hosts)
-        self.store = Store(directory / "owners", cloud, self.tree())
+        self.store = Store(directory / "owners", self.tree(), lambda: cloud.step("records"))
         hosts[name] = self
 
     def tree(self) -> Any:

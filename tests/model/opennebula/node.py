@@ -11,11 +11,9 @@ from unittest import mock
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.sharedmemory import SharedMemories
 from containerhost.allocation.states import State
-from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Device
 from containerhost.engines.contract import Status
 from containerhost.errors import ContainerHostError
-from containerhost.inventory.scan import HostView, Inventory
 from containerhost.linux.sysfs import Host
 from onedriver.actions import Call
 from onedriver.errors import DriverError
@@ -24,6 +22,7 @@ from onedriver.node.device_recovery import DeviceRecovery
 from onedriver.node.measure import Measure
 from onedriver.node.vmm import BaseVmm
 from onedriver.vm import Vm
+from tests.model.inmemory import Store, View
 from tests.model.opennebula.engine import Engine, Killed, Process
 from tests.unit.containerhost.hosts import shared
 from tests.unit.nova.fakes import NoPrivileges
@@ -31,36 +30,6 @@ from tests.unit.nova.fakes import NoPrivileges
 REFUSALS = (ContainerHostError, DriverError)
 TREE = shared("small")
 DATASTORE = 0
-
-
-class View(HostView):
-    """Devices in memory."""
-
-    def __init__(self, devices: Mapping[str, Device]) -> None:
-        self._devices = devices
-
-    @property
-    def inventory(self) -> Inventory:  # type: ignore[override]
-        return Inventory(tuple(self._devices.values()))
-
-    def refresh(self, device_ids: Iterable[str]) -> Inventory:
-        return self.inventory
-
-
-class Store(AllocationStore):
-    """Records that a killed process does not write any more."""
-
-    def __init__(self, root: Path, host: Host, process: Process) -> None:
-        super().__init__(root, host=host)
-        self._process = process
-
-    def _put(self, name: str, text: str) -> None:
-        self._process.step()
-        super()._put(name, text)
-
-    def _remove(self, device_ids: Iterable[str]) -> None:
-        self._process.step()
-        super()._remove(device_ids)
 
 
 class Contexts(context.Contexts):
@@ -113,7 +82,7 @@ class Node(abc.ABC):
         class Booted(Host):
             boot_id = property(lambda self: f"boot-{node.boot}")  # type: ignore[assignment]
         self.host = Booted(TREE.root)
-        self.store = Store(self.owners, self.host, self.process)
+        self.store = Store(self.owners, self.host, self.process.step)
         self.privileged = NoPrivileges()
 
     @property

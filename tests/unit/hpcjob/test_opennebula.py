@@ -15,7 +15,7 @@ from tests.unit.hpcjob.fakeopennebula import ACTIVE, POWEROFF, PROLOG_FAILURE, F
 NOTHING = {"vms": 0, "groups": 0}
 
 
-class OpenNebulaTest(testtools.TestCase):
+class OpenNebulaCase(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.cloud = self.useFixture(FakeOpenNebula())
@@ -24,6 +24,11 @@ class OpenNebulaTest(testtools.TestCase):
     def start(self, job: Job | None = None) -> list[Member]:
         return gang.start(OpenNebula(self.cloud.server()), job or jobs.job(), "wave-1", self.clock.sleep, self.clock)
 
+    def script(self, vm: int) -> str:
+        return base64.b64decode(self.cloud.vms[vm]["context"]["START_SCRIPT_BASE64"]).decode()
+
+
+class OpenNebulaTest(OpenNebulaCase):
     def refused(self, error: type[Exception] = GangFailed, job: Job | None = None) -> str:
         failed = self.assertRaises(error, self.start, job)
         self.assertEqual(NOTHING, self.cloud.left())
@@ -35,9 +40,6 @@ class OpenNebulaTest(testtools.TestCase):
                 action()
 
         self.cloud.after = after
-
-    def script(self, vm: int) -> str:
-        return base64.b64decode(self.cloud.vms[vm]["context"]["START_SCRIPT_BASE64"]).decode()
 
     def test_all_members_run_with_rank_map(self) -> None:
         self.assertEqual([Member(rank, rank // 2, f"wave-1-{rank}", f"10.1.0.{rank + 5}", f"node{rank // 2}")

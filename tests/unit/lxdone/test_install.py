@@ -19,7 +19,7 @@ NICS = "module VNMMAD\n  module VNMNetwork\n    class NicLXC < Nic\n    end\n  e
 EXECRC = '# Pairs.\nLIVE_DISK_SNAPSHOTS="kvm-qcow2 kvm-ssh"\n\nOTHER="x"\n'
 
 
-class FrontEndTest(testtools.TestCase):
+class FrontEndCase(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         base = Path(self.useFixture(fixtures.TempDir()).path)
@@ -37,6 +37,8 @@ class FrontEndTest(testtools.TestCase):
         self.assertEqual(status, result.exit_code, result.output)
         return result.output
 
+
+class FrontEndTest(FrontEndCase):
     def tree(self) -> dict[str, bytes]:
         return {str(path.relative_to(self.remotes)): path.read_bytes() for path in self.remotes.rglob("*")
                 if path.is_file()}

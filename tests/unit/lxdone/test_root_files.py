@@ -8,13 +8,15 @@ from lxdone.root import root_files
 from lxdone.root.root_files import RootFile
 
 
-class RootFilesTest(testtools.TestCase):
+class RootFilesCase(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.directory = Path(self.useFixture(fixtures.TempDir()).path)
         self.root = RootFile(self.directory / "disk.0", "one/one-5", "oneadmin")
         self.useFixture(fixtures.EnvironmentVariable("PATH", f"{self.directory}:/usr/bin:/bin"))
 
+
+class RootFilesTest(RootFilesCase):
     def test_a_file_is_where_it_is(self) -> None:
         root = RootFile(self.directory / "disk.0")
         root.file.write_text("content")

@@ -46,7 +46,7 @@ class UnusedTest(testtools.TestCase):
                 self.assertEqual(expected, found == (one,))
 
 
-class ImageCacheTest(testtools.TestCase):
+class ImageCacheCase(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.options = self.useFixture(config_fixture.Config(nova.conf.CONF))
@@ -60,6 +60,8 @@ class ImageCacheTest(testtools.TestCase):
     def add(self, one: Image) -> None:
         self.store.images[one.fingerprint] = one
 
+
+class ImageCacheTest(ImageCacheCase):
     def test_image_that_somebody_else_gave_a_name_stays(self) -> None:
         one = image(OTHER)
         shared = dataclasses.replace(one, aliases=(*one.aliases, "busybox"))

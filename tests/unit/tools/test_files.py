@@ -11,13 +11,15 @@ from tools.cloud.layout import LONGEST_DIRECTORY, Layout, Passwords
 from tools.showcase.inside import cpu_set
 
 
-class FilesTest(testtools.TestCase):
+class FilesCase(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.directory = Path(directory.name)
 
+
+class FilesTest(FilesCase):
     def test_an_option_with_several_values_is_written_once_for_each(self) -> None:
         text = ini.text_of({"pci": {"alias": ["one", "two"], "report_in_placement": "true"}, "vnc": {}})
         self.assertEqual("[pci]\nalias = one\nalias = two\nreport_in_placement = true\n\n[vnc]\n", text)

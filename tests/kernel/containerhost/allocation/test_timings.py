@@ -2,25 +2,11 @@
 """Counts of what was done to devices, in a file that all processes share."""
 
 import multiprocessing
-from pathlib import Path
 
-import fixtures
-import testtools
-
-from containerhost.allocation.timings import Timings
-from tests.unit.containerhost.allocation.test_timings import count
-from tests.unit.containerhost.hosts import MEMORY
+from tests.unit.containerhost.allocation.test_timings import TimingsCase, count
 
 
-class TimingsTest(testtools.TestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.directory = Path(self.useFixture(fixtures.TempDir(rootdir=MEMORY)).path)
-        self.timings = Timings(self.directory)
-
-    def totals(self) -> dict[tuple[str, str], int]:
-        return {(one.operation.value, one.result.value): sum(one.counts) for one in self.timings.read()}
-
+class TimingsTest(TimingsCase):
     def test_processes_at_once_lose_no_count(self) -> None:
         context = multiprocessing.get_context("fork")
         processes = [context.Process(target=count, args=(self.directory, 25)) for _ in range(4)]

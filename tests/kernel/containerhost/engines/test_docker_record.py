@@ -1,22 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
-from pathlib import Path
 from unittest import mock
 
-import fixtures
-import testtools
-
-from containerhost.engines.docker.record import Record, Records
+from containerhost.engines.docker.record import Record
 from containerhost.linux.files import UNFINISHED
-from tests.unit.containerhost.engines.test_docker_record import FULL, ID
+from tests.unit.containerhost.engines.test_docker_record import FULL, ID, RecordsCase
 
 
-class RecordsTest(testtools.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.directory = Path(self.useFixture(fixtures.TempDir()).path) / "records"
-        self.records = Records(self.directory)
-
+class RecordsTest(RecordsCase):
     def test_what_a_killed_writer_left_goes_with_the_next_writing_and_with_the_record(self):
         self.directory.mkdir()
         for _ in range(2):

@@ -3,36 +3,13 @@ import os
 import stat
 from pathlib import Path
 
-import fixtures
-import testtools
-
-from onedriver.errors import DriverError
 from onedriver.node import datastores
-from tests.unit.onedriver.node.test_datastores import MARK
+from tests.unit.onedriver.node.test_datastores import DatastoresCase
 
 OTHER = 65534
 
 
-class DatastoresTest(testtools.TestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.base = Path(self.useFixture(fixtures.TempDir()).path)
-        self.root = self.base / "datastores"
-        self.home, self.store = self.root / "0/7", self.root / "0"
-        self.home.mkdir(parents=True)
-        self.disk = self.home / "disk.0"
-        self.disk.write_text("content")
-        self.secret = self.base / "secret"
-        self.secret.write_text("secret")
-
-    def refused(self, words: str, file: Path | None = None) -> None:
-        for call in (datastores.opened, datastores.replaced):
-            error = self.assertRaises(DriverError, call(file or self.disk).__enter__)
-            self.assertIn(words, str(error))
-
-    def is_gone(self) -> bool:
-        return datastores.is_gone(self.store, MARK, None, "7", "disk.0")
-
+class DatastoresTest(DatastoresCase):
     def give(self, owner: int) -> None:
         """VM's directory and disk to another user, as oneadmin has them."""
         for path in (self.home, self.disk):

@@ -3,21 +3,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import fixtures
-import testtools
-
-from onedriver.node.imagelocks import Busy, ImageLocks
+from onedriver.node.imagelocks import Busy
 
 HOLD = "import sys, pathlib\nfrom onedriver.node.imagelocks import ImageLocks\n" \
        "with ImageLocks(pathlib.Path(sys.argv[1]), 0).held('a'):\n    print('held', flush=True)\n    sys.stdin.read()\n"
+from tests.unit.onedriver.node.test_imagelocks import ImageLocksCase
 
 
-class ImageLocksTest(testtools.TestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.file = Path(self.useFixture(fixtures.TempDir()).path) / "state/.locks"
-        self.locks = ImageLocks(self.file, 0.1)
-
+class ImageLocksTest(ImageLocksCase):
     def test_a_process_that_ends_lets_go(self) -> None:
         with subprocess.Popen([sys.executable, "-c", HOLD, str(self.file)], stdin=subprocess.PIPE,
                               stdout=subprocess.PIPE, cwd=Path(__file__).parents[4]) as other:

@@ -24,7 +24,7 @@ def count(directory: Path, times: int) -> None:
             pass
 
 
-class TimingsTest(testtools.TestCase):
+class TimingsCase(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.directory = Path(self.useFixture(fixtures.TempDir(rootdir=MEMORY)).path)
@@ -33,6 +33,8 @@ class TimingsTest(testtools.TestCase):
     def totals(self) -> dict[tuple[str, str], int]:
         return {(one.operation.value, one.result.value): sum(one.counts) for one in self.timings.read()}
 
+
+class TimingsTest(TimingsCase):
     def test_bucket_of_a_duration(self) -> None:
         timing = Timing("nova", Operation.ACQUIRE, Result.DONE).plus(BOUNDS[0]).plus(BOUNDS[0] * 1.5).plus(1000.0)
         self.assertEqual((1, 1, *[0] * (len(BOUNDS) - 2), 1), timing.counts)

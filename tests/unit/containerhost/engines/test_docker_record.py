@@ -18,12 +18,14 @@ FULL = Record(frozenset({"0000:3b:00.0"}), frozenset({Node("/dev/nvidia0", 195, 
 SETUP = IpConfig(("10.0.0.5/24",), ("10.0.0.1",), 7)
 
 
-class RecordsTest(testtools.TestCase):
+class RecordsCase(testtools.TestCase):
     def setUp(self):
         super().setUp()
         self.directory = Path(self.useFixture(fixtures.TempDir()).path) / "records"
         self.records = Records(self.directory)
 
+
+class RecordsTest(RecordsCase):
     def test_written_and_read(self):
         for record in (FULL, Record(), Record(netdevs=frozenset({Netdev("a", "b", SETUP)}))):
             self.records.write(ID, record)

@@ -11,12 +11,14 @@ from onedriver.errors import NotSupported
 from onedriver.node import context
 
 
-class ContextTest(testtools.TestCase):
+class ContextCase(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.state = Path(self.useFixture(fixtures.TempDir()).path) / "state"
         self.contexts = context.Contexts(self.state)
 
+
+class ContextTest(ContextCase):
     def test_the_container_may_read_it_and_nobody_else_on_the_host(self) -> None:
         directory = self.contexts.write("one-1", {})
         self.assertEqual([0o700, 0o755, 0o644], [stat.S_IMODE(os.stat(path).st_mode)

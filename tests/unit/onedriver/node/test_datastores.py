@@ -12,7 +12,7 @@ from onedriver.node import datastores
 MARK = ".mark"
 
 
-class DatastoresTest(testtools.TestCase):
+class DatastoresCase(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.base = Path(self.useFixture(fixtures.TempDir()).path)
@@ -32,6 +32,8 @@ class DatastoresTest(testtools.TestCase):
     def is_gone(self) -> bool:
         return datastores.is_gone(self.store, MARK, None, "7", "disk.0")
 
+
+class DatastoresTest(DatastoresCase):
     def test_disk_is_opened_and_its_path_opens_the_same_file_again(self) -> None:
         with datastores.opened(self.disk, write=True) as disk:
             self.disk.rename(self.home / "moved")

@@ -9,12 +9,14 @@ from onedriver.errors import DriverError
 from onedriver.node.imagelocks import Busy, ImageLocks, naming
 
 
-class ImageLocksTest(testtools.TestCase):
+class ImageLocksCase(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.file = Path(self.useFixture(fixtures.TempDir()).path) / "state/.locks"
         self.locks = ImageLocks(self.file, 0.1)
 
+
+class ImageLocksTest(ImageLocksCase):
     def test_one_holder_for_each_image(self) -> None:
         with self.locks.held("a"):
             with self.locks.held("b"):

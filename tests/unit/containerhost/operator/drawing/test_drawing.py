@@ -177,7 +177,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(main, list(arguments))
 
 
-class CommandTest(testtools.TestCase):
+class CommandCase(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.busy = self.useFixture(Busy())
@@ -186,6 +186,8 @@ class CommandTest(testtools.TestCase):
     def topology(self, *arguments: str) -> Result:
         return run("topology", *arguments, "--root", str(self.busy.root))
 
+
+class CommandTest(CommandCase):
     def test_text(self) -> None:
         lines = self.topology("--text").output.splitlines()
         self.assertIn("NUMA node 0, socket 0, 1024 GiB", lines)
