@@ -94,7 +94,7 @@ class DirectPortTest(DirectPortServers):
         port = self.port()
         server = self.with_ports(port)
         mine = {"address": port["mac_address"], "vlan": VLAN}
-        restarts = (lambda: self._reboot_server(server, hard=True), lambda: self.stop_and_start(server))
+        restarts = (lambda: self._reboot_server(server, hard=True), lambda: self._stop_and_start(server))
         for act in (lambda: None, *levels.budget(gate=(levels.turn(restarts),), exhaustive=restarts)):
             act()
             self.assertEqual(port["mac_address"], self.mac(server, "eth0"))
@@ -103,10 +103,6 @@ class DirectPortTest(DirectPortServers):
         self._delete_server(server)
         self.assertEqual([FREE, FREE], self.of_physical_function())
         self.assert_nothing_left()
-
-    def stop_and_start(self, server: Any) -> None:
-        self._stop_server(server)
-        self._start_server(server)
 
     @levels.exhaustive("units show it; functions that come and go remain")
     def test_a_paused_server_has_no_link(self) -> None:

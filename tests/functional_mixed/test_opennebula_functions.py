@@ -49,8 +49,12 @@ class FunctionTest(ActionsCase):
         self.assertEqual([FREE, FREE], self.settings())
 
     def test_what_the_operator_set_before_is_restored(self) -> None:
-        subprocess.run(["ip", "link", "set", "dev", scan().get(PF).netdev, "vf", str(self.functions[0].vf_index),
-                        "vlan", "5", "spoofchk", "off", "trust", "on", "max_tx_rate", "700"], check=True)
+        def setting(text: str) -> None:
+            subprocess.run(["ip", "link", "set", "dev", scan().get(PF).netdev, "vf", str(self.functions[0].vf_index),
+                            *text.split()], check=True)
+
+        self.addCleanup(setting, "vlan 0 spoofchk on trust off max_tx_rate 0")
+        setting("vlan 5 spoofchk off trust on max_tx_rate 700")
         before = [FREE | {"vlan": 5, "spoofchk": False, "trust": True, "max_tx": 700}, FREE]
         self.assertEqual(before, self.settings())
         more = "<SPOOFCHK>YES</SPOOFCHK><TRUST>NO</TRUST><OUTBOUND_AVG_BW>12500</OUTBOUND_AVG_BW>"

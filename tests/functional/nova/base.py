@@ -27,6 +27,7 @@ from containerhost.engines.contract import ContainerState
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.inventory.scan import scan
 from nova_lxd_ext import conf, osvif_hook
+from nova_lxd_ext.image.images import IMAGE_ID
 from nova_lxd_ext.instance import labels
 from tests.functional import lxd
 from tests.functional.nova import reuse, states, wakeups
@@ -77,6 +78,14 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
         # Nova's own tests wait for these ten seconds.
         self.notifier.wait_for_versioned_notifications = functools.partial(
             self.notifier.wait_for_versioned_notifications, timeout=TIMEOUT / 2)
+
+    def _delete_images(self) -> None:
+        for image in self.lxd.store.having(IMAGE_ID):
+            self.lxd.store.delete(image.fingerprint)
+
+    def _stop_and_start(self, server: Any) -> None:
+        self._stop_server(server)
+        self._start_server(server)
 
     def _configure(self) -> None:
         paste = self.state / "api-paste.ini"

@@ -90,7 +90,7 @@ class FlavorTest(DeviceServers):
     def test_devices_stay_through_every_power_action(self) -> None:
         server = self.server(self.flavor(**BOTH))
         held = self.held()
-        for act in (lambda: self._reboot_server(server, hard=True), lambda: self.stop_and_start(server),
+        for act in (lambda: self._reboot_server(server, hard=True), lambda: self._stop_and_start(server),
                     lambda: self._reboot_server(server)):
             self.notifier.reset()
             act()
@@ -110,10 +110,6 @@ class FlavorTest(DeviceServers):
         self.check_inside_again(server)
         self._delete_server(server)
         self.assert_nothing_left()
-
-    def stop_and_start(self, server: Any) -> None:
-        self._stop_server(server)
-        self._start_server(server)
 
     def check_inside_again(self, server: Any) -> None:
         self.assertEqual(Status.RUNNING, self.container(server).status)

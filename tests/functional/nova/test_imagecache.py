@@ -22,10 +22,6 @@ class ImageCacheTest(base.LxdServers):
         self.addCleanup(self._delete_images)
         self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.image.images.BOOTING", 0.0))
 
-    def _delete_images(self) -> None:
-        for image in self.lxd.store.having(IMAGE_ID):
-            self.lxd.store.delete(image.fingerprint)
-
     def stored(self) -> set[str]:
         return {image.properties[IMAGE_ID] for image in self.lxd.store.having(IMAGE_ID)}
 

@@ -124,7 +124,7 @@ class PortsTest(PortServers):
             self.assert_is_wired(server, *each)
         self.address(servers[1], "eth0", "192.168.1.20")
         first = servers[0]
-        restarts = (lambda: self._reboot_server(first, hard=True), lambda: self.stop_and_start(first),
+        restarts = (lambda: self._reboot_server(first, hard=True), lambda: self._stop_and_start(first),
                     lambda: self._reboot_server(first))
         for restart in (lambda: None, *levels.budget(gate=(levels.turn(restarts),), exhaustive=restarts)):
             self.notifier.reset()
@@ -135,10 +135,6 @@ class PortsTest(PortServers):
         for server in servers:
             self._delete_server(server)
         self.assert_nothing_left()
-
-    def stop_and_start(self, server: Any) -> None:
-        self._stop_server(server)
-        self._start_server(server)
 
     def test_a_stream_of_data_arrives_whole(self) -> None:
         """Checksums that the sender leaves to hardware would be wrong after a switch in user space."""

@@ -17,7 +17,6 @@ from nova.scheduler.client import report
 from containerhost.allocation.store import AllocationStore
 from containerhost.engines.contract import Status
 from containerhost.engines.lxd.client import LxdClient
-from nova_lxd_ext.image.images import IMAGE_ID
 from nova_lxd_ext.instance import labels
 from tests import levels
 from tests.functional.nova.glance import Uploads, filtered
@@ -49,10 +48,6 @@ class RecoveryServers(base.LxdServers):
         self.cold = self.flavor(memory_mb=160, lxd__nested_allowed="true",
                                 pci_passthrough__alias=f"{base.GPU_ALIAS}:1,{base.VF_ALIAS}:1")
         self.outcomes: list[tuple[str, int, str]] = []
-
-    def _delete_images(self) -> None:
-        for image in self.lxd.store.having(IMAGE_ID):
-            self.lxd.store.delete(image.fingerprint)
 
     def act(self, server: Mapping[str, Any], **action: Any) -> None:
         self.api.post_server_action(server["id"], action)

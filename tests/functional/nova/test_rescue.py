@@ -9,7 +9,6 @@ import fixtures
 
 from containerhost import errors
 from containerhost.engines.contract import Status
-from nova_lxd_ext.image.images import IMAGE_ID
 from nova_lxd_ext.instance import labels
 from nova_lxd_ext.server.rescue import TARGET
 from tests import levels
@@ -20,10 +19,6 @@ class RescueCase(base.LxdServers):
     def setUp(self) -> None:
         super().setUp()
         self.addCleanup(self._delete_images)
-
-    def _delete_images(self) -> None:
-        for image in self.lxd.store.having(IMAGE_ID):
-            self.lxd.store.delete(image.fingerprint)
 
     def shell(self, server: dict[str, Any], script: str) -> str:
         done = self.inside(server, "sh", "-c", script)

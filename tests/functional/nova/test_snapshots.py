@@ -9,7 +9,6 @@ from nova import objects
 
 from containerhost.engines.contract import Status
 from containerhost.engines.lxd.exports import PREFIX, Exports
-from nova_lxd_ext.image.images import IMAGE_ID
 from tests import levels
 from tests.functional.nova import base
 from tests.functional.nova.glance import Uploads, filtered
@@ -24,10 +23,6 @@ class SnapshotCase(base.LxdServers):
         self.uploads = Uploads(self.glance)
         self.glance.detail = filtered(self.glance)
         self.addCleanup(self._delete_images)
-
-    def _delete_images(self) -> None:
-        for image in self.lxd.store.having(IMAGE_ID):
-            self.lxd.store.delete(image.fingerprint)
 
     def written(self) -> dict[str, Any]:
         """A server with a file in it."""
