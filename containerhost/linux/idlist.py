@@ -15,6 +15,11 @@ def id_list(text: str | None) -> frozenset[int]:
     return frozenset(found)
 
 
+def id_text(numbers: Iterable[int]) -> str:
+    """Format numbers as the kernel's list format: ``0-3,8``."""
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in id_runs(numbers))
+
+
 def id_runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """Return numbers as runs, the first and the last of each: what the kernel's list format is written from."""
     runs: list[tuple[int, int]] = []

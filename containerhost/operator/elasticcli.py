@@ -20,7 +20,7 @@ from containerhost.elastic.state import StateFile
 from containerhost.engines import local
 from containerhost.engines.docker.recordfiles import DIRECTORY as RECORDS
 from containerhost.errors import EngineBusy
-from containerhost.linux.idlist import id_list, id_runs
+from containerhost.linux.idlist import id_list, id_text
 from containerhost.linux.lock import FileLock
 from containerhost.operator import clioptions
 from containerhost.operator.reports.report import printable, table
@@ -145,7 +145,7 @@ def listed(rows: list[dict[str, Any]]) -> str:
 
 def listed_sizes(rows: list[dict[str, Any]]) -> str:
     return table(("container", "cores", "which", "wanted", "of", "memory", "wanted", "of", "busy", ""), [
-        (printable(row["container"]), str(row["count"]), ranges(row["cores"]), str(row["wanted"]),
+        (printable(row["container"]), str(row["count"]), id_text(row["cores"]) or "any", str(row["wanted"]),
          f"{row['least']}-{row['most']}", str(row["memory"] >> MIB), str(row["memory_wanted"] >> MIB),
          f"{row['memory_least'] >> MIB}-{row['memory_most'] >> MIB}", "" if row["used"] is None else str(row["used"]),
          "announced" if row["announced"] else "") for row in rows])
@@ -157,7 +157,3 @@ def listed_gpus(rows: list[dict[str, Any]]) -> str:
          ", ".join(row["gpus"]["present"]) or "none",
          ", ".join(f"{name} ({printable(why)})" if why else name for name, why in row["gpus"]["detached"].items()),
          "announced" if row["announced"] else "") for row in rows])
-
-
-def ranges(cores: list[int]) -> str:
-    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in id_runs(cores)) or "any"

@@ -15,7 +15,7 @@ from containerhost.devices import drm, health
 from containerhost.devices.findings import Finding
 from containerhost.devices.grants import GpuGrant, Grant, GrantOptions
 from containerhost.devices.health.kernellog import DriverLog
-from containerhost.devices.model import CharNode, Device, Kind, NodeUse, PciFunction
+from containerhost.devices.model import Device, Kind, NodeUse, PciFunction
 from containerhost.errors import DeviceHeld, DeviceUnhealthy
 from containerhost.linux.sysfs import Host
 
@@ -252,14 +252,14 @@ class GpuVendor(Vendor):
         """Return the driver capabilities to bring libraries for. Only a driver tied to its user space has any."""
         return frozenset()
 
-    def render_nodes(self, function: PciFunction) -> tuple[tuple[CharNode, ...], tuple[str, ...]]:
-        """Return the function's card and render nodes, and what is wrong with them."""
+    def describe(self, function: PciFunction) -> tuple[Device, ...]:
+        """Describe a GPU by its card and render nodes."""
         nodes = drm.nodes(self.host, function.directory)
-        complaints = list(health.of_nodes(self.host, nodes))
+        complaints = [*self.driver_complaints(function), *health.of_nodes(self.host, nodes)]
         served = self.needs_render and function.driver in self.drivers
         if served and not any("/renderD" in node.path for node in nodes):
             complaints.append(f"driver {function.driver} made no render node; see the kernel's log")
-        return nodes, tuple(complaints)
+        return (device(function, Kind.GPU, self.name, nodes=nodes, health=(*function.health, *complaints)),)
 
     def driver_complaints(self, function: PciFunction) -> tuple[str, ...]:
         """Report a bound driver that serves no container."""

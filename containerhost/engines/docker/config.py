@@ -16,7 +16,7 @@ from containerhost.engines.docker.record import Netdev, Node, Record, union
 from containerhost.engines.spec import CloudInit, ContainerSpec, Cpu, Health, IoLimit, Memory, Mount, Nic, Part, Program
 from containerhost.errors import SpecError
 from containerhost.linux import guest_directory
-from containerhost.linux.idlist import id_runs
+from containerhost.linux.idlist import id_text
 
 RUNTIME = "containerhost"
 
@@ -176,11 +176,6 @@ def cpu(wanted: Cpu) -> dict[str, Any]:
     if wanted.priority is not None:
         config["CpuShares"] = SHARES - (10 - wanted.priority)
     return config
-
-
-def id_text(ids: Iterable[int]) -> str:
-    """Format ``{0, 2, 3}`` as ``0,2-3``."""
-    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in id_runs(ids))
 
 
 def io_limits(wanted: IoLimit, disk: str | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from containerhost.engines.capabilities import LiveSizes, Size
 from containerhost.engines.contract import Status
 from containerhost.engines.docker import config
 from containerhost.engines.docker.engine import DockerEngine
-from containerhost.linux.idlist import id_list
+from containerhost.linux.idlist import id_list, id_text
 from containerhost.linux.sysfs import Host
 
 
@@ -43,7 +43,7 @@ class Live:
         missing = size.cores - id_list(self._host.text("/sys/devices/system/cpu/online"))
         if missing:
             raise errors.UnsupportedOnHost(f"container {current.id[:12]} is to run on cores "
-                                           f"{config.id_text(size.cores)}, of which {config.id_text(missing)} are "
+                                           f"{id_text(size.cores)}, of which {id_text(missing)} are "
                                            "offline")
         self._engine.client.update(current.id, config.live(size))
         self._engine.relabel(current.id, labels)

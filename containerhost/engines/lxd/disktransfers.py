@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from containerhost.engines.capabilities import DiskOffer
+from containerhost.engines.lxd import operations
 from containerhost.engines.lxd.client import LxdClient, document
 from containerhost.engines.lxd.migration import end
 
@@ -62,6 +63,4 @@ def body(offer: DiskOffer, labels: Mapping[str, str]) -> dict[str, Any]:
 
 def sends(operation: Mapping[str, Any], name: str) -> bool:
     """Return whether an operation of LXD sends the disk ``name`` to another daemon."""
-    urls = (operation.get("resources") or {}).get("storage_volumes") or ()
-    return operation.get("description") == SENDING and any(
-        url.partition("?")[0].endswith(f"/{name}") for url in urls)
+    return operation.get("description") == SENDING and operations.concerns(operation, name, ["storage_volumes"])

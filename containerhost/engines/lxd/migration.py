@@ -14,7 +14,7 @@ from typing import Any
 
 from containerhost import errors
 from containerhost.engines.capabilities import Offer
-from containerhost.engines.lxd import config
+from containerhost.engines.lxd import config, operations
 from containerhost.engines.lxd.client import LxdClient, document
 from containerhost.engines.spec import ContainerSpec
 
@@ -92,6 +92,4 @@ def instance(spec: ContainerSpec, offer: Offer, extensions: frozenset[str]) -> d
 
 def sends(operation: Mapping[str, Any], name: str) -> bool:
     """Return whether an operation of LXD sends the container ``name`` to another daemon."""
-    urls = (operation.get("resources") or {}).get("instances") or ()
-    return operation.get("description") == SENDING and any(
-        url.partition("?")[0].endswith(f"/{name}") for url in urls)
+    return operation.get("description") == SENDING and operations.concerns(operation, name)

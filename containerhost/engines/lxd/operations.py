@@ -2,7 +2,7 @@
 """Tell what LXD's running operations are about, and wait for their ends."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from containerhost import errors
@@ -38,7 +38,8 @@ def changes(operation: Mapping[str, Any], name: str) -> bool:
     return operation.get("class") == "task" and concerns(operation, name)
 
 
-def concerns(operation: Mapping[str, Any], name: str) -> bool:
+def concerns(operation: Mapping[str, Any], name: str, kinds: Sequence[str] = ("instances", "containers")) -> bool:
+    """Return whether an operation is about one of these kinds of LXD's resources that has the name."""
     resources = operation.get("resources") or {}
-    urls = [*(resources.get("instances") or ()), *(resources.get("containers") or ())]
+    urls = (url for kind in kinds for url in resources.get(kind) or ())
     return any(url.partition("?")[0].endswith(f"/{name}") for url in urls)

@@ -4,8 +4,9 @@
 from collections.abc import Iterator, Sequence
 
 from containerhost.devices.model import Kind
+from containerhost.linux.idlist import id_text
 from containerhost.operator.drawing.hostmap import Card, Group, HostMap, Node, Part, Status
-from containerhost.operator.reports.report import printable, ranges
+from containerhost.operator.reports.report import printable
 
 _GIBIBYTE = 1 << 30
 
@@ -36,8 +37,8 @@ def _cores(node: Node) -> Iterator[Sequence[str]]:
         for cpu, owner in threads:
             if owner:
                 pinned.setdefault(owner, []).append(cpu)
-        yield (f"CPUs {ranges(cpu for cpu, _ in threads)}",
-               *_tree([(f"{owner}: {ranges(cpus)}",) for owner, cpus in sorted(pinned.items())]))
+        yield (f"CPUs {id_text(cpu for cpu, _ in threads)}",
+               *_tree([(f"{owner}: {id_text(cpus)}",) for owner, cpus in sorted(pinned.items())]))
 
 
 def _group(group: Group) -> Iterator[str]:

@@ -11,7 +11,7 @@ from containerhost.devices.rdmaports import NamespaceMode
 from containerhost.inventory.pci_topology import Connection, cards
 from containerhost.inventory.scan import Inventory
 from containerhost.inventory.topology import Topology
-from containerhost.linux.idlist import id_runs
+from containerhost.linux.idlist import id_text
 from containerhost.operator.reports import allocations
 
 _COLUMNS = ("device", "kind", "role", "link", "pci id", "class", "driver", "numa", "model", "uuid", "parent", "netdev",
@@ -114,17 +114,12 @@ def topology(found: Topology, inventory: Inventory) -> str:
     for node in found.nodes:
         pages = " ".join(f"{size >> 10}KiB:{free}/{total}" for size, (total, free) in node.hugepages.items())
         near = " ".join(device.id for device in inventory.devices if device.numa_node == node.id)
-        rows.append((str(node.id), ranges(node.cpus), f"{node.memory / _GIBIBYTE:.1f}", f"{node.free / _GIBIBYTE:.1f}",
+        rows.append((str(node.id), id_text(node.cpus), f"{node.memory / _GIBIBYTE:.1f}", f"{node.free / _GIBIBYTE:.1f}",
                      pages, " ".join(map(str, node.distances)), near))
     foreign = [f"node {node.id}: {node.memory / _GIBIBYTE:.1f} GiB of an accelerator, which is not the host's to give"
                for node in found.of_devices]
     return "\n".join([printable(head), table(
         ("node", "cpus", "GiB", "free GiB", "huge pages free/all", "distances", "devices"), rows), *foreign])
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """Format numbers as the kernel's list format: ``0-3,8``."""
-    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in id_runs(numbers))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

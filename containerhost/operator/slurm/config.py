@@ -10,7 +10,7 @@ from containerhost.devices.grants import Grant
 from containerhost.devices.model import Kind
 from containerhost.errors import SpecError
 from containerhost.inventory.topology import Topology
-from containerhost.operator.reports.report import ranges
+from containerhost.linux.idlist import id_text
 from hpcplan.networktree import Leaf, natural, order
 
 # Slurm's plug-ins for such devices, which tell jobs theirs in SLURM_JOB_GPUS and SLURM_JOB_NICS.
@@ -89,7 +89,7 @@ def gres_conf(found: Sequence[Gres], node: str) -> str:
     for each in found:
         words = [f"NodeName={node}", f"Name={each.name}", f"Type={each.type}",
                  f"{'MultipleFiles' if len(each.files) > 1 else 'File'}={','.join(each.files)}"]
-        words += [f"Cores={ranges(each.cores)}"] if each.cores else []
+        words += [f"Cores={id_text(each.cores)}"] if each.cores else []
         words += [f"Links={','.join(map(str, each.links))}"] if each.links else []
         lines.append(f"{' '.join(words)}  # {each.device}")
     return "\n".join(lines)

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from containerhost.devices import health
 from containerhost.devices.health.kernellog import DriverLog
-from containerhost.devices.model import CharNode, Device, Kind, NodeUse, PciFunction
+from containerhost.devices.model import CharNode, Device, NodeUse, PciFunction
 from containerhost.vendors import base
 from containerhost.vendors.drmlog import AmdgpuLog
 
@@ -27,9 +27,7 @@ class Amd(base.GpuVendor):
     driver_log: ClassVar[type[DriverLog] | None] = AmdgpuLog
 
     def describe(self, function: PciFunction) -> tuple[Device, ...]:
-        nodes, complaints = self.render_nodes(function)
-        gpu = base.device(function, Kind.GPU, self.name, nodes=nodes,
-                          health=function.health + self.driver_complaints(function) + complaints)
+        (gpu,) = super().describe(function)
         if function.driver not in self.drivers:
             return (gpu,)
         directory = function.directory

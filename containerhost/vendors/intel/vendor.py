@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from containerhost.devices.health.kernellog import DriverLog
-from containerhost.devices.model import Device, Kind, PciFunction
+from containerhost.devices.model import PciFunction
 from containerhost.vendors import base
 from containerhost.vendors.drmlog import IntelLog
 
@@ -20,8 +20,3 @@ class Intel(base.GpuVendor):
     @classmethod
     def claims(cls, function: PciFunction) -> bool:
         return function.vendor_id == cls.vendor_id and function.class_code.startswith(base.DISPLAY)
-
-    def describe(self, function: PciFunction) -> tuple[Device, ...]:
-        nodes, complaints = self.render_nodes(function)
-        return (base.device(function, Kind.GPU, self.name, nodes=nodes,
-                            health=function.health + self.driver_complaints(function) + complaints),)

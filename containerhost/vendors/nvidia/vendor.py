@@ -108,9 +108,7 @@ class Nvidia(base.GpuVendor):
         return {address: int(node) for address, node in found.items() if node.isascii() and node.isdigit()}
 
     def describe(self, function: PciFunction) -> tuple[Device, ...]:
-        render, complaints = self.render_nodes(function)
-        gpu = base.device(function, Kind.GPU, self.name, nodes=render,
-                          health=function.health + self.driver_complaints(function) + complaints)
+        (gpu,) = super().describe(function)
         return self._with_driver(gpu) if function.driver in self.drivers else (gpu,)
 
     def _with_driver(self, gpu: Device) -> tuple[Device, ...]:

@@ -5,9 +5,9 @@ import shutil
 import testtools
 
 from containerhost.inventory import topology
+from containerhost.linux.idlist import id_text
 from containerhost.linux.sysfs import Host
 from containerhost.operator.drawing.look import look
-from containerhost.operator.reports.report import ranges as id_text
 from tests.unit.containerhost.hosts import Broken, shared
 
 GIB = 1 << 30

@@ -17,6 +17,7 @@ from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.errors import ScrubFailed
 from containerhost.inventory.scan import scan
+from containerhost.linux.idlist import id_text
 from containerhost.linux.sysfs import Host
 from containerhost.operator.cli import main
 from containerhost.operator.reports import report
@@ -352,7 +353,7 @@ class Rdma(testtools.TestCase):
 class Drawing(testtools.TestCase):
     def test_ranges(self):
         for numbers, expected in (((), ""), ((3,), "3"), ((0, 1, 2, 5, 7, 8), "0-2,5,7-8")):
-            self.assertEqual(expected, report.ranges(numbers))
+            self.assertEqual(expected, id_text(numbers))
 
     def test_columns_that_say_nothing_are_left_out(self):
         self.assertEqual("A  C\n1  33", report.table(("a", "b", "c"), [("1", "", "33")]))
