@@ -14,7 +14,7 @@ from tests.functional_one.vms import ROOT, Machine
 from tests.functional_onedock.base import BOOT, CLEANUP, POWEROFF, RESUME, OnedockCase, own
 from tests.functional_onedock.registry import HOST, Registry
 from tests.functional_onedock.test_parts import MARK, disk
-from tests.functional_onedock.test_transfer import RegistryCase, TransferCase, flip
+from tests.functional_onedock.transfercase import RegistryCase, TransferCase, flip
 from tests.unit.onedock.images import Image
 
 HOSTILE = "$(touch /tmp/pwned); `touch /tmp/pwned` | ../../etc/passwd & \" < \\ \n -rf %s"

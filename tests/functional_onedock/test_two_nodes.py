@@ -11,7 +11,7 @@ from tests.functional.lxd import memlock, mounts_below
 from tests.functional_docker.dockerd import Daemon, leftovers
 from tests.functional_one.vms import Machine
 from tests.functional_onedock.base import BOOT, CLEANUP
-from tests.functional_onedock.test_transfer import TransferCase
+from tests.functional_onedock.transfercase import TransferCase
 
 LEAVING = 7  # LCM state of a VM that is shut down for another host (onevm migrate --poff)
 

@@ -21,7 +21,7 @@ from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind
 from containerhost.errors import DeviceHeld
 from containerhost.inventory.scan import HostView, scan
-from tests.unit.containerhost.allocation.test_allocator import Willing, consumer, host
+from tests.unit.containerhost.allocation.allocatorcase import Willing, consumer, host
 from tests.unit.containerhost.hosts import MEMORY
 
 DEVICES = 2

@@ -10,7 +10,7 @@ from containerhost.allocation.refusals import Request
 from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore
 from tests import levels
-from tests.unit.containerhost.allocation.test_allocator import consumer
+from tests.unit.containerhost.allocation.allocatorcase import consumer
 from tests.unit.containerhost.allocation.test_recovery import Logged, RecoveryTestCase
 
 

@@ -15,7 +15,7 @@ from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind, Role
 from containerhost.inventory.scan import HostView, scan
 from containerhost.linux.sysfs import Host
-from tests.unit.containerhost.allocation.test_allocator import Willing, consumer, host
+from tests.unit.containerhost.allocation.allocatorcase import Willing, consumer, host
 from tests.unit.containerhost.allocation.test_store import MEMORY
 
 

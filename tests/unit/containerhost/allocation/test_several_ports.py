@@ -18,7 +18,7 @@ from containerhost.errors import HostActionFailed, SpecError
 from containerhost.inventory.scan import HostView, scan
 from containerhost.privileged import Inside
 from containerhost.vendors import make_grant
-from tests.unit.containerhost.allocation.test_allocator import Willing, consumer
+from tests.unit.containerhost.allocation.allocatorcase import Willing, consumer
 from tests.unit.containerhost.hosts import Broken
 
 CARD, VF = "0000:5e:00.0", "0000:5e:00.1"

@@ -13,7 +13,7 @@ from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.inventory.scan import scan
 from containerhost.linux.storage import memorymounts
 from containerhost.privileged import Privileged
-from tests.unit.containerhost.allocation.test_allocator import host
+from tests.unit.containerhost.allocation.allocatorcase import host
 
 MIB = 1 << 20
 

@@ -12,7 +12,7 @@ from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.allocation.timings import BOUNDS, Operation, Result, Timing, Timings
 from containerhost.errors import DeviceHeld, DeviceNotFound, HostActionFailed
 from containerhost.inventory.scan import HostView
-from tests.unit.containerhost.allocation.test_allocator import AllocatorTestCase, Willing, consumer
+from tests.unit.containerhost.allocation.allocatorcase import AllocatorTestCase, Willing, consumer
 from tests.unit.containerhost.hosts import MEMORY
 
 CONSUMER = Consumer("nova", "lxd", "one", "uuid")

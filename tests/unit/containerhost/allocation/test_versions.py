@@ -16,7 +16,7 @@ from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore
 from containerhost.errors import DeviceHeld
 from containerhost.inventory.scan import HostView
-from tests.unit.containerhost.allocation.test_allocator import consumer, host
+from tests.unit.containerhost.allocation.allocatorcase import consumer, host
 from tests.unit.containerhost.allocation.test_recovery import Logged
 
 # Written by the code before records had a version.

@@ -21,7 +21,7 @@ from nova_lxd_ext.hardware import pci
 from nova_lxd_ext.hardware.pci import Reason
 from onedriver.node import probes
 from onedriver.node.pcifilter import PciFilter
-from tests.unit.containerhost.allocation.test_allocator import NoHardware, consumer
+from tests.unit.containerhost.allocation.allocatorcase import NoHardware, consumer
 from tests.unit.containerhost.hosts import Broken
 
 VF, PF = "0000:5e:00.1", "0000:d8:00.1"

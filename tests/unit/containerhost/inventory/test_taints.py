@@ -19,7 +19,7 @@ from containerhost.inventory.taints import FILE, TaintFile
 from containerhost.operator.cli import main
 from onedriver.node import probes
 from onedriver.node.pcifilter import PciFilter
-from tests.unit.containerhost.allocation.test_allocator import Marking, consumer
+from tests.unit.containerhost.allocation.allocatorcase import Marking, consumer
 from tests.unit.containerhost.hosts import Broken
 
 GPU, OTHER, CUT, SLICE = "0000:3b:00.0", "0000:83:00.0", "0000:3c:00.0", "0000:3c:00.0/gi1/ci0"

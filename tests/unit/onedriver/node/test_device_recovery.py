@@ -26,7 +26,7 @@ from containerhost.linux.process.processes import Process
 from onedriver.node.device_recovery import DeviceRecovery
 from onedriver.node.names import name
 from onedriver.node.vm_ids import consumer
-from tests.unit.containerhost.allocation.test_allocator import Willing, host
+from tests.unit.containerhost.allocation.allocatorcase import Willing, host
 from tests.unit.containerhost.allocation.test_sharedmemory import Recording
 from tests.unit.containerhost.hosts import MEMORY
 

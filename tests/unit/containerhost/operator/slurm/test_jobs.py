@@ -21,7 +21,7 @@ from containerhost.operator.cli import main
 from containerhost.operator.slurm import jobs
 from containerhost.operator.slurm.client import Slurm
 from containerhost.operator.slurm.jobs import JobDevices
-from tests.unit.containerhost.allocation.test_allocator import Willing
+from tests.unit.containerhost.allocation.allocatorcase import Willing
 from tests.unit.containerhost.hosts import Broken
 
 FIRST, SECOND = "0000:3b:00.0", "0000:af:00.0"
