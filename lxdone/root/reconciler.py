@@ -94,7 +94,7 @@ class Reconciler:
             self._revive(name)
         with vmlock.worker(self._state) as is_worker:
             for vm_id in self.pending(containers) if is_worker else ():
-                self._alone(vm_id, "the node is not done with its disks", self._save)
+                self._alone(vm_id, "does not run, but the node is not done with its disks", self._save)
 
     def _revive(self, name: str) -> None:
         try:
@@ -103,8 +103,9 @@ class Reconciler:
         except (ContainerHostError, DriverError) as error:
             LOG.error("%s runs without its console: %s", name, error)
 
-    def _save(self, vm_id: int, state: ContainerState) -> None:
-        if not self._is_pending(vm_id, state):
+    def _save(self, vm_id: int) -> None:
+        state = self._container_away(vm_id)
+        if state is None or not self._is_pending(vm_id, state):
             return
         if state.status is Status.FROZEN:
             self._disks.hold_all(vm_id)
@@ -116,9 +117,9 @@ class Reconciler:
         """Remove what is left of VMs that are over, and free devices that killed actions left."""
         seen = tuple(self._engine.containers() if containers is None else containers)
         for vm_id in self.abandoned(seen):
-            self._remove_abandoned(vm_id)
+            self._alone(vm_id, "is over, but something of it is left here", self._remove_abandoned)
         for vm_id in self.over(seen):
-            self._alone(vm_id, "something of it is left here", self._forget_over)
+            self._alone(vm_id, "does not run, but something of it is left here", self._forget_over)
         self._devices.recover(seen)
 
     def has_work(self, containers: Collection[ContainerState], over: Iterable[int], unsaved: Iterable[int]) -> bool:
@@ -130,8 +131,8 @@ class Reconciler:
         return (any(map(self.is_due, over)) or (any(map(self.is_due, unsaved)) and vmlock.may_work(self._state))
                 or bool(self.without_console(containers)) or bool(self._devices.pending(containers)))
 
-    def _forget_over(self, vm_id: int, state: ContainerState) -> None:
-        if self._writeback.is_over(self._home(vm_id)):
+    def _forget_over(self, vm_id: int) -> None:
+        if self._container_away(vm_id) is not None and self._writeback.is_over(self._home(vm_id)):
             LOG.info("VM %s is over or elsewhere: what is left of it is removed", vm_id)
             self._forget(vm_id)
 
@@ -139,32 +140,24 @@ class Reconciler:
         """Clean up a VM that was abandoned, by two witnesses.
 
         LXD has no container of the VM, and its directory is gone from a datastore that is there."""
+        if not self._engine.exists(names.name(vm_id)) and self._writeback.is_ended(self._home(vm_id)):
+            LOG.info("VM %s is over and has no container: what is left of it is removed", vm_id)
+            self._forget(vm_id)
+
+    def _container_away(self, vm_id: int) -> ContainerState | None:
+        """Return the container of a VM that does not run; None where it does."""
+        state = self._engine.container(names.name(vm_id))
+        return state if state.status in AWAY and state.labels.get(LABEL) == str(vm_id) else None
+
+    def _alone(self, vm_id: int, trouble: str, act: Callable[[int], None]) -> None:
+        """Act on a VM while no action works on it; a failure is logged."""
         try:
             with vmlock.held(self._state, vm_id, 0):
-                if not self._engine.exists(names.name(vm_id)) and self._writeback.is_ended(self._home(vm_id)):
-                    LOG.info("VM %s is over and has no container: what is left of it is removed", vm_id)
-                    self._forget(vm_id)
+                act(vm_id)
         except vmlock.Busy:
             LOG.info("Another process works on VM %s", vm_id)
         except (ContainerHostError, DriverError) as error:
-            LOG.error("VM %s is over, but something of it is left here: %s", vm_id, error)
-            if self._home(vm_id).is_dir():
-                (self._home(vm_id) / FAILED).touch()
-
-    def _alone(self, vm_id: int, trouble: str, act: Callable[[int, ContainerState], None]) -> None:
-        """Act on a VM that does not run, while no action works on it; a failure is logged.
-
-        :param act: called with the container as it is under the VM's lock
-        """
-        try:
-            with vmlock.held(self._state, vm_id, 0):
-                state = self._engine.container(names.name(vm_id))
-                if state.status in AWAY and state.labels.get(LABEL) == str(vm_id):
-                    act(vm_id, state)
-        except vmlock.Busy:
-            LOG.info("Another process works on VM %s", vm_id)
-        except (ContainerHostError, DriverError) as error:
-            LOG.error("VM %s does not run, but %s: %s", vm_id, trouble, error)
+            LOG.error("VM %s %s: %s", vm_id, trouble, error)
             if self._home(vm_id).is_dir():
                 (self._home(vm_id) / FAILED).touch()
 
