@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from containerhost import vendors
 from containerhost.devices.grants import Grant
 from containerhost.engines.affinity import Binding
-from containerhost.errors import SpecError
 from containerhost.operator.runtimes import process
 
 _WORDS = ("exec", "run", "shell", "test")
@@ -26,9 +25,7 @@ def translate(command: Sequence[str], grants: Sequence[Grant], group: str, bindi
 
     :raises SpecError: the command runs nothing
     """
-    at = next((index for index, word in enumerate(command) if index and word in _WORDS), 0)
-    if not at:
-        raise SpecError(f"{' '.join(command[:3])}: only {', '.join(_WORDS)} can be given devices")
+    at = process.position(command, _WORDS)
     variables = process.environment(grants)
     libraries = [vendors.of(grant.device).apptainer_libraries for grant in grants]
     options = list(dict.fromkeys(filter(None, libraries)))

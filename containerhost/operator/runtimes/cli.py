@@ -3,6 +3,7 @@
 
 import json
 import logging
+import pwd
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -53,6 +54,13 @@ def cdi(as_json: bool, output: Path | None, root: Path) -> None:
         click.echo(table(("name", "nodes"), rows) if rows else "no device of this host has nodes for containers")
 
 
+def _user(_: click.Context, __: click.Parameter, name: str | None) -> pwd.struct_passwd | None:
+    try:
+        return pwd.getpwnam(name) if name else None
+    except KeyError as error:
+        raise click.BadParameter(f"this host has no user {name}") from error
+
+
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--gpu", "gpus", type=click.IntRange(0), default=0, metavar="NUMBER", help="Whole GPUs.")
 @click.option("--vf", "functions", type=click.IntRange(0), default=0, metavar="NUMBER", help="Network functions.")
@@ -63,10 +71,15 @@ def cdi(as_json: bool, output: Path | None, root: Path) -> None:
 @click.option("--cores", type=click.IntRange(0), default=0, metavar="NUMBER", help="Cores that no other has.")
 @click.option("--affinity", type=click.Choice([each.value for each in Affinity]), default=Affinity.CPUMEM.value,
               show_default=True, help="How these cores are chosen.")
+@click.option("--mpi", "ranks", type=click.IntRange(1), metavar="NUMBER",
+              help="Start COMMAND so many times as the ranks of an MPI program, by the host's mpirun. Each rank has "
+                   "what the options above ask for.")
+@click.option("--user", callback=_user, metavar="NAME", help="Run COMMAND as this user, not as root.")
 @clioptions.owners
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(gpus: int, functions: int, slices: tuple[str, ...], devices: tuple[str, ...], cores: int, affinity: str,
-        owners_directory: Path | None, command: tuple[str, ...]) -> None:
+        ranks: int | None, user: pwd.struct_passwd | None, owners_directory: Path | None, command: tuple[str, ...]
+        ) -> None:
     """Run COMMAND with free devices of this host, near each other, until it ends. Needs root.
 
     The status is COMMAND's. `podman run`, `apptainer exec` and `udocker run` get them as arguments, any other command
@@ -74,7 +87,7 @@ def run(gpus: int, functions: int, slices: tuple[str, ...], devices: tuple[str, 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     store = AllocationStore(clioptions.directory(Path("/"), owners_directory))
     allocator = DeviceAllocator(store, HostView, Privileged(), configured)
-    wanted = Wanted(gpus, functions, slices, devices, cores, Affinity(affinity))
+    wanted = Wanted(gpus, functions, slices, devices, cores, Affinity(affinity), ranks or 0, user)
     raise SystemExit(Runner(store, allocator, Host(), _cores).run(command, wanted))
 
 

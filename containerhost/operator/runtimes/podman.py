@@ -13,6 +13,8 @@ from containerhost.engines.affinity import Binding
 from containerhost.errors import SpecError
 from containerhost.operator.runtimes import process
 
+# Of a rank (podman.io, "Podman in HPC environments"): variables and sockets of mpirun, and memory that ranks share.
+RANK_OPTIONS = ("--env-host", "--volume=/tmp:/tmp", "--ipc=host", "--pid=host", "--network=host")
 _DETACHED = {"-d", "--detach"}
 _NETWORK = ("--network", "--net")
 
@@ -24,9 +26,7 @@ def translate(command: Sequence[str], grants: Sequence[Grant], group: str, bindi
     :param group: Podman makes the container's below it, by itself, whatever systemd does
     :raises SpecError: the command is not ``podman run``, or goes on without Podman
     """
-    at = next((index for index, word in enumerate(command) if word == "run"), 0)
-    if not at:
-        raise SpecError(f"{' '.join(command[:3])}: only `podman run` can be given devices")
+    at = process.position(command)
     # The words of options that take a value apart, and of the container's own command, are not known here.
     first = itertools.takewhile(lambda word: word.startswith("-"), command[at + 1:])
     if not _DETACHED.isdisjoint(first):

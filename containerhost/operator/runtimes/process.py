@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Name a plain process's devices in its environment: it sees all of the host's /dev. Pure."""
+"""Name a plain process's devices in its environment: it sees all of the host's /dev. Pure.
 
-from collections.abc import Iterable, Mapping, Sequence
+The other translators share the functions below.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from containerhost import vendors
 from containerhost.devices.grants import Grant
 from containerhost.engines.affinity import Binding
+from containerhost.errors import SpecError
 
 DEVICES, INTERFACES, RDMA = "CONTAINERHOST_DEVICES", "CONTAINERHOST_NETDEVS", "CONTAINERHOST_RDMA"
 
@@ -32,3 +36,14 @@ def environment(grants: Iterable[Grant]) -> dict[str, str]:
 def nodes(grants: Iterable[Grant]) -> tuple[str, ...]:
     """Return the paths of all nodes, each once."""
     return tuple(dict.fromkeys(node.path for grant in grants for node in grant.nodes))
+
+
+def position(command: Sequence[str], words: Collection[str] = ("run",)) -> int:
+    """Return the index of a container tool's word that starts a container: its options follow.
+
+    :raises SpecError: the command has no such word
+    """
+    for index, word in enumerate(command):
+        if index and word in words:
+            return index
+    raise SpecError(f"{' '.join(command[:3])}: only {', '.join(words)} can be given devices")

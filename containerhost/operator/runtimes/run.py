@@ -6,14 +6,18 @@ devices are clean. A killed supervisor leaves the record, and its command is sen
 once nothing of the run is left, the next run, or the next reconciliation of any driver, cleans and frees the devices.
 """
 
+import contextlib
 import dataclasses
+import itertools
 import logging
 import os
+import pwd
 import resource
 import signal
 import subprocess
+import tempfile
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 
 from containerhost.allocation.allocator import DeviceAllocator
@@ -23,7 +27,7 @@ from containerhost.devices.grants import Grant
 from containerhost.devices.model import Kind
 from containerhost.engines import affinity, corebinding
 from containerhost.engines.affinity import Binding
-from containerhost.errors import DeviceHeld, EngineBusy, NoPlacement
+from containerhost.errors import DeviceHeld, EngineBusy, NoPlacement, SpecError
 from containerhost.inventory import devicechoice, freedevices, topology
 from containerhost.inventory.scan import Inventory
 from containerhost.linux import run as programs
@@ -33,7 +37,7 @@ from containerhost.linux.process import memorypolicy, processlimits, rungroup
 from containerhost.linux.process.rungroup import RunGroup
 from containerhost.linux.sysfs import Host
 from containerhost.operator.reports import choices
-from containerhost.operator.runtimes import apptainer, podman, process, udocker
+from containerhost.operator.runtimes import apptainer, mpi, podman, process, udocker
 from hpcplan.affinity import Affinity
 
 LOG = logging.getLogger(__name__)
@@ -44,19 +48,21 @@ FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 KEPT = (signal.SIGINT, signal.SIGQUIT)
 NO_BINDING = Binding()
 # The command is sent a signal when its supervisor is killed. Podman passes it on to the container.
-TIED = ("setpriv", "--pdeathsig", "TERM", "--")
+TIED = ("setpriv", "--pdeathsig", "TERM")
 TRANSLATIONS = {"apptainer": apptainer.translate, "podman": podman.translate, "singularity": apptainer.translate,
                 "udocker": udocker.translate}
 
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """Describe the devices and cores that a command is to run with.
+    """Describe the devices and cores that a command, or each rank of an MPI program, is to run with.
 
     :ivar gpus, functions: numbers of whole GPUs and of network functions
     :ivar slices: profiles, one for each slice of a GPU: ``1g.10gb``
     :ivar devices: further devices by their ids
     :ivar cores: cores for itself, by the affinity; 0 for no binding
+    :ivar ranks: of an MPI program, started by mpirun; 0 for a command that is started as it is
+    :ivar user: whom the command runs as; None for root
     """
 
     gpus: int = 0
@@ -65,6 +71,8 @@ class Wanted:
     devices: tuple[str, ...] = ()
     cores: int = 0
     affinity: Affinity = Affinity.CPUMEM
+    ranks: int = 0
+    user: pwd.struct_passwd | None = None
 
 
 def runtime(command: Sequence[str]) -> str:
@@ -131,52 +139,99 @@ class Runner:
         name = str(uuid.uuid4())
         consumer = Consumer(rungroup.DRIVER, runtime(command), rungroup.supervisor(), name)
         group = RunGroup(name)
+        if wanted.ranks:
+            command = mpi.command_of_rank(command, runtime(command))
         translated(command, (), group.path)  # what cannot be translated is refused before anything changes
-        grants = self._acquired(wanted, consumer)
+        _refuse(command, wanted)
+        shares = self._acquired(wanted, consumer)
         try:
             group.enter()
-            _raise_limits(grants)
-            words, environment = translated(command, grants, group.path, self._bound(wanted, grants))
-            return _supervised(words, environment)
+            _raise_limits(itertools.chain(*shares))
+            bindings = self._bound(wanted, shares)
+            with _commands([(*translated(command, grants, group.path, binding), binding.cores)
+                            for grants, binding in zip(shares, bindings, strict=True)], wanted) as (words, environment):
+                return _supervised(words, environment, wanted.user)
         finally:
             group.end()
             for complaint in self._allocator.release(consumer):
                 LOG.error("%s", complaint)
 
-    def _bound(self, wanted: Wanted, grants: Iterable[Grant]) -> Binding:
+    def _bound(self, wanted: Wanted, shares: Sequence[Iterable[Grant]]) -> list[Binding]:
         """Bind this process, and thus what it starts, to cores and memory nodes near its devices that no other has.
 
+        :param shares: the devices of each rank
+        :returns: what each rank is to be bound to
         :raises UnsupportedOnHost: the host has not enough free cores where the affinity needs them
         """
         if not wanted.cores:
-            return NO_BINDING
-        near = tuple(grant.device.numa_node for grant in grants if grant.device.numa_node is not None)
+            return [NO_BINDING] * len(shares)
+        bindings = list[Binding]()
         allowed = os.sched_getaffinity(0) - id_list(self._host.text("/sys/devices/system/cpu/isolated"))
         with FileLock(self._store.directory / corebinding.LOCK, corebinding.TIMEOUT).held(EngineBusy):
-            binding = affinity.place(topology.read(self._host), allowed, self._taken() | rungroup.cores(),
-                                     affinity.Request(wanted.affinity, wanted.cores, None, near))
-            if binding.cores:
-                os.sched_setaffinity(0, binding.cores)
-        memorypolicy.bind(binding.nodes)
-        return binding
+            processors, taken = topology.read(self._host), self._taken() | rungroup.cores()
+            for grants in shares:
+                near = tuple(grant.device.numa_node for grant in grants if grant.device.numa_node is not None)
+                bindings.append(affinity.place(processors, allowed, taken,
+                                               affinity.Request(wanted.affinity, wanted.cores, None, near)))
+                taken |= bindings[-1].cores
+            if cores := frozenset[int]().union(*(binding.cores for binding in bindings)):
+                os.sched_setaffinity(0, cores)
+        memorypolicy.bind(frozenset[int]().union(*(binding.nodes for binding in bindings)))
+        return bindings
 
     def recover(self) -> None:
         """Release what killed runs have left."""
         for complaint in self._allocator.reconciler.reconcile_runs():
             LOG.warning("%s", complaint)
 
-    def _acquired(self, wanted: Wanted, consumer: Consumer) -> tuple[Grant, ...]:
-        """Choose and acquire free devices; once more if another consumer takes one meanwhile."""
+    def _acquired(self, wanted: Wanted, consumer: Consumer) -> list[tuple[Grant, ...]]:
+        """Choose and acquire free devices; once more if another consumer takes one meanwhile.
+
+        :returns: those of each rank; of a command that is started as it is, one tuple
+        """
         for _ in range(TRIES):
             view = self._allocator.view()
-            ids = chosen(view.inventory, self._host, self._store.records(), wanted)
+            ids, held = list[tuple[str, ...]](), set(self._store.records())
+            for _ in range(wanted.ranks or 1):
+                ids.append(chosen(view.inventory, self._host, held, wanted))
+                held.update(ids[-1])
             try:
-                return self._allocator.acquire([Request(name) for name in ids], consumer, view)
+                grants = iter(self._allocator.acquire(
+                    [Request(name) for name in itertools.chain(*ids)], consumer, view))
+                return [tuple(itertools.islice(grants, len(share))) for share in ids]
             except DeviceHeld as error:
                 if wanted.devices:
                     raise
-                held = error
-        raise held
+                refused = error
+        raise refused
+
+
+def _refuse(command: Sequence[str], wanted: Wanted) -> None:
+    """Refuse what a command cannot be run with.
+
+    :raises SpecError: it cannot
+    """
+    if wanted.ranks > 1 and wanted.devices:
+        raise SpecError("a device can be of one rank alone: ask for numbers of GPUs and network functions")
+    if wanted.user and runtime(command) == "podman":
+        raise SpecError("Podman puts containers into the control group of the run as root alone")
+
+
+@contextlib.contextmanager
+def _commands(ranks: Sequence[tuple[Sequence[str], Mapping[str, str], Iterable[int]]], wanted: Wanted
+              ) -> Iterator[tuple[Sequence[str], Mapping[str, str]]]:
+    """Provide the command that starts all ranks, and its variables; the hostfile is there for the time of the context.
+
+    :param ranks: command, variables and cores of each
+    """
+    if not wanted.ranks:
+        yield ranks[0][:2]
+        return
+    with tempfile.NamedTemporaryFile("w", prefix="containerhost-hostfile-") as file:
+        file.write(mpi.hostfile(wanted.ranks))
+        file.flush()
+        os.fchmod(file.fileno(), 0o644)  # a user's mpirun reads it
+        yield mpi.translate(ranks, file.name), mpi.VARIABLES
 
 
 def _raise_limits(grants: Iterable[Grant]) -> None:
@@ -189,9 +244,10 @@ def _raise_limits(grants: Iterable[Grant]) -> None:
             LOG.warning("The limit %s stays below %s, which the devices need: %s", name, size, error)
 
 
-def _supervised(command: Sequence[str], environment: Mapping[str, str]) -> int:
+def _supervised(command: Sequence[str], environment: Mapping[str, str], user: pwd.struct_passwd | None) -> int:
     """Run a command to its end, and pass on to it what is sent to this process.
 
+    :param user: None for this one
     :raises HostActionFailed: it cannot be started
     """
     child: list[subprocess.Popen[bytes]] = []
@@ -200,9 +256,13 @@ def _supervised(command: Sequence[str], environment: Mapping[str, str]) -> int:
         for each in child if number in FORWARDED else ():
             each.send_signal(number)
 
+    tied, variables = list(TIED), os.environ | environment
+    if user:
+        tied += [f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--init-groups"]
+        variables |= {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}
     former = {number: signal.signal(number, forward) for number in (*FORWARDED, *KEPT)}
     try:
-        child.append(programs.start([*TIED, *command], f"{command[0]} was not run", env=os.environ | environment))
+        child.append(programs.start([*tied, "--", *command], f"{command[0]} was not run", env=variables))
         status = child[0].wait()
         return status if status >= 0 else 128 - status
     finally:

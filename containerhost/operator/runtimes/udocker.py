@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 
 from containerhost.devices.grants import Grant
 from containerhost.engines.affinity import Binding
-from containerhost.errors import SpecError
 from containerhost.operator.runtimes import process
+
+# Of a rank (user manual, "Running MPI jobs"): mpirun's variables, its sockets and files.
+RANK_OPTIONS = ("--hostenv", "--volume=/tmp:/tmp")
 
 
 def translate(command: Sequence[str], grants: Sequence[Grant], group: str, binding: Binding
@@ -18,9 +20,7 @@ def translate(command: Sequence[str], grants: Sequence[Grant], group: str, bindi
 
     :raises SpecError: the command is not ``udocker run``
     """
-    at = next((index for index, word in enumerate(command) if word == "run"), 0)
-    if not at:
-        raise SpecError(f"{' '.join(command[:3])}: only `udocker run` can be given devices")
+    at = process.position(command)
     options = [f"--volume={path}:{path}" for path in process.nodes(grants)]
     options += [f"--env={name}={value}" for name, value in process.environment(grants).items()]
     return [*command[:at + 1], *options, *command[at + 1:]], {}

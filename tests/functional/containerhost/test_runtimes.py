@@ -2,10 +2,13 @@
 """Devices of the emulated host in the real Podman and udocker, and for plain processes."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import fixtures
@@ -14,9 +17,10 @@ import testtools
 from containerhost.allocation.store import AllocationStore
 from containerhost.inventory.scan import scan
 from containerhost.operator.runtimes import cdi
+from tests import levels
 from tests.waiting import await_that
 
-COMMAND, UDOCKER = (Path(sys.executable).with_name(name) for name in ("containerhost", "udocker"))
+COMMAND = Path(sys.executable).with_name("containerhost")
 TIMEOUT = 120  # s
 GPU, FUNCTION = "0000:3b:00.0", "0000:5e:00.1"
 # No systemd; and a machine may not let its root raise limits, as Podman does by default.
@@ -43,19 +47,54 @@ while [ $# -gt 0 ]; do
 done
 exec proot "${words[@]}"
 """
+# As udocker's own, which is quiet at that word.
+PATCHELF = """#!/bin/bash
+[ "$1" = -q ] && shift
+exec /usr/bin/patchelf "$@"
+"""
+LAUNCHER = """#!/usr/bin/python3
+import sys
+sys.path.insert(0, "{base}/python")
+from udocker.maincmd import main
+sys.exit(main())
+"""
+LIBRARIES = Path("/usr/lib") / sysconfig.get_config_var("MULTIARCH")
+FAKECHROOT = f"{LIBRARIES}/fakechroot/libfakechroot.so"
+USER = "nobody"
+# F3 and F4 need udocker's own patchelf and libfakechroot.
+MODES = levels.some("modes of udocker", ("P1", "P2", "F1", "F2"), (0, 2))
+# Open MPI's headers are not needed where the handles are named as its libraries have them.
+RANKS = """
+#include <stdio.h>
+#include <stdlib.h>
+extern char ompi_mpi_comm_world, ompi_mpi_int, ompi_mpi_op_sum;
+int MPI_Init(int *, char ***), MPI_Finalize(void), MPI_Comm_rank(void *, int *), MPI_Comm_size(void *, int *);
+int MPI_Allreduce(const void *, void *, int, void *, void *, void *);
+int main(int argc, char **argv) {
+    int rank, size, one, sum;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(&ompi_mpi_comm_world, &rank);
+    MPI_Comm_size(&ompi_mpi_comm_world, &size);
+    one = rank + 1;
+    MPI_Allreduce(&one, &sum, 1, &ompi_mpi_int, &ompi_mpi_op_sum, &ompi_mpi_comm_world);
+    printf("rank %d of %d sum %d has %s\\n", rank, size, sum, getenv("CONTAINERHOST_DEVICES"));
+    return MPI_Finalize();
+}
+"""
 TOOLS = "1.2.11"  # the release that udocker would fetch; Debian's programs serve instead
 # Podman looks for specifications in places that cannot be configured.
 WITH_SPECIFICATIONS = 'mkdir -p /run/cdi && mount --bind "$0" /run/cdi && exec "$@"'
 
 
 class Podman(fixtures.Fixture):
-    """:ivar environment: makes Podman keep everything below a directory of its own
+    """:ivar base: directory of everything
+    :ivar environment: makes Podman keep everything below it
     :ivar root: of containers that have busybox
     """
 
     def _setUp(self) -> None:
         base = Path(self.useFixture(fixtures.TempDir(rootdir="/var/tmp")).path)
-        self.root = base / "rootfs"
+        self.base, self.root = base, base / "rootfs"
         for directory in ("bin", "dev", "proc", "sys", "etc"):
             (self.root / directory).mkdir(parents=True)
         shutil.copy("/bin/busybox", self.root / "bin/busybox")
@@ -70,30 +109,65 @@ class Podman(fixtures.Fixture):
 
 
 class Udocker(fixtures.Fixture):
-    """:ivar environment: makes udocker keep everything below a directory of its own
-    :cvar NAME: of the container that it has, with busybox
+    """Have the real udocker, and a container with the host's own programs, for the user nobody.
+
+    :ivar base: everything is below it
+    :ivar program: a name by which that user can start udocker, whatever Python has these tests
+    :ivar environment: makes udocker keep everything below a directory of its own, and use Debian's programs
+    :cvar NAME: of the container
     """
 
     NAME = "small"
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
     def _setUp(self) -> None:
-        base = Path(self.useFixture(fixtures.TempDir()).path)
-        (base / "proot").write_text(PROOT)
-        (base / "proot").chmod(0o755)
-        (base / "home/lib").mkdir(parents=True)
-        (base / "home/lib/VERSION").write_text(TOOLS)
-        self.environment = os.environ | {"UDOCKER_DIR": f"{base}/home", "UDOCKER_DEFAULT_EXECUTION_MODE": "P1",
-                                         "UDOCKER_USE_PROOT_EXECUTABLE": f"{base}/proot"}
-        for name, content in (("passwd", "root:x:0:0:root:/:/bin/sh\n"), ("group", "root:x:0:\n")):
-            (self._root / "etc" / name).write_text(content)
-        with tarfile.open(base / "image.tar", "w") as archive:
-            archive.add(self._root, ".")
-        for words in (("import", base / "image.tar", "busybox:1"), ("create", f"--name={self.NAME}", "busybox:1")):
-            subprocess.run((UDOCKER, "--allow-root", *words), env=self.environment, check=True, capture_output=True,
-                           timeout=TIMEOUT)
+        self.base = Path(self.useFixture(fixtures.TempDir(rootdir="/var/tmp")).path)
+        self.base.chmod(0o755)
+        self.program = self.base / "udocker"
+        package = self.base / "python/udocker"
+        shutil.copytree(Path(str(find_spec("udocker").origin)).parent, package)
+        for name, content in (("udocker", LAUNCHER.format(base=self.base)), ("proot", PROOT), ("patchelf", PATCHELF)):
+            (self.base / name).write_text(content)
+            (self.base / name).chmod(0o755)
+        home = self.base / "home"
+        (home / "lib").mkdir(parents=True)
+        (home / "lib/VERSION").write_text(TOOLS)
+        self.environment = os.environ | {
+            "UDOCKER_DIR": str(home), "UDOCKER_USE_PROOT_EXECUTABLE": f"{self.base}/proot",
+            "UDOCKER_USE_PATCHELF_EXECUTABLE": f"{self.base}/patchelf", "UDOCKER_FAKECHROOT_SO": FAKECHROOT}
+        make_root(self.base / "root")
+        with tarfile.open(self.base / "image.tar", "w") as archive:
+            archive.add(self.base / "root", ".")
+        for path in (home, *home.rglob("*")):
+            shutil.chown(path, USER, "nogroup")
+        self.call("import", self.base / "image.tar", "small:1")
+        self.call("create", f"--name={self.NAME}", "small:1")
+
+    def call(self, *words: str | Path) -> None:
+        subprocess.run(("setpriv", f"--reuid={USER}", "--regid=nogroup", "--clear-groups", self.program, *words),
+                       env=self.environment, check=True, capture_output=True, timeout=TIMEOUT)
+
+
+def make_root(root: Path) -> None:
+    """Make the root of a container with a shell, an MPI program, and the host's libraries for both."""
+    for directory in ("bin", "dev", "proc", "sys", "etc", "tmp", "var/tmp", "usr/share"):
+        (root / directory).mkdir(parents=True)
+    for name, content in (("passwd", "root:x:0:0:root:/:/bin/sh\n"), ("group", "root:x:0:\n")):
+        (root / "etc" / name).write_text(content)
+    for name in ("sh", "ls", "cat"):
+        shutil.copy(Path("/bin") / name, root / "bin" / name)
+    source = root / "ranks.c"
+    source.write_text(RANKS)
+    subprocess.run(("gcc", "-o", root / "bin/ranks", source, "-l:libmpi.so.40"), check=True, timeout=TIMEOUT)
+    for name in ("openmpi", "pmix2"):
+        shutil.copytree(LIBRARIES / name, root / str(LIBRARIES)[1:] / name)
+    for name in ("/usr/share/openmpi", "/etc/openmpi"):
+        shutil.copytree(name, root / name[1:])
+    files = [*(root / "bin").iterdir(), *root.rglob("*.so*")]
+    said = subprocess.run(("ldd", *files), check=False, capture_output=True, text=True, timeout=TIMEOUT).stdout
+    for name in sorted(set(re.findall(r"(/\S+) \(0x", said))):
+        target = root / name[1:].removeprefix("usr/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(name, target)
 
 
 class CdiTest(testtools.TestCase):
@@ -131,19 +205,19 @@ class CdiTest(testtools.TestCase):
         self.assertIn("/dev/nvidia9", self.run_podman("0000:af:00.0").stderr)
 
 
-class RunTest(testtools.TestCase):
+class RunCase(testtools.TestCase):
     """:ivar owners: records of this test's own"""
+
+    environment: dict[str, str]
 
     def setUp(self) -> None:
         super().setUp()
-        self.podman = self.useFixture(Podman())
-        self.environment = self.podman.environment
         self.owners = Path(self.useFixture(fixtures.TempDir()).path)
         self.store = AllocationStore(self.owners)
 
     def started(self, *words: str | Path) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [COMMAND, "run", "--owners", self.owners, *words], env=self.environment,
+            [COMMAND, "run", "--owners", self.owners, *words], env=self.environment, cwd="/",
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(process.communicate)
         self.addCleanup(process.kill)
@@ -153,6 +227,13 @@ class RunTest(testtools.TestCase):
         process = self.started(*words)
         out, err = process.communicate(timeout=TIMEOUT)
         return process.returncode, out + err
+
+
+class RunTest(RunCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.podman = self.useFixture(Podman())
+        self.environment = self.podman.environment
 
     def in_podman(self, script: str) -> tuple[str | Path, ...]:
         return ("--", "podman", "run", "--rm", "--rootfs", self.podman.root, "sh", "-c", script)
@@ -179,6 +260,31 @@ class RunTest(testtools.TestCase):
         self.assertTrue(status == 0 or "0 GPUs" in said, said)
         return status == 0
 
+    def test_containers_are_ranks_of_an_mpi_program(self) -> None:
+        make_root(root := self.podman.base / "ranks")
+        status, said = self.run_words("--mpi", "2", "--gpu", "1", "--", "podman", "run", "--rm", "--rootfs", root,
+                                      "/bin/ranks")
+        self.assertEqual(0, status, said)
+        self.assertLessEqual({f"rank 0 of 2 sum 3 has {GPU}", "rank 1 of 2 sum 3 has 0000:af:00.0"},
+                             set(said.replace("\r", "").splitlines()))
+        self.assertEqual({}, self.store.records())
+
+    def test_ranks_that_find_too_few_devices_change_nothing(self) -> None:
+        status, said = self.run_words("--mpi", "3", "--gpu", "1", "--", "true")
+        self.assertEqual(1, status)
+        self.assertIn("this host has 0 GPUs", said)
+        self.assertEqual({}, self.store.records())
+
+    def test_killed_run_ends_its_ranks(self) -> None:
+        process = self.started("--mpi", "2", "--gpu", "1", "--user", USER, "--", "sh", "-c",
+                               "echo $(id -un) up; exec sleep 600")
+        self.assertEqual([f"{USER} up\n"] * 2, [process.stdout.readline() for _ in range(2)])
+        process.kill()
+        process.wait()
+        self.assertEqual(2, len(self.store.records()))
+        await_that(self.is_free, "the ranks end, and their GPUs can be had", TIMEOUT)
+        self.assertEqual({}, self.store.records())
+
     def test_record_shows_what_a_process_has(self) -> None:
         status, said = self.run_words("--gpu", "1", "--vf", "1", "--", "sh", "-c", f"""
             echo $CONTAINERHOST_DEVICES $CONTAINERHOST_NETDEVS
@@ -195,16 +301,42 @@ class RunTest(testtools.TestCase):
         self.assertIn("Error: this host has no device 0000:99:00.0", said)
         self.assertEqual({}, self.store.records())
 
-    def test_udocker_has_the_devices_of_the_run(self) -> None:
-        udocker = self.useFixture(Udocker(self.podman.root))
-        self.environment = udocker.environment
-        run = ("--gpu", "1", "--vf", "1", "--", UDOCKER, "--allow-root", "run", "--nobanner")
-        show = (udocker.NAME, "sh", "-c", "ls /dev /dev/infiniband; echo $CONTAINERHOST_DEVICES; exit 5")
-        status, said = self.run_words(*run, "--nosysdirs", *show)
-        self.assertEqual(5, status, said)
-        self.assertLessEqual({"nvidia0", "nvidiactl", "uverbs1", f"{GPU},{FUNCTION}"}, set(said.split()))
-        self.assertEqual(set(), {"nvidia1", "uverbs2", "kmsg"} & set(said.split()))
-        status, said = self.run_words(*run, *show)  # its own way: the host's /dev
-        self.assertEqual(5, status, said)
-        self.assertLessEqual({"nvidia1", f"{GPU},{FUNCTION}"}, set(said.split()))
+
+class UdockerTest(RunCase):
+    """Containers of a user without rights, in the modes that Debian's programs serve."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.udocker = self.useFixture(Udocker())
+        self.environment = self.udocker.environment
+
+    def in_udocker(self, *words: str) -> tuple[str | Path, ...]:
+        return ("--user", USER, "--", self.udocker.program, "run", "--nobanner", *words)
+
+    def test_containers_have_the_devices_of_the_run_in_each_mode(self) -> None:
+        # The kernel opens the emulated nodes as far as the driver, which this machine does not have.
+        script = """
+            for node in /dev/nvidia0 /dev/nvidia1 /dev/infiniband/uverbs1 /dev/infiniband/uverbs2; do
+                case $(cat $node 2>&1) in *"No such device or address") echo has:$node; esac
+            done
+            echo has:$CONTAINERHOST_DEVICES; exit 5"""
+        own = {"has:/dev/nvidia0", "has:/dev/infiniband/uverbs1", f"has:{GPU},{FUNCTION}"}
+        others = {"has:/dev/nvidia1", "has:/dev/infiniband/uverbs2"}
+        for mode in MODES:
+            self.udocker.call("setup", f"--execmode={mode}", Udocker.NAME)
+            for options, more in (((), others), (("--nosysdirs",), set())):
+                status, said = self.run_words("--gpu", "1", "--vf", "1", *self.in_udocker(
+                    *options, Udocker.NAME, "sh", "-c", script))
+                found = {word for word in said.split() if word.startswith("has:")}
+                self.assertEqual((5, own | more), (status, found), f"{mode} {options}: {said}")
+        self.assertEqual({}, self.store.records())
+
+    def test_ranks_have_devices_of_their_own_in_each_mode(self) -> None:
+        for mode in MODES:
+            self.udocker.call("setup", f"--execmode={mode}", Udocker.NAME)
+            status, said = self.run_words("--mpi", "2", "--gpu", "1", "--vf", "1", *self.in_udocker(
+                "--hostauth", f"--user={USER}", "--workdir=/", Udocker.NAME, "/bin/ranks"))
+            self.assertEqual(0, status, f"{mode}: {said}")
+            self.assertIn(f"rank 0 of 2 sum 3 has {GPU},{FUNCTION}", said)
+            self.assertIn("rank 1 of 2 sum 3 has 0000:af:00.0,0000:d8:00.1", said)
         self.assertEqual({}, self.store.records())

@@ -2,6 +2,7 @@
 """Devices are translated for each runtime; what cannot have them is refused before anything changes."""
 
 import dataclasses
+import pwd
 from pathlib import Path
 from unittest import mock
 
@@ -9,12 +10,12 @@ import fixtures
 import testtools
 
 from containerhost.allocation.store import AllocationStore
-from containerhost.devices.grants import GrantOptions
+from containerhost.devices.grants import Grant, GrantOptions
 from containerhost.engines.affinity import Binding
 from containerhost.errors import DeviceNotFound, NoPlacement, SpecError, UnsupportedOnHost
 from containerhost.inventory import topology
 from containerhost.inventory.scan import HostView, Inventory, scan
-from containerhost.operator.runtimes import run
+from containerhost.operator.runtimes import mpi, run
 from containerhost.operator.runtimes.run import Wanted
 from containerhost.vendors import make_grant
 from hpcplan.affinity import Affinity
@@ -81,8 +82,31 @@ class TranslationTest(testtools.TestCase):
         allocator.reconciler.reconcile_runs.return_value = ()
         store = mock.Mock(**{"records.return_value": {}})
         runner = run.Runner(store, allocator, shared("small"))
-        self.assertRaises(SpecError, runner.run, ("podman", "ps"), Wanted(1))
+        user = pwd.struct_passwd(("alice", "x", 1000, 1000, "", "/home/alice", "/bin/sh"))
+        for command, wanted in ((("podman", "ps"), Wanted(1)), (("podman", "ps"), Wanted(1, ranks=2)),
+                                (("podman", "run", "image"), Wanted(1, user=user)),
+                                (("./solver", ":"), Wanted(1, ranks=2)),
+                                (("./solver",), Wanted(devices=(GPU,), ranks=2))):
+            self.assertRaises(SpecError, runner.run, command, wanted)
         allocator.acquire.assert_not_called()
+
+
+class RankTest(testtools.TestCase):
+    def test_mpirun_starts_each_rank_with_what_is_its_own(self) -> None:
+        self.assertEqual(
+            ["mpirun", "--hostfile", "/tmp/hosts", "--bind-to", "none",
+             "-np", "1", "taskset", "--cpu-list", "0,1", "env", "A=b c", "./solver", "in",
+             ":", "-np", "1", "udocker", "run", "image"],
+            mpi.translate([(["./solver", "in"], {"A": "b c"}, {1, 0}), (["udocker", "run", "image"], {}, ())],
+                          "/tmp/hosts"))
+        self.assertEqual("localhost slots=2\n", mpi.hostfile(2))
+
+    def test_containers_of_ranks_have_what_mpirun_gives_them(self) -> None:
+        for runtime, option in (("podman", "--env-host"), ("udocker", "--hostenv")):
+            words = mpi.command_of_rank((runtime, "run", "image", "run"), runtime)
+            self.assertEqual([runtime, "run", option], words[:3])
+            self.assertEqual(["image", "run"], words[-2:])
+        self.assertEqual(["./solver"], mpi.command_of_rank(("./solver",), "process"))
 
 
 class BindingTest(testtools.TestCase):
@@ -101,8 +125,12 @@ class BindingTest(testtools.TestCase):
         self.grants = [make_grant(scan(self.host).get(OTHER), GrantOptions())]
 
     def bind(self, wanted: Wanted, taken: frozenset[int] = frozenset()) -> Binding:
+        return self.bind_ranks(wanted, [self.grants], taken)[0]
+
+    def bind_ranks(self, wanted: Wanted, shares: list[list[Grant]], taken: frozenset[int] = frozenset()
+                   ) -> list[Binding]:
         runner = run.Runner(self.store, mock.Mock(), self.host, lambda: taken)
-        return runner._bound(wanted, self.grants)
+        return runner._bound(wanted, shares)
 
     def test_cores_and_memory_are_near_the_devices(self) -> None:
         binding = self.bind(Wanted(1, cores=4))
@@ -115,6 +143,14 @@ class BindingTest(testtools.TestCase):
     def test_cores_without_memory(self) -> None:
         self.bind(Wanted(1, cores=2, affinity=Affinity.CPU))
         self.assertEqual(frozenset(), self.bound["nodes"])
+
+    def test_ranks_have_cores_of_their_own_near_their_devices(self) -> None:
+        near = [make_grant(scan(self.host).get(GPU), GrantOptions())]
+        bindings = self.bind_ranks(Wanted(1, cores=4, ranks=3), [near, self.grants, self.grants])
+        self.assertEqual([{0}, {1}, {1}], [binding.nodes for binding in bindings])
+        self.assertEqual(12, len(frozenset().union(*(binding.cores for binding in bindings))))
+        self.assertEqual({"cores": frozenset().union(*(binding.cores for binding in bindings)), "nodes": {0, 1}},
+                         self.bound)
 
     def test_too_many_cores_are_refused(self) -> None:
         self.assertRaises(UnsupportedOnHost, self.bind, Wanted(1, cores=1000))
