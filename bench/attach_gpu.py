@@ -10,7 +10,6 @@ The driver claims the GPU on the host, checks who has it, gives it, looks whethe
 tells the guest; ``lxc`` only gives it. In turns, so that a busy machine slows both alike; medians.
 """
 
-import argparse
 import json
 import os
 import shutil
@@ -33,10 +32,7 @@ MOVE = "00000000-0000-4000-8000-00000000aaaa"
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--runs", type=int, default=30)
-    options.add_argument("--json", action="store_true")
-    chosen = options.parse_args()
+    chosen = emulated.options(__doc__, runs=30)
     emulated.enter()
     with stage.Stage() as scene:
         found = compare(scene, chosen.runs)

@@ -8,7 +8,6 @@ Both make the same pair of interfaces by the same netlink request and, where the
 the same call of os-vif; what the driver adds is compared. In turns, so that a busy machine slows both alike; medians.
 """
 
-import argparse
 import json
 import statistics
 import sys
@@ -35,10 +34,7 @@ KINDS: dict[str, dict[str, Any]] = {"plain": {"type": "tap", "details": {}}, "Op
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--runs", type=int, default=30)
-    options.add_argument("--json", action="store_true")
-    chosen = options.parse_args()
+    chosen = emulated.options(__doc__, runs=30)
     emulated.enter()
     with OpenVSwitch(), stage.Stage() as scene:
         server = scene.server(1)

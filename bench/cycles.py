@@ -9,7 +9,6 @@ standard error. Told to end (SIGTERM, SIGINT), it ends after the cycle it is in 
 something is left, when memory grew, or when there was not one cycle.
 """
 
-import argparse
 import dataclasses
 import json
 import signal
@@ -88,10 +87,7 @@ def median(times: list[float]) -> float | None:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--cycles", type=int, default=CYCLES)
-    options.add_argument("--json", action="store_true")
-    chosen = options.parse_args()
+    chosen = emulated.options(__doc__, cycles=CYCLES)
     emulated.enter()
     told = Told()
     with stage.Stage() as scene:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the benchmarks run: on an emulated host, with this repository first in the path. Imports nothing of nova."""
 
+import argparse
 import os
 import subprocess
 import sys
@@ -13,6 +14,15 @@ if str(HERE) in sys.path:  # of a program in it; last, because bench/placement i
     sys.path.remove(str(HERE))
     sys.path.append(str(HERE))
 os.environ.setdefault("OS_NOVA_DISABLE_EVENTLET_PATCHING", "1")
+
+
+def options(description: str | None, **numbers: int) -> argparse.Namespace:
+    """Parse the command line: a number for each of ``numbers``, whose defaults these are, and ``--json``."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in numbers.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args()
 
 
 def enter() -> None:

@@ -9,7 +9,6 @@ From the request until the server has its new size with a GPU and a VF more, and
 Nova's services run in this process, as in its functional tests; medians.
 """
 
-import argparse
 import json
 import statistics
 import sys
@@ -46,10 +45,7 @@ class Measured(test_live_resize.LiveServers):
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--runs", type=int, default=Measured.runs)
-    options.add_argument("--json", action="store_true")
-    chosen = options.parse_args()
+    chosen = emulated.options(__doc__, runs=Measured.runs)
     Measured.runs = chosen.runs
     done = unittest.TextTestRunner(stream=sys.stderr).run(Measured("runTest"))
     if not done.wasSuccessful():

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from concurrent import futures
 from typing import Any
 
-from emulated import enter, installed
+from emulated import enter, installed, options
 from opennebula import AIM_RATIO, AIM_START, compared, is_near, starts, timed
 
 from containerhost.allocation.refusals import Request
@@ -69,12 +69,7 @@ class RawDocker(http.client.HTTPConnection):
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--containers", type=int, default=500)
-    options.add_argument("--running", type=int, default=20)
-    options.add_argument("--runs", type=int, default=15)
-    options.add_argument("--json", action="store_true")
-    chosen = options.parse_args()
+    chosen = options(__doc__, containers=500, running=20, runs=15)
     commands = installed("onedock")
     enter()
     with DockerNode(Daemon(commands=commands), commands) as node:

@@ -27,7 +27,7 @@ from concurrent import futures
 from pathlib import Path
 from typing import Any
 
-from emulated import enter, installed
+from emulated import enter, installed, options
 from raw import Raw
 
 from lxdone import backend, conf
@@ -42,12 +42,7 @@ TIMEOUT = 60  # s
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--containers", type=int, default=500)
-    options.add_argument("--running", type=int, default=20)
-    options.add_argument("--runs", type=int, default=15)
-    options.add_argument("--json", action="store_true")
-    chosen = options.parse_args()
+    chosen = options(__doc__, containers=500, running=20, runs=15)
     commands = installed("lxdone")
     enter()
     with Node(commands) as node:

@@ -8,7 +8,6 @@ Both make and start containers of the same configuration, in turns, but for one 
 their own. Raw LXD 5.0.2 cannot make such containers at once; it gives several one range, or one that does not work.
 """
 
-import argparse
 import concurrent.futures
 import json
 import statistics
@@ -25,10 +24,7 @@ SERVERS = 10
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--rounds", type=int, default=5)
-    options.add_argument("--json", action="store_true")
-    chosen = options.parse_args()
+    chosen = emulated.options(__doc__, rounds=5)
     emulated.enter()
     with stage.Stage() as scene:
         found = compare(scene, chosen.rounds)

@@ -8,7 +8,6 @@ Power states: how many servers there are and the state of each, as nova's sync_p
 get_available_resource. Each is compared with one raw ``GET /1.0/instances?recursion=1`` of the same round; medians.
 """
 
-import argparse
 import json
 import statistics
 import sys
@@ -28,11 +27,7 @@ WORKERS = 4  # containers made at once
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--containers", type=int, default=1000)
-    options.add_argument("--runs", type=int, default=15)
-    options.add_argument("--json", action="store_true")
-    chosen = options.parse_args()
+    chosen = emulated.options(__doc__, containers=1000, runs=15)
     emulated.enter()
     with stage.Stage() as scene:
         servers = [scene.server(number) for number in range(1, chosen.containers + 1)]

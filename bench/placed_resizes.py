@@ -10,7 +10,6 @@ Two servers change between flavors with and without a GPU and a VF, by a seeded 
 every few seconds in a thread of its own. Ends with status 1 at the first step at which two of the four differ.
 """
 
-import argparse
 import collections
 import json
 import random
@@ -92,11 +91,7 @@ class Resizes(test_placed_devices.PlacedServers):
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--resizes", type=int, default=Resizes.resizes)
-    options.add_argument("--seed", type=int, default=Resizes.seed)
-    options.add_argument("--json", action="store_true")
-    chosen = options.parse_args()
+    chosen = emulated.options(__doc__, resizes=Resizes.resizes, seed=Resizes.seed)
     Resizes.resizes, Resizes.seed = chosen.resizes, chosen.seed
     result = unittest.TextTestRunner(stream=sys.stderr).run(Resizes("runTest"))
     done = dict(Resizes.done)

@@ -9,7 +9,6 @@ not pack; both sides run in turns. The aim in seconds is what a boot from an ima
 Memory is the worker's, by the kernel's count of its largest.
 """
 
-import argparse
 import io
 import json
 import os
@@ -39,12 +38,7 @@ MIB = 1 << 20
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--runs", type=int, default=5)
-    options.add_argument("--files", type=int, default=30_000)
-    options.add_argument("--mib", type=int, default=300)
-    options.add_argument("--json", action="store_true")
-    chosen = options.parse_args()
+    chosen = emulated.options(__doc__, runs=5, files=30_000, mib=300)
     emulated.enter()
     from tests.functional.images import imported  # noqa: PLC0415  (found through emulated)
     from tests.functional.lxd import Lxd  # noqa: PLC0415

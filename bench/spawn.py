@@ -8,7 +8,6 @@ Both make and start a container of the same configuration, in turns, so that a b
 without devices and once with a GPU and an InfiniBand VF. Medians; what is not compared is not timed.
 """
 
-import argparse
 import json
 import statistics
 import sys
@@ -25,10 +24,7 @@ CLAIMS = {"no devices": (), "GPU and VF": (("gpu", "0000:3b:00.0"), ("vf", "0000
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--runs", type=int, default=30)
-    options.add_argument("--json", action="store_true")
-    chosen = options.parse_args()
+    chosen = emulated.options(__doc__, runs=30)
     emulated.enter()
     with stage.Stage() as scene:
         found = {name: compare(scene, claims, chosen.runs) for name, claims in CLAIMS.items()}
