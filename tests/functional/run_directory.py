@@ -33,7 +33,7 @@ def purge() -> None:
             if time.time() - directory.stat().st_mtime < YOUNG:
                 continue
             lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # some other program's
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
