@@ -64,9 +64,6 @@ class DirectPortServers(Interrupted):
         self.neutron._ports[port["id"]] = port
         return port
 
-    def with_ports(self, *ports: dict[str, Any], **request: Any) -> Any:
-        return self.server(networks=[{"port": port["id"]} for port in ports], **request)
-
     def mac(self, server: Any, name: str) -> str:
         return self.inside(server, "cat", f"/sys/class/net/{name}/address").output.strip()
 
@@ -78,14 +75,6 @@ class DirectPortServers(Interrupted):
     def shown(self) -> dict[str, Any]:
         return json.loads(subprocess.run(["ip", "-j", "link", "show", "dev", scan().get(PF).netdev], check=True,
                                          capture_output=True, text=True).stdout)[0]
-
-    def attach(self, server: Any, port: dict[str, Any]) -> None:
-        self.api.attach_interface(server["id"], {"interfaceAttachment": {"port_id": port["id"]}})
-
-    def detach(self, server: Any, port: dict[str, Any]) -> None:
-        self.notifier.reset()
-        self.api.detach_interface(server["id"], port["id"])
-        self.notifier.wait_for_versioned_notifications("instance.interface_detach.end")
 
 
 @levels.exhaustive("functions that come and go stay", tests=("test_ports_of_all_kinds_in_their_order",))
@@ -131,16 +120,16 @@ class DirectPortTest(DirectPortServers):
     def test_functions_come_and_go_while_it_runs(self) -> None:
         ports = [self.port(), self.port()]
         server = self.with_ports(ports[0])
-        self.attach(server, ports[1])
+        self.attach_port(server, ports[1])
         self.assertEqual([port["mac_address"] for port in ports], [self.mac(server, f"eth{n}") for n in (0, 1)])
         self.assertEqual(2, len(self.held()))
-        error = self.assertRaises(OpenStackApiException, self.attach, server, self.port())
+        error = self.assertRaises(OpenStackApiException, self.attach_port, server, self.port())
         self.assertEqual(400, error.response.status_code)
-        self.detach(server, ports[0])
+        self.detach_port(server, ports[0])
         self.assertEqual(["eth1", "lo"], sorted(self.inside(server, "ls", "/sys/class/net").output.split()))
         self.assertEqual(1, len(self.held()))
         again = self.port()
-        self.attach(server, again)
+        self.attach_port(server, again)
         self.assertEqual(again["mac_address"], self.mac(server, "eth0"))
         self._delete_server(server)
         self.assertEqual([FREE, FREE], self.of_physical_function())
@@ -160,7 +149,7 @@ class DirectPortTest(DirectPortServers):
         self.assertIn("ib0", self.inside(server, "ls", "/sys/class/net").output.split())
         self.assertEqual(f"{node.path}\n", self.inside(server, "ls", node.path).output)
         holder.end()
-        self.detach(server, port)
+        self.detach_port(server, port)
         self.assertEqual({}, self.held())
         self._delete_server(server)
         self.assert_nothing_left()
@@ -176,7 +165,7 @@ class DirectPortTest(DirectPortServers):
         control.set_num_vfs(PF, 0)
         self.addCleanup(control.set_num_vfs, PF, VFS)
         self.assertEqual(["lo"], self.inside(server, "ls", "/sys/class/net").output.split())
-        self.detach(server, port)
+        self.detach_port(server, port)
         self.assertEqual(before, self.lxd.engine.metrics(self.container(server).name).pid)
         self._stop_server(server)
         self._start_server(server)
@@ -238,13 +227,13 @@ class InterruptedTest(DirectPortServers):
             with self.subTest(number):
                 self.restart_at("change container")
                 try:
-                    self.attach(server, more)
+                    self.attach_port(server, more)
                 except OpenStackApiException:
                     self.assert_has(self.mine)
-                    self.attach(server, more)
+                    self.attach_port(server, more)
                 self.assert_has(self.mine, more)
                 self.restart_at("change container")
-                self.detach(server, more)
+                self.detach_port(server, more)
                 self.assert_has(self.mine)
         self._delete_server(server)
         self.assert_nothing_left()
@@ -280,7 +269,7 @@ class KilledPortTest(DirectPortServers):
 
     def attach_more(self) -> None:
         with contextlib.suppress(OpenStackApiException):  # nova-compute does not answer
-            self.attach(self.the_server, self.more)
+            self.attach_port(self.the_server, self.more)
 
     def detach_more(self) -> None:
         self.api.detach_interface(self.the_server["id"], self.more["id"])
@@ -303,7 +292,7 @@ class KilledPortTest(DirectPortServers):
         """Clean up as the server's user does: detach the port if the server has it."""
         self._run_periodics()
         if self.is_attached():
-            self.detach(self.the_server, self.more)
+            self.detach_port(self.the_server, self.more)
         self.assert_has(self.mine)
         # Neutron keeps the port as nova left it; without the server's it is attached anew.
         self.neutron._ports[self.more["id"]] |= {"device_id": "", "binding:host_id": ""}
@@ -311,7 +300,7 @@ class KilledPortTest(DirectPortServers):
     @levels.exhaustive("functional/nova/test_killed_ports kills the driver's part of it")
     def test_attachment(self) -> None:
         points = self.points(self.attach_more)
-        self.detach(self.the_server, self.more)
+        self.detach_port(self.the_server, self.more)
         for step in points:
             with self.subTest(step):
                 self.killed(step, self.attach_more)
@@ -321,7 +310,7 @@ class KilledPortTest(DirectPortServers):
     @levels.exhaustive("functional/nova/test_killed_ports kills the driver's part of it")
     def test_detachment(self) -> None:
         self.attach_more()
-        for step in self.points(lambda: self.detach(self.the_server, self.more)):
+        for step in self.points(lambda: self.detach_port(self.the_server, self.more)):
             with self.subTest(step):
                 self.attach_more()
                 self.assert_has(self.mine, self.more)

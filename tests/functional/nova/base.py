@@ -83,6 +83,17 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
         for image in self.lxd.store.having(IMAGE_ID):
             self.lxd.store.delete(image.fingerprint)
 
+    def with_ports(self, *ports: dict[str, Any], **request: Any) -> Any:
+        return self.server(networks=[{"port": port["id"]} for port in ports], **request)
+
+    def attach_port(self, server: Any, port: dict[str, Any]) -> None:
+        self.api.attach_interface(server["id"], {"interfaceAttachment": {"port_id": port["id"]}})
+
+    def detach_port(self, server: Any, port: dict[str, Any]) -> None:
+        self.notifier.reset()
+        self.api.detach_interface(server["id"], port["id"])
+        self.notifier.wait_for_versioned_notifications("instance.interface_detach.end")
+
     def _stop_and_start(self, server: Any) -> None:
         self._stop_server(server)
         self._start_server(server)

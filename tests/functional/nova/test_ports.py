@@ -45,9 +45,6 @@ class PortServers(base.LxdServers):
         self.neutron._ports[port["id"]].update({"binding:vif_details": dict(self.vif_details), **changes})
         return self.neutron._ports[port["id"]]
 
-    def with_ports(self, *ports: dict[str, Any], **request: Any) -> Any:
-        return self.server(networks=[{"port": port["id"]} for port in ports], **request)
-
     def host_interfaces(self) -> set[str]:
         return {path.name for path in Path("/sys/class/net").iterdir() if path.is_dir()}
 
@@ -147,12 +144,12 @@ class PortsTest(PortServers):
     def test_ports_come_and_go_while_it_runs(self) -> None:
         first, second, third = self.port(), self.port(), self.port()
         server = self.with_ports(first)
-        self.attach(server, second)
+        self.attach_port(server, second)
         self.assert_is_wired(server, first, second)
-        self.detach(server, first)
+        self.detach_port(server, first)
         self.assertEqual({"eth1": second["mac_address"]}, self.links(server))
         self.assertEqual([f"tap{second['id']}"[:14]], self.switch.ports())
-        self.attach(server, third)
+        self.attach_port(server, third)
         self.assertEqual({"eth0": third["mac_address"], "eth1": second["mac_address"]}, self.links(server))
         self._reboot_server(server, hard=True)
         self.assertEqual({second["mac_address"], third["mac_address"]}, set(self.links(server).values()))
@@ -164,20 +161,12 @@ class PortsTest(PortServers):
         first, second = self.port(), self.port()
         server = self.with_ports(first)
         self._stop_server(server)
-        self.attach(server, second)
-        self.detach(server, first)
+        self.attach_port(server, second)
+        self.detach_port(server, first)
         self._start_server(server)
         self.assert_is_wired(server, second)
         self._delete_server(server)
         self.assert_nothing_left()
-
-    def attach(self, server: Any, port: dict[str, Any]) -> None:
-        self.api.attach_interface(server["id"], {"interfaceAttachment": {"port_id": port["id"]}})
-
-    def detach(self, server: Any, port: dict[str, Any]) -> None:
-        self.notifier.reset()
-        self.api.detach_interface(server["id"], port["id"])
-        self.notifier.wait_for_versioned_notifications("instance.interface_detach.end")
 
     def test_an_attachment_that_fails_leaves_nothing(self) -> None:
         first = self.port()
@@ -185,7 +174,7 @@ class PortsTest(PortServers):
         occupied = self.port()
         subprocess.run(["ip", "link", "add", f"tap{occupied['id']}"[:14], "type", "bridge"], check=True)
         self.addCleanup(subprocess.run, ["ip", "link", "del", f"tap{occupied['id']}"[:14]], check=True)
-        error = self.assertRaises(OpenStackApiException, self.attach, server, occupied)
+        error = self.assertRaises(OpenStackApiException, self.attach_port, server, occupied)
         self.assertEqual(500, error.response.status_code)
         self.assert_is_wired(server, first)
         self.assertEqual([f"tap{first['id']}"[:14]], self.switch.ports())
