@@ -4,6 +4,7 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -16,6 +17,7 @@ import testtools
 
 from containerhost.allocation.store import AllocationStore
 from containerhost.inventory.scan import scan
+from containerhost.linux.process import rungroup
 from containerhost.operator.runtimes import cdi
 from tests import levels
 from tests.waiting import await_that
@@ -51,6 +53,11 @@ exec proot "${words[@]}"
 PATCHELF = """#!/bin/bash
 [ "$1" = -q ] && shift
 exec /usr/bin/patchelf "$@"
+"""
+# In place of Apptainer, which no package registry has: it shows what it is called with.
+APPTAINER = """#!/bin/bash
+printf 'word:%s\\n' "$@"
+env | grep -o '^[A-Z]*ENV_CONTAINERHOST_DEVICES=.*'
 """
 LAUNCHER = """#!/usr/bin/python3
 import sys
@@ -125,7 +132,8 @@ class Udocker(fixtures.Fixture):
         self.program = self.base / "udocker"
         package = self.base / "python/udocker"
         shutil.copytree(Path(str(find_spec("udocker").origin)).parent, package)
-        for name, content in (("udocker", LAUNCHER.format(base=self.base)), ("proot", PROOT), ("patchelf", PATCHELF)):
+        for name, content in (("udocker", LAUNCHER.format(base=self.base)), ("proot", PROOT), ("patchelf", PATCHELF),
+                              ("apptainer", APPTAINER)):
             (self.base / name).write_text(content)
             (self.base / name).chmod(0o755)
         home = self.base / "home"
@@ -133,7 +141,8 @@ class Udocker(fixtures.Fixture):
         (home / "lib/VERSION").write_text(TOOLS)
         self.environment = os.environ | {
             "UDOCKER_DIR": str(home), "UDOCKER_USE_PROOT_EXECUTABLE": f"{self.base}/proot",
-            "UDOCKER_USE_PATCHELF_EXECUTABLE": f"{self.base}/patchelf", "UDOCKER_FAKECHROOT_SO": FAKECHROOT}
+            "UDOCKER_USE_PATCHELF_EXECUTABLE": f"{self.base}/patchelf", "UDOCKER_FAKECHROOT_SO": FAKECHROOT,
+            "UDOCKER_USE_SINGULARITY_EXECUTABLE": f"{self.base}/apptainer"}
         make_root(self.base / "root")
         with tarfile.open(self.base / "image.tar", "w") as archive:
             archive.add(self.base / "root", ".")
@@ -153,7 +162,7 @@ def make_root(root: Path) -> None:
         (root / directory).mkdir(parents=True)
     for name, content in (("passwd", "root:x:0:0:root:/:/bin/sh\n"), ("group", "root:x:0:\n")):
         (root / "etc" / name).write_text(content)
-    for name in ("sh", "ls", "cat"):
+    for name in ("sh", "cat", "sleep"):
         shutil.copy(Path("/bin") / name, root / "bin" / name)
     source = root / "ranks.c"
     source.write_text(RANKS)
@@ -228,6 +237,12 @@ class RunCase(testtools.TestCase):
         out, err = process.communicate(timeout=TIMEOUT)
         return process.returncode, out + err
 
+    def is_free(self) -> bool:
+        """Return whether a run can have all GPUs, after it has freed those of runs that are gone."""
+        status, said = self.run_words("--gpu", "2", "--", "true")
+        self.assertTrue(status == 0 or "0 GPUs" in said, said)
+        return status == 0
+
 
 class RunTest(RunCase):
     def setUp(self) -> None:
@@ -254,11 +269,6 @@ class RunTest(RunCase):
         self.assertEqual(2, len(self.store.records()))
         await_that(self.is_free, "the container ends, and its GPUs can be had", TIMEOUT)
         self.assertEqual({}, self.store.records())
-
-    def is_free(self) -> bool:
-        status, said = self.run_words("--gpu", "2", "--", "true")
-        self.assertTrue(status == 0 or "0 GPUs" in said, said)
-        return status == 0
 
     def test_containers_are_ranks_of_an_mpi_program(self) -> None:
         make_root(root := self.podman.base / "ranks")
@@ -339,4 +349,32 @@ class UdockerTest(RunCase):
             self.assertEqual(0, status, f"{mode}: {said}")
             self.assertIn(f"rank 0 of 2 sum 3 has {GPU},{FUNCTION}", said)
             self.assertIn("rank 1 of 2 sum 3 has 0000:af:00.0,0000:d8:00.1", said)
+        self.assertEqual({}, self.store.records())
+
+    def test_apptainer_is_called_with_the_devices(self) -> None:
+        # A stub, which udocker starts in its mode S1, or the run by itself.
+        self.udocker.call("setup", "--execmode=S1", Udocker.NAME)
+        for command, begin, devices, option in (
+                (self.in_udocker(Udocker.NAME, "sh"), {"word:exec", "word:-w"}, "SINGULARITYENV_CONTAINERHOST_DEVICES",
+                 "word:{0}:{0}"),
+                (("--user", USER, "--", self.udocker.base / "apptainer", "exec", "image.sif", "sh"),
+                 {"word:exec", "word:--nv", "word:image.sif"}, "APPTAINERENV_CONTAINERHOST_DEVICES",
+                 "word:--bind={0}")):
+            status, said = self.run_words("--gpu", "1", "--vf", "1", *command)
+            self.assertEqual(0, status, said)
+            nodes = {option.format(node) for node in ("/dev/nvidia0", "/dev/nvidiactl", "/dev/infiniband/uverbs1")}
+            self.assertLessEqual({*begin, *nodes, f"{devices}={GPU},{FUNCTION}"}, set(said.splitlines()))
+            self.assertNotIn(option.format("/dev/nvidia1"), said)
+
+    def test_container_that_outlives_a_killed_run_keeps_its_devices(self) -> None:
+        process = self.started("--gpu", "2", *self.in_udocker(Udocker.NAME, "sh", "-c", "echo up; exec sleep 600"))
+        self.assertEqual("up\n", process.stdout.readline())
+        names = {record.consumer.uuid for record in self.store.records().values()}
+        process.kill()
+        process.wait()
+        self.assertEqual(1, len(names))
+        self.assertFalse(self.is_free())
+        for pid in rungroup.members(names.pop()):
+            os.kill(pid, signal.SIGKILL)
+        await_that(self.is_free, "the container's GPUs can be had", TIMEOUT)
         self.assertEqual({}, self.store.records())
