@@ -285,6 +285,30 @@ class RunTest(RunCase):
         self.assertIn("this host has 0 GPUs", said)
         self.assertEqual({}, self.store.records())
 
+    @testtools.skipIf(len(os.sched_getaffinity(0)) < 2, "two ranks need two cores")
+    def test_ranks_have_cores_of_their_own(self) -> None:
+        status, said = self.run_words("--mpi", "2", "--gpu", "1", "--cores", "1", "--", "sh", "-c",
+                                      "echo $CONTAINERHOST_DEVICES $(grep Cpus_allowed_list /proc/self/status)")
+        self.assertEqual(0, status, said)
+        found = dict(re.findall(r"(\S+) Cpus_allowed_list: (\d+)\n", said))
+        self.assertEqual({GPU, "0000:af:00.0"}, set(found), said)
+        self.assertEqual(2, len(set(found.values())), said)
+
+    def test_of_two_programs_for_the_same_devices_one_gets_all(self) -> None:
+        end = Path(self.useFixture(fixtures.TempDir()).path) / "end"
+        script = f"echo $CONTAINERHOST_DEVICES; while ! [ -e {end} ]; do sleep 0.1; done"
+        programs = [self.started("--mpi", "2", "--gpu", "1", "--", "sh", "-c", script) for _ in range(2)]
+        await_that(lambda: any(program.poll() is not None for program in programs), "one is refused", TIMEOUT)
+        refused, other = sorted(programs, key=lambda program: program.returncode is None)
+        out, err = refused.communicate(timeout=TIMEOUT)
+        self.assertEqual((1, ""), (refused.returncode, out), err)
+        self.assertRegex(err, "Error: .*(this host has [01] GPUs|allocated)")
+        end.touch()
+        out, err = other.communicate(timeout=TIMEOUT)
+        self.assertEqual(0, other.returncode, err)
+        self.assertEqual({GPU, "0000:af:00.0"}, set(out.split()))
+        self.assertEqual({}, self.store.records())
+
     def test_killed_run_ends_its_ranks(self) -> None:
         process = self.started("--mpi", "2", "--gpu", "1", "--user", USER, "--", "sh", "-c",
                                "echo $(id -un) up; exec sleep 600")
