@@ -114,6 +114,10 @@ def chosen(inventory: Inventory, host: Host, held: Collection[str], wanted: Want
     return tuple(found)
 
 
+class _Terminated(Exception):
+    """Signal that this process was sent SIGTERM for the second time."""
+
+
 class Runner:
     """Run commands with devices. For root.
 
@@ -245,16 +249,21 @@ def _raise_limits(grants: Iterable[Grant]) -> None:
 
 
 def _supervised(command: Sequence[str], environment: Mapping[str, str], user: pwd.struct_passwd | None) -> int:
-    """Run a command to its end, and pass on to it what is sent to this process.
+    """Run a command to its end, or to the second SIGTERM, and pass on to it what is sent to this process.
 
     :param user: None for this one
     :raises HostActionFailed: it cannot be started
     """
     child: list[subprocess.Popen[bytes]] = []
+    ending = False
 
     def forward(number: int, _: FrameType | None) -> None:
+        nonlocal ending
         for each in child if number in FORWARDED else ():
             each.send_signal(number)
+        if number == signal.SIGTERM and ending:
+            raise _Terminated
+        ending |= number == signal.SIGTERM
 
     tied, variables = list(TIED), os.environ | environment
     if user:
@@ -265,6 +274,8 @@ def _supervised(command: Sequence[str], environment: Mapping[str, str], user: pw
         child.append(programs.start([*tied, "--", *command], f"{command[0]} was not run", env=variables))
         status = child[0].wait()
         return status if status >= 0 else 128 - status
+    except _Terminated:  # the caller ends what is left
+        return 128 + signal.SIGTERM
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)

@@ -285,6 +285,18 @@ class RunTest(RunCase):
         self.assertIn("this host has 0 GPUs", said)
         self.assertEqual({}, self.store.records())
 
+    def test_second_sigterm_ends_what_ignores_the_first(self) -> None:
+        process = self.started("--gpu", "1", "--", "sh", "-c",
+                               "trap 'echo ignored' TERM; echo up; while :; do sleep 0.1; done")
+        self.assertEqual("up\n", process.stdout.readline())
+        process.terminate()
+        self.assertEqual("ignored\n", process.stdout.readline())
+        self.assertIsNone(process.poll())
+        process.terminate()
+        process.communicate(timeout=TIMEOUT)
+        self.assertEqual(128 + signal.SIGTERM, process.returncode)
+        self.assertEqual({}, self.store.records())
+
     @testtools.skipIf(len(os.sched_getaffinity(0)) < 2, "two ranks need two cores")
     def test_ranks_have_cores_of_their_own(self) -> None:
         status, said = self.run_words("--mpi", "2", "--gpu", "1", "--cores", "1", "--", "sh", "-c",
