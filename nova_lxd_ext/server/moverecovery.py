@@ -23,11 +23,12 @@ from nova_lxd_ext.server.recoveryrecords import (
     set_flavor,
     set_status,
 )
-from nova_lxd_ext.server.recoverysteps import REVERTS, SECOND_REQUESTS, Step
+from nova_lxd_ext.server.recoverysteps import REBUILDS, REVERTS, SECOND_REQUESTS, Step
 
 LOG = logging.getLogger(__name__)
 
-CONFIRMING, PRE_MIGRATING, COMPLETED = "confirming", "pre-migrating", "completed"  # nova's status of a migration
+# Nova's status of a migration
+CONFIRMING, PRE_MIGRATING, COMPLETED, FAILED = "confirming", "pre-migrating", "completed", "failed"
 ATTRIBUTES = ["metadata", "system_metadata", "flavor", "migration_context", "info_cache"]
 
 
@@ -127,7 +128,7 @@ class MoveRecovery:
         """Drop a migration that has changed nothing of the server yet."""
         resize_request_spec(context, instance)
         self._give_allocations_back(context, instance, move)
-        set_status(move, "failed")
+        set_status(move, FAILED)
         instance.drop_migration_context()
         save(instance, new_flavor=None, task_state=None)
 
@@ -140,7 +141,7 @@ class MoveRecovery:
         self._give_allocations_back(context, instance, move)
         if is_under_way(instance, move):
             instance.drop_migration_context()
-        set_status(move, "failed")
+        set_status(move, FAILED)
 
     def _give_allocations_back(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
         """Give the server the move's allocation, which is of its old size; not one that has left the host."""
@@ -165,7 +166,10 @@ class MoveRecovery:
 
     def _revert(self, instance: objects.Instance, move: objects.Migration, lost: Lost) -> None:
         context = lost.context(instance)
-        if "finish_revert_resize" in lost.methods:
+        if "finish_revert_resize" in lost.methods and instance.old_flavor is None:
+            # Nova drops it when the request fails, before it clears the task state.
+            fail(context, instance, lost, "reverting it had failed; reboot it hard")
+        elif "finish_revert_resize" in lost.methods:
             if instance.host != move.source_compute:
                 # Nova called it reverted already, and would free the devices that the server has here.
                 set_status(move, "reverting")
@@ -197,7 +201,9 @@ class MoveRecovery:
         """Finish or undo an evacuation to this host, of a server that nova may still place on the old one."""
         # The old host calls every evacuation completed when it starts, and removes what it has of the server.
         removed = move.status == COMPLETED and instance.host == move.source_compute
-        if move.status in OVER and not removed:
+        # Nova clears the task state of one that fails at the end.
+        fails = move.status == FAILED and instance.host == move.source_compute and instance.task_state in REBUILDS
+        if move.status in OVER and not removed and not fails:
             return
         nodes = objects.ComputeNodeList.get_all_by_host(context, host)
         if step is Step.FINISH_EVACUATION:
@@ -211,7 +217,7 @@ class MoveRecovery:
             instance.drop_migration_context()
         for node in nodes:
             self._placement().remove_provider_tree_from_instance_allocation(context, instance.uuid, node.uuid)
-        set_status(move, "failed")
+        set_status(move, FAILED)
         fail(context, instance, lost, "its old host has removed its root disk; rebuild it" if removed
              else "it is still on its old host; evacuate it again")
 

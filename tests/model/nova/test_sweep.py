@@ -2,8 +2,8 @@
 """Interrupt each request of nova once at each of its steps, by each kind of fault, and follow the messages' advice.
 
 After the fault nova-compute restarts, the server's user does what the error advises, nova-compute restarts again, and
-the server is deleted. What always holds for the machine holds after each of these. Of the pairs of faults, a kill and
-one at the start that follows, each run tries others.
+the server is deleted. What always holds for the machine holds after each of these. Of the pairs of faults (a kill, and
+one at the start that follows; one of the engine, and a kill while it is handled) each run tries others.
 """
 
 import functools
@@ -11,7 +11,7 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from unittest import mock
 
 import testtools
@@ -24,8 +24,8 @@ from tests.model.nova.test_nova import Nova
 SMALL, LARGE = api.FLAVORS["1 GPU, 512 MiB"], api.FLAVORS["1 GPU, 1 GiB"]
 KINDS = ("killed", "unavailable", "times out", "other host restarts")
 OF_ENGINE = ("unavailable", "times out")  # faults of a request to the engine alone
-PAIRS = 40  # of faults, where no time is set
-FIRST_STEPS = 25  # of the start of nova-compute after a kill
+PAIRS = 30  # of faults of each kind, where no time is set
+FIRST_STEPS = 25  # of the start of nova-compute after a kill, and of the handling of a fault
 Request = Callable[[Nova, str], None]
 
 
@@ -112,24 +112,35 @@ class SweepTest(testtools.TestCase):
         self.assertEqual([], failures)
 
     def test_start_after_a_kill_is_interrupted_too(self) -> None:
+        self.tried_twice(interrupt_start, None, ("killed", "fails", *OF_ENGINE))
+
+    def test_handling_of_a_fault_is_interrupted_too(self) -> None:
+        self.tried_twice(interrupt_handling, "engine", ("fails", *OF_ENGINE))
+
+    def tried_twice(self, interrupt: Callable[[str, int, str, int], None], at: str | None, kinds: Sequence[str]
+                    ) -> None:
         failures = []
-        for pair in pairs():
+        for pair in pairs(at, kinds):
             try:
-                interrupt_twice(*pair)
+                interrupt(*pair)
             except Exception as error:
                 failures.append(f"{pair}: {type(error).__name__}: {error}")
         self.assertEqual([], failures)
 
 
-def pairs() -> Iterator[tuple[str, int, str, int]]:
-    """Yield :data:`PAIRS`, or what there is time for: a request, the step of its kill, and the fault of the start."""
+def pairs(at: str | None, kinds: Sequence[str]) -> Iterator[tuple[str, int, str, int]]:
+    """Yield :data:`PAIRS`, or what there is time for: a request, a step of it, a fault, and the step of the second one.
+
+    :param at: what the step is; None for any
+    """
     chosen, limit, began = random.Random(frame.first_seed()), frame.seconds(), time.monotonic()
     for number in itertools.count():
         if number == PAIRS if limit is None else time.monotonic() >= began + limit:
             return
         name = chosen.choice(list(SWEPT))
-        yield (name, chosen.randrange(len(steps_of(name))), chosen.choice(("killed", "fails", *OF_ENGINE)),
-               chosen.randrange(FIRST_STEPS))
+        steps = [step for step, what in enumerate(steps_of(name)) if at in (None, what)]
+        if steps:
+            yield name, chosen.choice(steps), chosen.choice(kinds), chosen.randrange(FIRST_STEPS)
 
 
 def points() -> Iterator[tuple[str, str, int]]:
@@ -178,7 +189,17 @@ def interrupt(name: str, kind: str, step: int) -> None:
     end(machine)
 
 
-def interrupt_twice(name: str, step: int, kind: str, second: int) -> None:
+def interrupt_handling(name: str, step: int, kind: str, second: int) -> None:
+    """Let a request to the engine end so, and kill nova-compute at a step of what it does about that."""
+    machine, uuid = prepared(name)
+    SWEPT[name][1](machine, uuid)
+    machine.cloud.faults = [(step, kind), (second, "killed")]
+    machine.drain()
+    end(machine)
+
+
+def interrupt_start(name: str, step: int, kind: str, second: int) -> None:
+    """Kill nova-compute at a step of a request, and let a fault meet a step of the start that follows."""
     machine, uuid = prepared(name)
     SWEPT[name][1](machine, uuid)
     machine.cloud.faults = [(step, "killed")]

@@ -326,6 +326,30 @@ class QueueTest(testtools.TestCase):
                 self.assertEqual(("failed", None) if ended else ("accepted", task_states.REBUILDING),
                                  (self.moves[0].status, self.server.task_state))
 
+    def test_evacuation_that_was_failing_is_ended(self) -> None:
+        """nova-compute was killed while it handled an error, at whose end nova clears the task state."""
+        self.action.action = instance_actions.EVACUATE
+        node = SimpleNamespace(uuid=NODE)
+        self.useFixture(fixtures.MockPatchObject(objects.ComputeNodeList, "get_all_by_host", return_value=[node]))
+        self.placement.get_allocations_for_resource_provider.return_value = SimpleNamespace(allocations={})
+        self.events.append(SimpleNamespace(event="compute_rebuild_instance", host=HOST, finish_time=None, result=None))
+        self.moves[:] = [objects.Migration(
+            id=7, uuid=MOVE, instance_uuid=records.UUID, source_compute="two", dest_compute=HOST, status="failed",
+            migration_type="evacuation")]
+        self.moves[0].save = mock.Mock()
+        self.useFixture(fixtures.MockPatchObject(objects.InstanceActionEvent, "event_finish_with_failure"))
+        for task_state, ended in ((task_states.REBUILD_SPAWNING, True), (None, False)):
+            with self.subTest(task_state):
+                self.lifecycle.remove.reset_mock()
+                self.recover(None, migration_context=None)
+                self.server.host, self.server.task_state = "two", task_state
+                self.recovery.recover(HOST, [])
+                self.assertEqual((vm_states.ERROR if ended else vm_states.ACTIVE, None),
+                                 (self.server.vm_state, self.server.task_state))
+                self.assertEqual(ended, self.lifecycle.remove.called)
+        removed = self.placement.remove_provider_tree_from_instance_allocation
+        removed.assert_called_once_with(mock.ANY, records.UUID, NODE)
+
     def test_prepared_move_that_its_host_never_begins_is_ended(self) -> None:
         """Nova clears the task state alone."""
         move = objects.Migration(id=7, uuid=MOVE, instance_uuid=records.UUID, source_compute=HOST, dest_compute="two",
