@@ -108,7 +108,7 @@ kill = st.none() | st.integers(0, 8)
 
 class Allocation(frame.Machine):
     """:ivar configured: devices in the configuration of each container that exists, on the engine
-    :ivar damaged: what each damaged record was before
+    :ivar damaged: what each damaged record was before, and what it became
     """
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class Allocation(frame.Machine):
         self.root = Path(tempfile.mkdtemp(prefix="model-", dir=MEMORY))
         self.devices = dict(DEVICES)
         self.configured: dict[str, set[str]] = {}
-        self.damaged: dict[Path, bytes] = {}
+        self.damaged: dict[Path, tuple[bytes, bytes]] = {}
         self.dirty: dict[str, str] = {}
         self.broken = False
         self.boot = 0
@@ -228,15 +228,16 @@ class Allocation(frame.Machine):
     @rule(data=st.data(), how=st.sampled_from(sorted(DAMAGES)))
     def damage(self, data: Any, how: str) -> None:
         path = data.draw(st.sampled_from(sorted(self.root.glob("*.json"))), "record")
-        self.damaged[path] = path.read_bytes()
+        self.damaged[path] = path.read_bytes(), DAMAGES[how]
         path.write_bytes(DAMAGES[how])
 
     @precondition(lambda self: self.damaged)
     @rule()
     def mend(self) -> None:
-        """Correct the record, as the operator is told to."""
-        for path, content in self.damaged.items():
-            path.write_bytes(content)
+        """Correct the record, as the operator is told to; not one that was taken back or written anew meanwhile."""
+        for path, (sound, damaged) in self.damaged.items():
+            if path.exists() and path.read_bytes() == damaged:
+                path.write_bytes(sound)
         self.damaged.clear()
 
     # What always holds
