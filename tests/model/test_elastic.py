@@ -124,6 +124,8 @@ class ElasticMachine(frame.Machine):
         self.engine.check = self.check
         # A change of these was begun while the guest was not listening.
         self.unheard: set[str] = set()
+        # A change of these was begun while there were not enough cores for all: it may share some until the next round.
+        self.crowded: set[str] = set()
 
     def teardown(self) -> None:
         try:
@@ -288,6 +290,7 @@ class ElasticMachine(frame.Machine):
 
     def round(self) -> None:
         used = sum(each.memory for each in self.engine.containers_.values() if each.status is not Status.STOPPED)
+        is_crowded = not self.fit()
         self.world.write("proc/meminfo", f"MemTotal: {MEMORY >> 10} kB\nMemAvailable: {(MEMORY - used) >> 10} kB\n")
         try:
             self.world.rounds(self.service)
@@ -299,6 +302,7 @@ class ElasticMachine(frame.Machine):
             self.engine.hook = lambda what: None
         under_way = {key.partition("/")[2] for key in self.service.steps}
         self.unheard &= under_way
+        self.crowded = under_way if is_crowded else self.crowded & under_way
 
     # What holds
 
@@ -331,7 +335,7 @@ class ElasticMachine(frame.Machine):
         assert len(size.cores) >= min(own.cores.least, len(permitted), len(before) or CORES), "fewer than its least"
         if told is not None and size.memory < told["memory"]:
             assert there.memory and size.memory >= there.memory, "memory that is in use, or may be, is taken"
-        if self.fit() and len(before & permitted) >= own.cores.least:
+        if self.fit() and name not in self.crowded and len(before & permitted) >= own.cores.least:
             for other, (each, _) in members.items():
                 assert other == name or not each.size or not (size.cores - before) & each.size.cores, "a core is shared"
         if told is not None and (len(size.cores) < told["cpus"]["count"] or size.memory < told["memory"]):
