@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of tools/demo: the cloud of the story of devices, and that of the story of an MPI job."""
+"""The commands of tools/demo: a cloud for each story, of devices, an MPI job, a Slurm cluster and others."""
 
 import contextlib
 import fcntl
@@ -28,6 +28,8 @@ from tools.showcase.ansible import DIRECTORIES, AnsibleStory
 from tools.showcase.elastic import ElasticStory
 from tools.showcase.mpi import MpiStory
 from tools.showcase.report import Report
+from tools.showcase.slurm import SlurmStory
+from tools.showcase.slurm import recipe as slurm_recipe
 from tools.showcase.story import FLAVOR, IMAGE, Story
 
 INTERRUPTED = 130
@@ -35,11 +37,13 @@ FAILED = "failed"
 INTERRUPTION = "interrupted"
 DASHBOARD = Shape(networks=True, dashboard=True)
 """Horizon's form for a new server wants a network."""
+NETWORKS = Shape(networks=True)
 TWO_HOSTS = Shape(networks=True, second_host=True)
 ELASTIC_USE = (f"sudo tools/demo exec openstack --os-cloud {TENANT} server create --flavor elastic "
                "--image elastic-jobs --nic none mine",)
 NO_COMPUTE = Shape(compute=False)
 MPI_USE = (f"sudo tools/demo exec env OS_CLOUD={TENANT} hpcjob start openstack examples/mpi/job.yaml",)
+SLURM_USE = (f"sudo tools/demo exec env OS_CLOUD={TENANT} hpcjob start openstack examples/slurm/job.yaml",)
 ANSIBLE_USE = ("sudo tools/demo exec openstack flavor list --all",)
 Command = Callable[..., Any]
 
@@ -90,6 +94,21 @@ def mpi(context: click.Context, json_file: Path | None, keep: bool) -> None:
     since = context.parent.params["since"] if context.parent else time.time()
     with alone(Layout.default()):
         sys.exit(show_mpi(context.obj / json_file if json_file else None, keep, since))
+
+
+@main.command()
+@of_demo
+@click.pass_context
+def slurm(context: click.Context, json_file: Path | None, keep: bool) -> None:
+    """Show a Slurm cluster of containers, whose idle nodes go back to the cloud until a job waits for them."""
+    since = context.parent.params["since"] if context.parent else time.time()
+    with alone(Layout.default()):
+        report = Report(since)
+        take_down_earlier(report)
+        report.say("The host's devices are emulated. Slurm, LXD, nova and all the rest are real.", "bold yellow")
+        fetch(slurm_recipe(), report)
+        story = story_command("tell-slurm", context.obj / json_file if json_file else None, keep, since)
+        sys.exit(play_emulated(story, slurm_layout(), keep))
 
 
 @main.command("ansible")
@@ -198,6 +217,19 @@ def tell_mpi(json_file: Path | None, keep: bool, since: float) -> None:
     sys.exit(perform(cloud, report, lambda: MpiStory(cloud, report).tell(), json_file, MPI_USE if keep else ()))
 
 
+@main.command("tell-slurm", hidden=True)
+@of_story
+def tell_slurm(json_file: Path | None, keep: bool, since: float) -> None:
+    """Tell the story of the Slurm cluster, on the emulated host."""
+    stage.end_on_signals()
+    report = Report(since)
+    offers = hardware.offers(stage.pairs())
+    cloud = Cloud(slurm_layout(), offers, say=report.say, shape=NETWORKS)
+    report.setting = {"versions": cloud.versions()}
+    sys.exit(perform(cloud, report, lambda: SlurmStory(cloud, offers, report).tell(), json_file,
+                     SLURM_USE if keep else ()))
+
+
 @main.command("tell-elastic", hidden=True)
 @of_story
 def tell_elastic(json_file: Path | None, keep: bool, since: float) -> None:
@@ -241,6 +273,10 @@ def mpi_layout() -> Layout:
     return Layout(CHECKOUT / ".demo" / "mpi")
 
 
+def slurm_layout() -> Layout:
+    return Layout(CHECKOUT / ".demo" / "slurm")
+
+
 def elastic_layout() -> Layout:
     return Layout(CHECKOUT / ".demo" / "elastic")
 
@@ -248,7 +284,7 @@ def elastic_layout() -> Layout:
 def in_use() -> list[tuple[Layout, Shape]]:
     """Return the clouds of all stories of which there is anything."""
     every = [(Layout.default(), PLAIN), (horizon_layout(), DASHBOARD), (mpi_layout(), TWO_HOSTS),
-             (elastic_layout(), PLAIN), (ansible_layout(), NO_COMPUTE)]
+             (slurm_layout(), NETWORKS), (elastic_layout(), PLAIN), (ansible_layout(), NO_COMPUTE)]
     return [(layout, shape) for layout, shape in every if layout.in_use]
 
 

@@ -1,38 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """The story of an MPI job: four containers on two hosts by one command, and what is left of jobs that cannot be."""
 
-import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from tools.cloud import identity
-from tools.cloud.cloud import Cloud
 from tools.cloud.configs import HOST
 from tools.cloud.engine import Engine, Output
 from tools.cloud.identity import TENANT
-from tools.cloud.layout import CHECKOUT, SUFFIXES
+from tools.cloud.layout import SUFFIXES
 from tools.mpi import image, job
 from tools.showcase import placement
-from tools.showcase.report import Report
+from tools.showcase.gang import START_TIMEOUT, GangStory
 
 IMAGE = FLAVOR = "mpi"
 LARGE = "mpi.large"  # of which each host has room for one
 MEMORY = 512  # MiB
-START_TIMEOUT = 900  # s, more than the job file has and a removal takes
 RUN_TIMEOUT = 300  # s
-GONE_TIMEOUT = 60  # s; Placement and Neutron hear of the end of a server a moment later
 
 
-class MpiStory:
-    def __init__(self, cloud: Cloud, report: Report) -> None:
-        self._cloud, self._report = cloud, report
-        self._admin, self._tenant = cloud.connect("admin"), cloud.connect(TENANT)
-        self._jobs = cloud.layout.run / "jobs"
-
+class MpiStory(GangStory):
     def tell(self) -> None:
         """All of it, in order. A fact that does not hold is noted and the story goes on; an error ends it."""
         self._jobs.mkdir()
@@ -56,12 +46,7 @@ class MpiStory:
 
     def run_a_job(self) -> None:
         self._report.chapter("Four containers on two hosts, by one command")
-        self._report.command("hpcjob start openstack examples/mpi/job.yaml")
-        with self._report.timed("start, from the command to all members running"):
-            done = self._hpcjob("start", "openstack", str(job.EXAMPLE), "--json")
-        if done.returncode:
-            raise RuntimeError(f"The job did not start: {done.stderr.strip()}")
-        ident, members = job.started(done.stdout)
+        ident, members = self._start(job.EXAMPLE)
         hosts = self._hosts(ident)
         members = [member._replace(host=hosts[member.name]) for member in members]
         for member in members:
@@ -69,11 +54,7 @@ class MpiStory:
         self._report.check(ident, "each of the two groups has a host of its own",
                            ", ".join(f"{member.rank} on {member.host}" for member in members), job.spread(members))
         self._run_program(ident, members)
-        self._report.command(f"hpcjob delete openstack {ident}")
-        with self._report.timed("delete"):
-            done = self._hpcjob("delete", "openstack", ident)
-        self._report.check(ident, "is deleted", f"status {done.returncode}{job.last_line(done)}", done.returncode == 0)
-        self._nothing_left(ident)
+        self._delete(ident)
 
     def _run_program(self, ident: str, members: Sequence[job.Member]) -> None:
         self._report.command(job.RUN)
@@ -141,22 +122,10 @@ class MpiStory:
                            done.returncode == 1 and reason in done.stderr and "all members are removed" in done.stderr)
         self._nothing_left(ident)
 
-    def _nothing_left(self, ident: str) -> None:
-        deadline = time.monotonic() + GONE_TIMEOUT
-        while (left := self._left(ident)) and time.monotonic() < deadline:
-            time.sleep(2)
-        self._report.check(ident, "nothing is left: servers, ports, server groups, containers, allocations",
-                           ", ".join(left) or "nothing", not left)
-
-    def _left(self, ident: str) -> list[str]:
-        """Return what there is of a job; no other one and no other server is in this cloud."""
-        left = [f"server {server.name}" for server in self._admin.compute.servers(all_projects=True)]
-        left += [f"port {port.name}" for port in self._admin.network.ports() if port.description == ident
-                 or port.device_owner.startswith("compute:")]
-        left += [f"server group {group.name}" for group in self._tenant.compute.server_groups()]
-        for engine in self._cloud.engines:
-            left += [f"container {path.rpartition('/')[2]}" for path in engine.query("/1.0/instances")]
-        return left + [f"allocation {name}" for name in placement.used(self._admin)]
+    def _job_file(self, file: str, **changes: object) -> Path:
+        path = self._jobs / file
+        path.write_text(job.job_file(**changes))
+        return path
 
     def _hosts(self, ident: str) -> dict[str, str]:
         """Return the host of each member as the administrator sees it: tenants see a digest of its name."""
@@ -171,20 +140,3 @@ class MpiStory:
 
     def _engine_of(self, host: str) -> Engine:
         return dict(zip((HOST + suffix for suffix in SUFFIXES), self._cloud.engines, strict=True))[host]
-
-    def _job_file(self, file: str, **changes: object) -> Path:
-        path = self._jobs / file
-        path.write_text(job.job_file(**changes))
-        return path
-
-    def _hpcjob(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(self._command(*words), env=self._environment(), text=True, capture_output=True,
-                              timeout=START_TIMEOUT, check=False)
-
-    @staticmethod
-    def _command(*words: str) -> list[str]:
-        return [sys.executable, "-m", "hpcjob", *words]
-
-    def _environment(self) -> dict[str, str]:
-        return {**os.environ, "OS_CLOUD": TENANT, "OS_CLIENT_CONFIG_FILE": str(self._cloud.layout.clouds_yaml),
-                "PYTHONPATH": str(CHECKOUT)}

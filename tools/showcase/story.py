@@ -72,8 +72,7 @@ class Story:
         with self._report.timed("image"):
             self._admin.create_image(IMAGE, filename=str(path), disk_format="raw", container_format="bare",
                                      visibility="public", wait=True, timeout=60)
-        keys = {"pci_passthrough:alias": f"{self._gpu.alias}:1,{self._vf.alias}:1", "hw:numa_nodes": "1",
-                "hw:pci_numa_affinity_policy": "required"}
+        keys = flavor_keys((self._gpu, self._vf))
         properties = " ".join(f"--property {key}={value}" for key, value in keys.items())
         self._report.command(f"openstack flavor create {FLAVOR} --vcpus 1 --ram 256 --disk 1 {properties}")
         flavor = self._admin.compute.create_flavor(name=FLAVOR, vcpus=1, ram=256, disk=1)
@@ -276,6 +275,12 @@ class Story:
     def _settled(self, server: Server, states: Collection[str] = ("ACTIVE", "ERROR")) -> Server:
         """Return the server once it has one of the states; after a minute, as it is."""
         return wait_for(lambda: self._tenant.compute.get_server(server.id), lambda now: now.status in states)
+
+
+def flavor_keys(offers: Iterable[Offer]) -> dict[str, str]:
+    """Return the extra specs of a flavor with one of each device, on the NUMA node of its CPUs."""
+    return {"pci_passthrough:alias": ",".join(f"{offer.alias}:1" for offer in offers), "hw:numa_nodes": "1",
+            "hw:pci_numa_affinity_policy": "required"}
 
 
 def wait_for(ask: Callable[[], Value], enough: Callable[[Value], bool], limit: float = 60) -> Value:
