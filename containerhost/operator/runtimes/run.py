@@ -19,6 +19,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
+from typing import Self
 
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.refusals import Request
@@ -118,6 +119,44 @@ class _Terminated(Exception):
     """Signal that this process was sent SIGTERM for the second time."""
 
 
+class _Signals:
+    """Pass the signals that this process is sent on to its command: no signal ends it before its devices are clean.
+
+    :ivar ended: whether the command has ended, so that there is nothing to pass on to
+    """
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._command: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []
+        self._terminated = False
+
+    def __enter__(self) -> Self:
+        self._former = {number: signal.signal(number, self._take) for number in (*FORWARDED, *KEPT)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+
+    def pass_to(self, command: subprocess.Popen[bytes]) -> None:
+        self._command = command
+        for number in self._early:
+            command.send_signal(number)
+
+    def _take(self, number: int, _: FrameType | None) -> None:
+        if self.ended or number not in FORWARDED:
+            return
+        if self._command is None:
+            self._early.append(number)
+        else:
+            self._command.send_signal(number)
+        if number == signal.SIGTERM:
+            if self._terminated:
+                raise _Terminated
+            self._terminated = True
+
+
 class Runner:
     """Run commands with devices. For root.
 
@@ -148,17 +187,22 @@ class Runner:
         translated(command, (), group.path)  # what cannot be translated is refused before anything changes
         _refuse(command, wanted)
         shares = self._acquired(wanted, consumer)
-        try:
-            group.enter()
-            _raise_limits(itertools.chain(*shares))
-            bindings = self._bound(wanted, shares)
-            with _commands([(*translated(command, grants, group.path, binding), binding.cores)
-                            for grants, binding in zip(shares, bindings, strict=True)], wanted) as (words, environment):
-                return _supervised(words, environment, wanted.user)
-        finally:
-            group.end()
-            for complaint in self._allocator.release(consumer):
-                LOG.error("%s", complaint)
+        with _Signals() as signals:
+            try:
+                group.enter()
+                _raise_limits(itertools.chain(*shares))
+                bindings = self._bound(wanted, shares)
+                ranks = [(*translated(command, grants, group.path, binding), binding.cores)
+                         for grants, binding in zip(shares, bindings, strict=True)]
+                with _commands(ranks, wanted) as (words, variables):
+                    return _supervised(words, variables, wanted.user, signals)
+            except _Terminated:  # what is left is ended here
+                return 128 + signal.SIGTERM
+            finally:
+                signals.ended = True
+                group.end()
+                for complaint in self._allocator.release(consumer):
+                    LOG.error("%s", complaint)
 
     def _bound(self, wanted: Wanted, shares: Sequence[Iterable[Grant]]) -> list[Binding]:
         """Bind this process, and thus what it starts, to cores and memory nodes near its devices that no other has.
@@ -248,34 +292,18 @@ def _raise_limits(grants: Iterable[Grant]) -> None:
             LOG.warning("The limit %s stays below %s, which the devices need: %s", name, size, error)
 
 
-def _supervised(command: Sequence[str], environment: Mapping[str, str], user: pwd.struct_passwd | None) -> int:
-    """Run a command to its end, or to the second SIGTERM, and pass on to it what is sent to this process.
+def _supervised(command: Sequence[str], environment: Mapping[str, str], user: pwd.struct_passwd | None,
+                signals: _Signals) -> int:
+    """Run a command to its end, and return its exit status.
 
     :param user: None for this one
     :raises HostActionFailed: it cannot be started
     """
-    child: list[subprocess.Popen[bytes]] = []
-    ending = False
-
-    def forward(number: int, _: FrameType | None) -> None:
-        nonlocal ending
-        for each in child if number in FORWARDED else ():
-            each.send_signal(number)
-        if number == signal.SIGTERM and ending:
-            raise _Terminated
-        ending |= number == signal.SIGTERM
-
     tied, variables = list(TIED), os.environ | environment
     if user:
         tied += [f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--init-groups"]
         variables |= {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}
-    former = {number: signal.signal(number, forward) for number in (*FORWARDED, *KEPT)}
-    try:
-        child.append(programs.start([*tied, "--", *command], f"{command[0]} was not run", env=variables))
-        status = child[0].wait()
-        return status if status >= 0 else 128 - status
-    except _Terminated:  # the caller ends what is left
-        return 128 + signal.SIGTERM
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
+    child = programs.start([*tied, "--", *command], f"{command[0]} was not run", env=variables)
+    signals.pass_to(child)
+    status = child.wait()
+    return status if status >= 0 else 128 - status

@@ -3,6 +3,7 @@
 
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -232,6 +233,11 @@ class RunCase(testtools.TestCase):
         self.addCleanup(process.kill)
         return process
 
+    def line(self, process: subprocess.Popen[str]) -> str:
+        """Return the next line that a run prints, which nobody waits for without end."""
+        self.assertTrue(select.select([process.stdout], [], [], TIMEOUT)[0], "it prints nothing")
+        return process.stdout.readline()
+
     def run_words(self, *words: str | Path) -> tuple[int, str]:
         process = self.started(*words)
         out, err = process.communicate(timeout=TIMEOUT)
@@ -263,7 +269,7 @@ class RunTest(RunCase):
     def test_killed_run_ends_its_container_and_the_next_has_the_devices(self) -> None:
         process = self.started("--gpu", "2", *self.in_podman(
             "trap 'exit 0' TERM; echo up; while :; do sleep 0.1; done"))
-        self.assertEqual("up\n", process.stdout.readline())
+        self.assertEqual("up\n", self.line(process))
         process.kill()
         process.wait()
         self.assertEqual(2, len(self.store.records()))
@@ -288,11 +294,13 @@ class RunTest(RunCase):
     def test_second_sigterm_ends_what_ignores_the_first(self) -> None:
         process = self.started("--gpu", "1", "--", "sh", "-c",
                                "trap 'echo ignored' TERM; echo up; while :; do sleep 0.1; done")
-        self.assertEqual("up\n", process.stdout.readline())
+        self.assertEqual("up\n", self.line(process))
         process.terminate()
-        self.assertEqual("ignored\n", process.stdout.readline())
+        self.assertEqual("ignored\n", self.line(process))
         self.assertIsNone(process.poll())
         process.terminate()
+        self.assertEqual("ignored\n", self.line(process))
+        process.terminate()  # while it ends what ignores SIGTERM
         process.communicate(timeout=TIMEOUT)
         self.assertEqual(128 + signal.SIGTERM, process.returncode)
         self.assertEqual({}, self.store.records())
@@ -404,7 +412,7 @@ class UdockerTest(RunCase):
 
     def test_container_that_outlives_a_killed_run_keeps_its_devices(self) -> None:
         process = self.started("--gpu", "2", *self.in_udocker(Udocker.NAME, "sh", "-c", "echo up; exec sleep 600"))
-        self.assertEqual("up\n", process.stdout.readline())
+        self.assertEqual("up\n", self.line(process))
         names = {record.consumer.uuid for record in self.store.records().values()}
         process.kill()
         process.wait()

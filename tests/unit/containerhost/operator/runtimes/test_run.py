@@ -2,7 +2,9 @@
 """Devices are translated for each runtime; what cannot have them is refused before anything changes."""
 
 import dataclasses
+import os
 import pwd
+import signal
 from pathlib import Path
 from unittest import mock
 
@@ -186,3 +188,24 @@ class ChoiceTest(testtools.TestCase):
         wanted = Wanted(slices=("2g.10gb",))
         self.assertEqual(("0000:3c:00.0/gi2/ci0",), run.chosen(inventory, host, (), wanted))
         self.assertRaises(NoPlacement, run.chosen, inventory, host, ("0000:3c:00.0/gi2/ci0",), wanted)
+
+
+class SignalsTest(testtools.TestCase):
+    """A command that is to end just when it is started would run for ever, its devices with it."""
+
+    def test_early_one_is_passed_on_when_the_command_runs(self) -> None:
+        command = mock.Mock()
+        with run._Signals() as signals:
+            os.kill(os.getpid(), signal.SIGTERM)
+            signals.pass_to(command)
+        command.send_signal.assert_called_once_with(signal.SIGTERM)
+
+    def test_second_sigterm_ends_the_command_and_none_its_clean_up(self) -> None:
+        command = mock.Mock()
+        with run._Signals() as signals:
+            signals.pass_to(command)
+            os.kill(os.getpid(), signal.SIGTERM)
+            self.assertRaises(run._Terminated, os.kill, os.getpid(), signal.SIGTERM)
+            signals.ended = True
+            os.kill(os.getpid(), signal.SIGTERM)
+        self.assertEqual(2, command.send_signal.call_count)
