@@ -79,7 +79,9 @@ def opened(server: int, container: str, device: str, number: Number) -> Iterator
         file = next((file for file in (directory.names() if directory else ()) if file.startswith(daemonnodes.KIND)
                      and daemonnodes.parted(file)[0] == device), None)
         if directory is None or file is None:
-            raise NodeMissing(f"the daemon has no node of device {device} of container {container}")
+            there = "no directory" if directory is None else ", ".join(sorted(directory.names())) or "nothing"
+            raise NodeMissing(f"the daemon has no node of device {device} of container {container} where it keeps them "
+                              f"(there is {there}), so none can be made unusable: stop the container, then try again")
         with closing(os.open(file, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory.fd)) as fd:
             status = os.fstat(fd)
             if not stat.S_ISBLK(status.st_mode) or number != (os.major(status.st_rdev), os.minor(status.st_rdev)):
