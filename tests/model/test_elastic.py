@@ -329,7 +329,9 @@ class ElasticMachine(frame.Machine):
         permitted = self.permitted(own)
         told = resources.parse(there.labels.get(resources.LABEL))
         step = self.service.steps.get(f"fake/{name}")
-        if not permitted or (step is not None and step.mark != there.labels[bounds.LABEL]):
+        # A change that fails is undone: it has what it had, of which there may have been too little then.
+        is_undone = told is not None and (sorted(size.cores), size.memory) == (told["cpus"]["cores"], told["memory"])
+        if not permitted or is_undone or (step is not None and step.mark != there.labels[bounds.LABEL]):
             return
         assert len(size.cores) <= own.cores.most and own.memory.least <= size.memory <= own.memory.most, "out of bounds"
         assert len(size.cores) >= min(own.cores.least, len(permitted), len(before) or CORES), "fewer than its least"
