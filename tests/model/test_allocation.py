@@ -234,7 +234,7 @@ class Allocation(frame.Machine):
     @precondition(lambda self: self.damaged)
     @rule()
     def mend(self) -> None:
-        """Correct the record, as the operator is told to; not one that was taken back or written anew meanwhile."""
+        """Restore the damaged record, as the message advises, unless it was removed or rewritten since."""
         for path, (sound, damaged) in self.damaged.items():
             if path.exists() and path.read_bytes() == damaged:
                 path.write_bytes(sound)

@@ -329,7 +329,7 @@ class ElasticMachine(frame.Machine):
         permitted = self.permitted(own)
         told = resources.parse(there.labels.get(resources.LABEL))
         step = self.service.steps.get(f"fake/{name}")
-        # A change that fails is undone: it has what it had, of which there may have been too little then.
+        # A failed change is rolled back to the documented size, which may be below the least or shared.
         is_undone = told is not None and (sorted(size.cores), size.memory) == (told["cpus"]["cores"], told["memory"])
         if not permitted or is_undone or (step is not None and step.mark != there.labels[bounds.LABEL]):
             return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the stories of jobs of ``hpcjob`` have in common: how one is started and deleted, and what is left of it."""
+"""Start and delete jobs of ``hpcjob`` in a story, and check that nothing of them is left."""
 
 import os
 import subprocess

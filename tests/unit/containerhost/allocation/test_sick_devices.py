@@ -183,7 +183,7 @@ class TestSickDevices(testtools.TestCase):
         self.assertEqual({}, self.store.records())
 
     def test_container_that_has_ended_does_not_get_a_blocked_gpu_back(self):
-        """What keeps it from being cleaned is not its own."""
+        """Another client of the GPU prevents the reset."""
         self.root.has_client = True
         self.allocator.acquire([Request(self.gpu)], consumer("c1"))
         self.allocator.release(consumer("c1"))

@@ -62,6 +62,17 @@ class FakeEngine:
         self.check: Callable[[str, Size], None] = lambda name, size: None
         self._pids = 100
 
+    def kill_at(self, point: int) -> None:
+        """Kill the service's process at the call of this number, from 1; at none for 0."""
+        left = [point]
+
+        def count(what: str) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                raise Killed
+
+        self.hook = count
+
     def add(self, name: str, cores: tuple[int, int] | None, memory: tuple[int, int] = (GiB, GiB), priority: int = 5,
             choice: frozenset[int] = frozenset(), **more: Any) -> Container:
         self._pids += 1

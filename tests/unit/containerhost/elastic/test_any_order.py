@@ -27,14 +27,7 @@ class AnyOrderTest(testtools.TestCase):
         there = self.engine.containers_.get(name)
         self.random.choice((self.come, self.come, self.go, self.stop, self.start, self.change_host, self.change_guest,
                             self.resize, self.opt_out, self.wait))(name, there)
-        left = [self.random.choice((0, 0, 0, self.random.randint(1, 20)))]
-
-        def count(what: str) -> None:
-            left[0] -= 1
-            if left[0] == 0:
-                raise Killed
-
-        self.engine.hook = count
+        self.engine.kill_at(self.random.choice((0, 0, 0, self.random.randint(1, 20))))
         try:
             self.world.rounds(self.service)
         except Killed:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the service does about a GPU when the engine or the host fails: nothing is lost, and the round goes on."""
+"""Let the engine or the host fail while a GPU is taken or given: no step is lost, and the round goes on."""
 
 import dataclasses
 import types

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a guest can do about the service's changes."""
+"""Let guests acknowledge, ignore or obstruct the changes that the service announces."""
 
 import contextlib
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kill of the service leaves, and what the next one makes of it."""
+"""Kill the service at each step: the next one finishes the change or starts it again."""
 
 import json
 from pathlib import Path
@@ -27,14 +27,7 @@ class KillTest(ServiceCase):
             for name in ("a", "b"):
                 self.files.acknowledge(name, 1)
         self.engine.add("c", (2, 4))
-        left = [point]
-
-        def count(what: str) -> None:
-            left[0] -= 1
-            if left[0] == 0:
-                raise Killed
-
-        self.engine.hook = count
+        self.engine.kill_at(point)
         try:
             self.world.rounds(self.world.service(), 4)
         except Killed:
