@@ -76,7 +76,7 @@ class Changes:
 
     def is_ready(self) -> bool:
         """Return whether a change that is under way can go on."""
-        return any(self.is_over(key, step) for key, step in self.steps.items())
+        return any(self.is_over(key, step) for key, step in self.steps.items() if not self.is_backing_off(key))
 
     def is_backing_off(self, key: str) -> bool:
         """Return whether this failed a short time ago."""

@@ -142,7 +142,10 @@ class Service:
         members, capacity, gpu_members = self._look()
         by_key = {member.key: member for member in members}
         for key in [key for key, step in self.steps.items() if not step.devices and key not in by_key]:
-            self._changes.forget(key)
+            if self._is_unfinished(key):
+                self._changes.back_off(key)  # until it runs again
+            else:
+                self._changes.forget(key)
         with_gpus = {member.key: member for member in self._gpus.round(gpu_members)}
         for key in by_key.keys() & with_gpus.keys():
             by_key[key] = dataclasses.replace(by_key[key], document=with_gpus[key].document)
@@ -157,7 +160,7 @@ class Service:
 
     def _resize_all(self, by_key: dict[str, Member], wanted: Mapping[str, Size], capacity: Capacity) -> None:
         for key, step in list(self.steps.items()):
-            if not step.devices:
+            if not step.devices and key in by_key:
                 by_key[key] = self._go_on(by_key[key], step, wanted.get(key))
         def leaving(key: str) -> frozenset[int]:
             return (by_key[key].cores | self._promised(key)) - (wanted[key].cores if key in wanted else NONE)
@@ -295,7 +298,7 @@ class Service:
             self._changes.back_off(member.key)
             return member
         except (errors.EngineConflict, errors.EngineNotFound) as error:
-            if not isinstance(error, errors.EngineBusy):
+            if not (isinstance(error, errors.EngineBusy) or self._is_unfinished(member.key)):
                 self._changes.forget(member.key)
             LOG.info("Container %s is checked again: %s", member.key, error)
             return member
@@ -315,6 +318,20 @@ class Service:
         return changed
 
     # Steps
+
+    def _is_unfinished(self, key: str) -> bool:
+        """Return whether the engine may have made a part of a change, to a container that is still there.
+
+        Its document would tell of a size that it does not have for ever."""
+        step, (engine, _, name) = self.steps.get(key), key.partition("/")
+        if step is None or not step.applying or engine not in self._engines:
+            return False
+        try:
+            return self._engines[engine].sizes.look(name).label(bounds.LABEL) == step.mark
+        except errors.EngineNotFound:
+            return False
+        except errors.EngineError:
+            return True  # nobody knows
 
     def _undone(self, member: Member, step: Step, otherwise: Size) -> Step:
         """Return the step that gives a container the size that its document says; ``otherwise`` where it says none."""

@@ -3,9 +3,12 @@
 
 import json
 from pathlib import Path
+from unittest import mock
 
 import fixtures
 
+from containerhost.elastic.service import Service
+from containerhost.engines.contract import Status
 from tests.unit.containerhost.elastic.fakes import Killed, World
 from tests.unit.containerhost.elastic.servicecase import ServiceCase
 
@@ -13,9 +16,10 @@ from tests.unit.containerhost.elastic.servicecase import ServiceCase
 class KillTest(ServiceCase):
     """The service is killed at each point of a trade and a new one follows: all come to their sizes."""
 
-    def killed_at(self, point: int, *, listens: bool) -> bool:
+    def killed_at(self, point: int, *, listens: bool = False, absent: bool = False) -> bool:
         """Kill the service at a point of a trade.
 
+        :param absent: afterwards the engine lists no container in one round, then one is deleted and none runs
         :returns: whether it was killed: False when the trade has fewer points
         """
         self.directory = Path(self.useFixture(fixtures.TempDir()).path)
@@ -32,7 +36,10 @@ class KillTest(ServiceCase):
             self.world.rounds(self.world.service(), 4)
         except Killed:
             self.engine.hook = lambda what: None
-            self.world.rounds(self.world.service(), 8)
+            service = self.world.service()
+            if absent:
+                self.be_absent(service)
+            self.world.rounds(service, 16 if absent else 8)
             return True
         finally:
             self.engine.hook = lambda what: None
@@ -48,6 +55,23 @@ class KillTest(ServiceCase):
                     self.assertEqual({}, state["steps"])
                 point += 1
             self.assertGreater(point, 10)
+
+    def be_absent(self, service: Service) -> None:
+        with mock.patch.object(self.engine, "measured", tuple):
+            self.world.rounds(service)
+        del self.engine.containers_["c"]
+        for status in (Status.STOPPED, Status.RUNNING):
+            for each in self.engine.containers_.values():
+                each.status = status
+            self.world.rounds(service)
+
+    def test_container_that_stops_half_changed_has_what_its_document_says_when_it_runs_again(self) -> None:
+        point = 1
+        while self.killed_at(point, absent=True):
+            with self.subTest(point=point):
+                self.assert_settled(a=2, b=2)
+            point += 1
+        self.assertGreater(point, 10)
 
     def test_killed_between_announcement_and_reclaim_the_time_of_the_guest_is_not_longer(self) -> None:
         self.share_cores()
