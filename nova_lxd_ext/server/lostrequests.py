@@ -7,7 +7,7 @@ without an event waits in the message queue: nova-compute will receive it.
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from nova import context as nova_context
@@ -55,31 +55,30 @@ class Lost:
             request_id=self.action.request_id if self.action else None, overwrite=False)
 
 
-def of(context: Any, uuid: str, host: str) -> Lost:
+def of(context: Any, uuid: str, host: str, method: str | None = None) -> Lost:
     """Return the requests of a server's latest task that were lost on ``host``.
 
     :param uuid: the server's
+    :param method: of the latest task that has begun it. Nova begins no task before the former has ended or is lost;
+        but a start that clears a task state does not end what another host does
     """
-    action = latest_task(context, uuid)
-    if action is None:
-        return Lost(None, frozenset(), frozenset(), frozenset())
-    events = [event for event in objects.InstanceActionEventList.get_by_action(context, action.id)
-              if event.event.startswith(PREFIX)]
-    lost = methods(event for event in events if event.host == host and event.finish_time is None)
-    ended = [event for event in events if event.finish_time]
-    return Lost(action, lost, methods(events) - lost, methods(ended),
-                methods(event for event in ended if event.result == FAILED))
+    for action in tasks(context, uuid):
+        events = [event for event in objects.InstanceActionEventList.get_by_action(context, action.id)
+                  if event.event.startswith(PREFIX)]
+        if method is None or method in methods(events):
+            lost = methods(event for event in events if event.host == host and event.finish_time is None)
+            ended = [event for event in events if event.finish_time]
+            return Lost(action, lost, methods(events) - lost, methods(ended),
+                        methods(event for event in ended if event.result == FAILED))
+    return Lost(None, frozenset(), frozenset(), frozenset())
 
 
-def latest_task(context: Any, uuid: str) -> objects.InstanceAction | None:
-    """Return the latest action that sets a task state: nova begins none before the former has ended or is lost."""
+def tasks(context: Any, uuid: str) -> Iterator[objects.InstanceAction]:
+    """Yield the server's actions that set a task state, the latest first."""
     marker = None
     while page := objects.InstanceActionList.get_by_instance_uuid(context, uuid, limit=PAGE, marker=marker):
-        for action in page:
-            if action.action not in WITHOUT_TASK:
-                return action
+        yield from (action for action in page if action.action not in WITHOUT_TASK)
         marker = page[-1].request_id
-    return None
 
 
 def methods(events: Iterable[objects.InstanceActionEvent]) -> frozenset[str]:

@@ -8,6 +8,7 @@ from nova import exception, objects, utils
 from nova.compute import power_state, task_states, vm_states
 from oslo_log import log as logging
 
+from nova_lxd_ext.hardware.placedclaims import UNCLAIMED
 from nova_lxd_ext.server import lostrequests
 from nova_lxd_ext.server.incoming import OVER, is_at_home
 from nova_lxd_ext.server.lifecycle import Lifecycle
@@ -71,7 +72,7 @@ class MoveRecovery:
             instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=ATTRIBUTES)
         except exception.InstanceNotFound:
             return None
-        lost = lostrequests.of(context, uuid, host)
+        lost = lost_by(context, instance, host)
         if move.migration_type == "evacuation":
             waits = (instance.host != host and instance.task_state == task_states.REBUILDING and lost.is_unbegun
                      and move.dest_compute in (None, host))
@@ -142,6 +143,16 @@ class MoveRecovery:
         if is_under_way(instance, move):
             instance.drop_migration_context()
         set_status(move, FAILED)
+
+    def end_other(self, context: Any, host: str, move: objects.Migration) -> None:
+        """End a migration that this host was about to claim for a server that makes another one."""
+        lost = lostrequests.of(context, move.instance_uuid, host)
+        if prepares(move, host):
+            set_status(move, FAILED)
+        elif move.dest_compute is None and "prep_resize" in lost.methods:
+            set_status(move, FAILED)
+            instance = objects.Instance.get_by_uuid(context, move.instance_uuid, expected_attrs=[])
+            record_outcome(context, instance, lost, "another move of the server was in progress, which goes on")
 
     def _give_allocations_back(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
         """Give the server the move's allocation, which is of its old size; not one that has left the host."""
@@ -220,6 +231,17 @@ class MoveRecovery:
         set_status(move, FAILED)
         fail(context, instance, lost, "its old host has removed its root disk; rebuild it" if removed
              else "it is still on its old host; evacuate it again")
+
+
+def lost_by(context: Any, instance: objects.Instance, host: str) -> Lost:
+    """Return the requests that ``host`` lost of what the server's task state tells of."""
+    sent = instance.task_state in (task_states.RESIZE_MIGRATED, task_states.RESIZE_FINISH)
+    return lostrequests.of(context, instance.uuid, host, "resize_instance" if sent else None)
+
+
+def prepares(move: objects.Migration, host: str) -> bool:
+    """Return whether ``host`` had claimed the move's new size, and the server's host has not begun to send it."""
+    return move.status in UNCLAIMED and move.dest_compute == host
 
 
 def begun_reverts(lost: Lost) -> frozenset[str]:

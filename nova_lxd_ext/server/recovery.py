@@ -23,16 +23,25 @@ from oslo_log import log as logging
 
 from nova_lxd_ext.hardware.placedclaims import UNCLAIMED
 from nova_lxd_ext.instance.states import States
-from nova_lxd_ext.server import lostrequests, recoverysteps
+from nova_lxd_ext.server import recoverysteps
 from nova_lxd_ext.server.incoming import OVER
 from nova_lxd_ext.server.lifecycle import Lifecycle
 from nova_lxd_ext.server.lostrequests import Lost
-from nova_lxd_ext.server.moverecovery import ATTRIBUTES, COMPLETED, CONFIRMING, PRE_MIGRATING, MoveRecovery
+from nova_lxd_ext.server.moverecovery import (
+    ATTRIBUTES,
+    COMPLETED,
+    CONFIRMING,
+    PRE_MIGRATING,
+    MoveRecovery,
+    lost_by,
+    prepares,
+)
 from nova_lxd_ext.server.power import Power
 from nova_lxd_ext.server.recoveryrecords import (
     has_resources,
     is_deleted,
     is_in_flight,
+    is_under_way,
     leave_host,
     log_errors,
     save,
@@ -105,7 +114,7 @@ class Recovery:
         """
         context = nova_context.get_admin_context()
         found = moves_of(context, host)
-        moves = latest(found)
+        moves = current(context, found)
         mine = {instance.uuid: instance for instance in instances}
         unplaced = self._tasks.unplaced(context)
         self._look_again(host, self._unbegun(context, host, moves, mine, unplaced))
@@ -120,10 +129,11 @@ class Recovery:
             if instance.task_state is not None or uuid in moves or instance.vm_state == vm_states.SHELVED_OFFLOADED:
                 with log_errors(uuid, self._failed):
                     self._recover_here(context, host, instance, moves.get(uuid))
+        for move in found:
+            if move.status in UNCLAIMED and move is not moves.get(move.instance_uuid):
+                with log_errors(move.instance_uuid):
+                    self._moves.end_other(context, host, move)
         with log_errors("whose move is over"):
-            for move in found:
-                if prepares(move, host) and move is not moves.get(move.instance_uuid):
-                    set_status(move, "failed")  # a later one has taken its place
             self._free_allocations(context, host, mine)
 
     def _unbegun(self, context: Any, host: str, moves: Mapping[str, objects.Migration],
@@ -177,7 +187,7 @@ class Recovery:
     def _end_unbegun(self, host: str, unbegun: Mapping[str, str]) -> None:
         context = nova_context.get_admin_context()
         with log_errors(", ".join(sorted(unbegun))):
-            for move in latest(moves_of(context, host)).values():
+            for move in current(context, moves_of(context, host)).values():
                 if move.instance_uuid in unbegun:
                     with log_errors(move.instance_uuid):
                         found = self._moves.unbegun(context, host, move.instance_uuid, move)
@@ -204,7 +214,7 @@ class Recovery:
 
     def _recover_here(self, context: Any, host: str, instance: objects.Instance, move: objects.Migration | None
                       ) -> None:
-        lost = lostrequests.of(context, instance.uuid, host)
+        lost = lost_by(context, instance, host)
         if is_failed(instance, lost):
             save(instance, task_state=None)
             return
@@ -227,7 +237,7 @@ class Recovery:
             instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=ATTRIBUTES)
         except exception.InstanceNotFound:
             return
-        lost = lostrequests.of(context, uuid, host)
+        lost = lost_by(context, instance, host)
         if is_failed(instance, lost):
             save(instance, task_state=None)
         if is_superseded(move, host, lost):
@@ -274,15 +284,27 @@ def moves_of(context: Any, host: str) -> list[objects.Migration]:
     return [move for _, move in sorted(found.items())]
 
 
-def latest(moves: Iterable[objects.Migration]) -> dict[str, objects.Migration]:
-    """Return the latest migration of each server, by uuid; none of a server migrated live since."""
-    found = {move.instance_uuid: move for move in moves}
+def current(context: Any, moves: Iterable[objects.Migration]) -> dict[str, objects.Migration]:
+    """Return the migration of each server that nova makes, by uuid; none of a server migrated live since.
+
+    It is the latest one. Nova permits another one when a start has cleared the task state of the former, which goes on
+    nevertheless: until a host has claimed the later one, it is the former.
+    """
+    found: dict[str, objects.Migration] = {}
+    for move in moves:
+        before = found.get(move.instance_uuid)
+        if before is None or before.status in OVER or not is_made(context, before):
+            found[move.instance_uuid] = move
     return {uuid: move for uuid, move in found.items() if move.migration_type in ("resize", "migration", "evacuation")}
 
 
-def prepares(move: objects.Migration, host: str) -> bool:
-    """Return whether ``host`` had claimed the move's new size, and the server's host has not begun to send it."""
-    return move.status in UNCLAIMED and move.dest_compute == host
+def is_made(context: Any, move: objects.Migration) -> bool:
+    """Return whether the server's record names this migration as the one that is made."""
+    try:
+        instance = objects.Instance.get_by_uuid(context, move.instance_uuid, expected_attrs=["migration_context"])
+    except exception.InstanceNotFound:
+        return False
+    return is_under_way(instance, move)
 
 
 def is_superseded(move: objects.Migration, host: str, lost: Lost) -> bool:

@@ -48,6 +48,13 @@ class LostTest(testtools.TestCase):
         self.assertEqual(({"resize_instance"}, {"prep_resize"}, {"prep_resize"}),
                          (self.lost().methods, self.lost().others, self.lost().ended))
 
+    def test_requests_of_the_latest_task_that_has_begun_a_method(self) -> None:
+        self.record(instance_actions.RESIZE, ("prep_resize", "two", True), ("resize_instance", "one", False))
+        self.record(instance_actions.MIGRATE, ("prep_resize", "one", False))
+        self.assertEqual({"prep_resize"}, self.lost().methods)
+        self.assertEqual({"resize_instance"}, lostrequests.of(None, records.UUID, "one", "resize_instance").methods)
+        self.assertIsNone(lostrequests.of(None, records.UUID, "one", "finish_resize").action)
+
     def test_request_that_failed(self) -> None:
         self.record(instance_actions.RESCUE, ("rescue_instance", "one", True))
         self.assertEqual(frozenset(), self.lost().failed)

@@ -92,6 +92,36 @@ class RecoveryTest(testtools.TestCase):
             self.recover()
         self.assertEqual(("failed", "pre-migrating"), (self.move.status, later.status))
 
+    def test_killed_before_it_claimed_a_second_move_the_first_goes_on(self) -> None:
+        """The server's old host had cleared the first one's task state at a start, so nova permitted the second."""
+        self.move.source_compute, self.move.dest_compute, self.move.status = "two", HOST, "post-migrating"
+        self.server.task_state = task_states.RESIZE_MIGRATED
+        self.server.migration_context = objects.MigrationContext(migration_id=self.move.id)
+        self.server.old_flavor = None
+        later = objects.Migration(id=8, uuid=OTHER, instance_uuid=records.UUID, source_compute="two",
+                                  dest_compute=None, status="pre-migrating", migration_type="resize")
+        later.save = mock.Mock()
+        actions = [SimpleNamespace(id=number, action=instance_actions.MIGRATE, user_id="tenant",
+                                   request_id=f"req-{number}") for number in (2, 1)]
+        events = {2: [event("prep_resize", HOST, None)],
+                  1: [event("prep_resize", HOST, "Success"), event("resize_instance", "two", "Success")]}
+        requests = mock.Mock()
+        recovery = Recovery(mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), lambda: requests,
+                            lambda: self.placement)
+        timer = self.useFixture(fixtures.MockPatch("threading.Timer")).mock
+        outcome = self.useFixture(fixtures.MockPatch("nova_lxd_ext.server.moverecovery.record_outcome")).mock
+        with (mock.patch.object(objects.MigrationList, "get_by_filters", return_value=[later, self.move]),
+              mock.patch.object(objects.InstanceActionList, "get_by_instance_uuid", side_effect=[actions] * 9),
+              mock.patch.object(objects.InstanceActionEventList, "get_by_action",
+                                side_effect=lambda _, number: events[number])):
+            recovery.recover(HOST, [self.server])
+            self.assertEqual(("post-migrating", "failed", task_states.RESIZE_MIGRATED),
+                             (self.move.status, later.status, self.server.task_state))
+            self.assertEqual("req-2", outcome.call_args.args[2].action.request_id)
+            requests.finish_resize.assert_not_called()  # it may be in the queue
+            timer.call_args.args[1](*timer.call_args.args[2])
+        self.assertIs(self.move, requests.finish_resize.call_args.args[2])
+
     def test_evacuation_whose_server_has_come_back_is_completed_before_nova_removes_it(self) -> None:
         """Nova completes it at the host's start, which may come before its end: then it is done once more."""
         recovery = Recovery(mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock())
@@ -117,6 +147,10 @@ class RecoveryTest(testtools.TestCase):
         with mock.patch.object(objects.Instance, "get_by_uuid",
                                side_effect=exception.InstanceNotFound(instance_id=records.UUID)):
             self.assertEqual([], self.freed())
+
+
+def event(method: str, host: str, result: str | None) -> SimpleNamespace:
+    return SimpleNamespace(event=f"compute_{method}", host=host, finish_time=result, result=result)
 
 
 class RebuildTest(testtools.TestCase):
