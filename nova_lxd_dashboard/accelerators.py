@@ -2,7 +2,7 @@
 """Translate what Placement and nova's API tell into the rows of the panels. Pure."""
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 BANDWIDTH = "NET_"
@@ -106,8 +106,11 @@ def devices(providers: Iterable[Mapping[str, Any]], inventories: Mapping[str, Ma
     return sorted(found, key=lambda device: (device.host, device.name, device.resource_class))
 
 
-def requests(extra_specs: Mapping[str, str]) -> list[str]:
-    """Return the devices that a flavor's keys request, one text each: ``gpu: 1``, ``CUSTOM_MIG_1G_10GB: 2``."""
+def requests(extra_specs: Mapping[str, str], model: Callable[[str], str | None]) -> list[str]:
+    """Return the devices that a flavor's keys request, one text each: ``gpu: 1``, ``CUSTOM_MIG_1G_10GB: 2``.
+
+    :param model: returns the name of the model of a resource class, if that tells one
+    """
     found = []
     for key, value in extra_specs.items():
         prefix, _, name = key.partition(":")
@@ -118,5 +121,5 @@ def requests(extra_specs: Mapping[str, str]) -> list[str]:
         elif key in KEYS:
             found.append(value)
         elif prefix.startswith("resources") and name not in ORDINARY and not name.startswith(BANDWIDTH):
-            found.append(f"{name}: {value}")
+            found.append(f"{model(name) or name}: {value}")
     return sorted(found)

@@ -17,7 +17,7 @@ from openstack.exceptions import SDKException, raise_from_response
 from openstack_dashboard.api import base
 from requests import RequestException
 
-from nova_lxd_dashboard import accelerators
+from nova_lxd_dashboard import accelerators, pciids
 from nova_lxd_dashboard.accelerators import Device, Service
 
 HOSTS_PER_PAGE = 10
@@ -142,7 +142,8 @@ def holders(request: HttpRequest) -> list[Holder]:
     """
     compute = connect(request, "compute")
     compute.default_microversion = COMPUTE
-    found = ((server, tuple(accelerators.requests(server.flavor.extra_specs or {}))) for server in compute.servers())
+    found = ((server, tuple(accelerators.requests(server.flavor.extra_specs or {}, pciids.model)))
+             for server in compute.servers())
     return [Holder(server.id, server.name, server.status, server.flavor.original_name, wanted)
             for server, wanted in found if wanted]
 

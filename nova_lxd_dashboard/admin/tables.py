@@ -9,7 +9,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 from horizon import tables
 
-from nova_lxd_dashboard import exporter
+from nova_lxd_dashboard import exporter, pciids
 from nova_lxd_dashboard.accelerators import Device
 
 HEALTH = {
@@ -52,6 +52,7 @@ def host_page(device: Device) -> str | None:
 class AcceleratorsTable(tables.DataTable):
     host = tables.WrappingColumn("host", link=host_page, verbose_name=_("Host"))
     name = tables.WrappingColumn("name", verbose_name=_("Device"))
+    model = tables.WrappingColumn(lambda device: pciids.model(device.resource_class) or "-", verbose_name=_("Model"))
     resource_class = tables.WrappingColumn("resource_class", verbose_name=_("Resource Class"))
     total = tables.Column("total", verbose_name=_("Total"))
     used = tables.Column("used", verbose_name=_("Used"))

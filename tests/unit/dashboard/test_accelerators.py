@@ -72,16 +72,22 @@ class HealthTest(testtools.TestCase):
 
 
 class RequestsTest(testtools.TestCase):
+    def requests(self, extra_specs: dict[str, str]) -> list[str]:
+        return requests(extra_specs, {"CUSTOM_PCI_10DE_20B0": "NVIDIA A100 SXM4 40GB"}.get)
+
+    def test_resource_class_of_a_model(self) -> None:
+        self.assertEqual(["NVIDIA A100 SXM4 40GB: 1"], self.requests({"resources:CUSTOM_PCI_10DE_20B0": "1"}))
+
     def test_pci_aliases(self) -> None:
-        self.assertEqual(["gpu: 1", "ib-vf: 2"], requests({"pci_passthrough:alias": "gpu, ib-vf:2"}))
+        self.assertEqual(["gpu: 1", "ib-vf: 2"], self.requests({"pci_passthrough:alias": "gpu, ib-vf:2"}))
 
     def test_resource_classes_without_ordinary_ones(self) -> None:
-        self.assertEqual(["CUSTOM_MIG_1G_10GB: 1", "VGPU: 2"], requests({
+        self.assertEqual(["CUSTOM_MIG_1G_10GB: 1", "VGPU: 2"], self.requests({
             "resources:CUSTOM_MIG_1G_10GB": "1", "resources1:VGPU": "2", "resources:VCPU": "0",
             "hw:numa_nodes": "1"}))
 
     def test_device_profile(self) -> None:
-        self.assertEqual(["fpga"], requests({"accel:device_profile": "fpga"}))
+        self.assertEqual(["fpga"], self.requests({"accel:device_profile": "fpga"}))
 
     def test_nothing(self) -> None:
-        self.assertEqual([], requests({"lxd:process_limit": "12"}))
+        self.assertEqual([], self.requests({"lxd:process_limit": "12"}))

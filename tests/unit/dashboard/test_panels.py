@@ -96,6 +96,11 @@ class ContentTest(PanelsCase):
                      "In order"):
             self.assertIn(text, page)
 
+    def test_devices_have_the_name_of_their_model(self) -> None:
+        self.useFixture(fixtures.MonkeyPatch("nova_lxd_dashboard.pciids.model",
+                                             {"CUSTOM_GPU": "NVIDIA A100 SXM4 40GB"}.get))
+        self.assertIn("NVIDIA A100 SXM4 40GB", self.page(ADMIN))
+
     def test_what_is_out_of_order(self) -> None:
         self.placement({f"node{number}": {"0000:81:00.0": int(number == 1)} for number in (1, 2, 3)}, held=False)
         self.hypervisors({"node1": {}, "node2": {"state": "down"}, "node3": {
