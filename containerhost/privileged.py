@@ -41,6 +41,7 @@ IBDEV = re.compile(r"[a-z][a-z0-9_]{0,62}")
 GUID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){3}")
 MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 MARK = re.compile(r"[ -~]{1,200}")  # the kernel keeps 255 bytes
+LINK_STATES = re.compile("auto|enable|disable")
 LIMIT = re.compile(r"[a-z]{1,16}")
 SIZE = re.compile(r"unlimited|[0-9]{1,19}")
 COUNTER = re.compile(r"[a-z_]{1,32}")
@@ -84,25 +85,29 @@ class Privileged:
              "node_guid", by_bytes(check(GUID, node_guid)), "port_guid", by_bytes(check(GUID, port_guid))])
 
     def set_vf_port(self, netdev: str, index: int, mac: str, vlan: int, spoof_check: bool | None = None,
-                    trust: bool | None = None) -> None:
+                    trust: bool | None = None, qos: int = 0) -> None:
         """Give VF ``index`` of the PF ``netdev`` the MAC and VLAN (0 is none) it must use, whatever its holder sets.
 
         :param spoof_check, trust: None leaves it
+        :param qos: the priority in the VLAN's tag, 0 to 7
         """
         switches = [word for key, value in (("spoofchk", spoof_check), ("trust", trust)) if value is not None
                     for word in (key, "on" if value else "off")]
         run(["ip", "link", "set", "dev", check(INTERFACE, netdev), "vf", str(int(index)),
-             "mac", check(MAC, mac), "vlan", str(int(vlan)), *switches])
+             "mac", check(MAC, mac), "vlan", str(int(vlan)), "qos", str(int(qos)), *switches])
 
     def set_vf_rate(self, netdev: str, index: int, rate: int) -> None:
         """Let VF ``index`` of the PF ``netdev`` send at most ``rate`` Mbit/s; 0 is no limit."""
         run(["ip", "link", "set", "dev", check(INTERFACE, netdev), "vf", str(int(index)),
              "max_tx_rate", str(int(rate))])
 
-    def set_vf_link(self, netdev: str, index: int, up: bool) -> None:
-        """Let VF ``index`` of the PF ``netdev`` have its card's link, or none whatever its holder does."""
+    def set_vf_link(self, netdev: str, index: int, state: str) -> None:
+        """Let VF ``index`` of the PF ``netdev`` have its card's link, one always, or none, whatever its holder does.
+
+        :param state: of :data:`LINK_STATES`
+        """
         run(["ip", "link", "set", "dev", check(INTERFACE, netdev), "vf", str(int(index)),
-             "state", "auto" if up else "disable"])
+             "state", check(LINK_STATES, state)])
 
     def make_veth(self, host_end: str, inner_end: str, mac: str, mtu: int | None, mark: str, switched: bool) -> None:
         """See :func:`containerhost.linux.network.links.make_veth`."""

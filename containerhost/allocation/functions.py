@@ -36,7 +36,7 @@ class Functions:
             return False
         function = self.of(device)
         if former and "link" in former.restore:
-            function.set_link(True)  # its container ended while it was frozen
+            function.set_link(former.restore["link"])  # its container ended while it was frozen
         self._limit(device, function, options, consumer, former)
         if device.netdev_away:
             return False
@@ -87,8 +87,9 @@ class Functions:
 
     def set_link(self, device: Device, consumer: Consumer, up: bool) -> None:
         """Take the link from a VF of the consumer, or restore it."""
-        self._store.prepare(device.id, consumer, {"link": "auto"})
-        self.of(device).set_link(up)
+        function = self.of(device)
+        record = self._store.prepare(device.id, consumer, {"link": function.port()["link"]})
+        function.set_link(record.restore["link"] if up else "disable")
 
     def rebind(self, record: Allocation, view: HostView) -> None:
         """Bind the function's driver if a killed process unbound it.
@@ -113,5 +114,5 @@ def port_before(options: GrantOptions, function: NetFunction) -> dict[str, str]:
     """Return the settings of a VF's port to restore after ``options``."""
     if options.mac is None:
         return {}
-    changed = {"vlan", *(name for name in SWITCHES if getattr(options, name) is not None)}
+    changed = {"vlan", "qos", *(name for name in SWITCHES if getattr(options, name) is not None)}
     return {"mac": NO_MAC} | {name: text for name, text in function.port().items() if name in changed}

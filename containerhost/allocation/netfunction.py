@@ -72,15 +72,16 @@ class NetFunction:
         netdev = Netdevs(self._host).of(pci.directory(self._host, self._device.address)).netdev
         return netdev.mac if netdev else None
 
-    def set_port(self, mac: str, vlan: int, spoof_check: bool | None = None, trust: bool | None = None) -> None:
+    def set_port(self, mac: str, vlan: int, spoof_check: bool | None = None, trust: bool | None = None, *,
+                 qos: int = 0) -> None:
         """Give an Ethernet VF the MAC and VLAN it must use; zeros and 0 leave it free.
 
         :meth:`rebind` makes its driver take the MAC."""
         for netdev, index in self._parents("MAC and VLAN"):
-            self._privileged.set_vf_port(netdev, index, mac, vlan, spoof_check, trust)
+            self._privileged.set_vf_port(netdev, index, mac, vlan, spoof_check, trust, qos)
 
     def port(self) -> dict[str, str]:
-        """Return a VF's VLAN, switches and rate, as a record's ``restore`` has them; no switch that the card lacks.
+        """Return a VF's VLAN, switches, rate and link, as a record's ``restore`` has them; none that the card lacks.
 
         Not its MAC: some drivers report one that they chose themselves, and hold the VF to it once it is set.
         """
@@ -89,8 +90,9 @@ class NetFunction:
         told = json.loads(done.stdout)[0].get("vfinfo_list", ()) if done.returncode == 0 else ()
         for vf in told:
             if vf["vf"] == index:
-                vlan, rate = vf.get("vlan_list", [vf])[0].get("vlan", 0), vf.get("rate", {}).get("max_tx", 0)
-                return {"vlan": str(vlan), "max_tx_rate": str(rate)} | {
+                vlan, rate = vf.get("vlan_list", [vf])[0], vf.get("rate", {}).get("max_tx", 0)
+                return {"vlan": str(vlan.get("vlan", 0)), "qos": str(vlan.get("qos", 0)), "max_tx_rate": str(rate),
+                        "link": vf.get("link_state", "auto")} | {
                     name: "on" if vf[key] else "off" for name, key in SWITCHES.items() if key in vf}
         raise HostActionFailed(f"`ip link show dev {netdev}` does not list VF {index}: {done.stderr.strip()}")
 
@@ -99,10 +101,10 @@ class NetFunction:
         for netdev, index in self._parents("rates"):
             self._privileged.set_vf_rate(netdev, index, rate)
 
-    def set_link(self, up: bool) -> None:
-        """Let a VF have its card's link, or none: then nothing reaches it and it sends nothing."""
+    def set_link(self, state: str) -> None:
+        """Let a VF have its card's link (auto), one always (enable), or none (disable): it sends and gets nothing."""
         for netdev, index in self._parents("link"):
-            self._privileged.set_vf_link(netdev, index, up)
+            self._privileged.set_vf_link(netdev, index, state)
 
     def _parents(self, what: str) -> list[tuple[str, int]]:
         """Return the interfaces of a VF's physical function, each with the VF's number there."""

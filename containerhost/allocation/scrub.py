@@ -67,13 +67,14 @@ def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction)
         done.append("its GUIDs are those of before")
     if "mac" in restore:
         function.set_port(restore["mac"], int(restore.get("vlan", 0)),
-                          *(restore[key] == "on" if key in restore else None for key in SWITCHES))
+                          *(restore[key] == "on" if key in restore else None for key in SWITCHES),
+                          qos=int(restore.get("qos", 0)))
         done.append("its MAC is free, its VLAN and switches are those of before")
     if "max_tx_rate" in restore:
         function.set_rate(int(restore["max_tx_rate"]))
         done.append("its rate is that of before")
     if "link" in restore:
-        function.set_link(True)
+        function.set_link(restore["link"])
     # A card of its own is reset only when something is wrong with it: that takes its links down.
     was_reset = function.rebind(reset=device.role is Role.VF or not device.sound, driver=restore.get("driver"),
                                 count=count)

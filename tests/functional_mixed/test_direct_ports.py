@@ -95,14 +95,16 @@ class DirectPortTest(DirectPortServers):
 
     @levels.exhaustive("units show it; functions that come and go remain")
     def test_a_paused_server_has_no_link(self) -> None:
+        self.addCleanup(self.set_links, "auto")
+        self.set_links("enable")  # what the operator has set comes back
         server = self.with_ports(self.port())
         for end in (lambda: self.act(server, "unpause", "ACTIVE"), lambda: self.ended_and_started(server),
                     lambda: self._delete_server(server)):
-            self.assertEqual(["auto", "auto"], self.links_of_functions())
+            self.assertEqual(["enable", "enable"], self.links_of_functions())
             self.act(server, "pause", "PAUSED")
-            self.assertEqual(["auto", "disable"], self.links_of_functions())
+            self.assertEqual(["disable", "enable"], self.links_of_functions())
             end()
-        self.assertEqual(["auto", "auto"], self.links_of_functions())
+        self.assertEqual(["enable", "enable"], self.links_of_functions())
         self.assert_nothing_left()
 
     def act(self, server: Any, action: str, state: str) -> None:
@@ -113,6 +115,11 @@ class DirectPortTest(DirectPortServers):
         """As when a host restarts under a paused server."""
         self.lxd.engine.stop(self.container(server).name, timeout=10, force=True)
         self._reboot_server(server, hard=True)
+
+    def set_links(self, state: str) -> None:
+        for vf in self.shown()["vfinfo_list"]:
+            subprocess.run(["ip", "link", "set", "dev", scan().get(PF).netdev, "vf", str(vf["vf"]), "state", state],
+                           check=True)
 
     def links_of_functions(self) -> list[str]:
         return sorted(vf["link_state"] for vf in self.shown()["vfinfo_list"])

@@ -12,7 +12,7 @@ from tests.functional_one.test_actions import POWEROFF, RESUME, ActionsCase
 from tests.functional_one.vms import Machine
 
 PF = "0000:31:00.0"
-FREE = {"address": "00:00:00:00:00:00", "vlan": 0, "spoofchk": True, "trust": False, "max_tx": 0}
+FREE = {"address": "00:00:00:00:00:00", "vlan": 0, "qos": 0, "spoofchk": True, "trust": False, "max_tx": 0}
 MAC = "02:00:0a:63:01:0a"
 
 
@@ -31,13 +31,13 @@ class FunctionTest(ActionsCase):
         """Return what the physical function makes its VFs use, those of a VLAN first."""
         shown = json.loads(subprocess.run(["ip", "-j", "link", "show", "dev", scan().get(PF).netdev], check=True,
                                           capture_output=True, text=True).stdout)[0]
-        found = [{"address": vf["address"], "vlan": vf.get("vlan_list", [{"vlan": 0}])[0]["vlan"],
-                  "spoofchk": vf["spoofchk"], "trust": vf["trust"], "max_tx": vf["rate"]["max_tx"]}
+        found = [{"address": vf["address"], "spoofchk": vf["spoofchk"], "trust": vf["trust"],
+                  "max_tx": vf["rate"]["max_tx"]} | vf.get("vlan_list", [{"vlan": 0, "qos": 0}])[0]
                  for vf in shown["vfinfo_list"]]
         return sorted(found, key=lambda vf: -vf["vlan"])
 
     def test_it_is_held_to_its_mac_and_vlan_until_it_goes(self) -> None:
-        mine = {"address": MAC, "vlan": 7, "spoofchk": False, "trust": True, "max_tx": 0}
+        mine = {"address": MAC, "vlan": 7, "qos": 0, "spoofchk": False, "trust": True, "max_tx": 0}
         element = self.nic(self.functions[0], "<VLAN_ID>7</VLAN_ID><SPOOFCHK>NO</SPOOFCHK><TRUST>YES</TRUST>")
         machine = self.deployed(Machine(more=element))
         for act in (lambda: None, lambda: self.ok("reset", machine), lambda: (
@@ -53,9 +53,9 @@ class FunctionTest(ActionsCase):
             subprocess.run(["ip", "link", "set", "dev", scan().get(PF).netdev, "vf", str(self.functions[0].vf_index),
                             *text.split()], check=True)
 
-        self.addCleanup(setting, "vlan 0 spoofchk on trust off max_tx_rate 0")
-        setting("vlan 5 spoofchk off trust on max_tx_rate 700")
-        before = [FREE | {"vlan": 5, "spoofchk": False, "trust": True, "max_tx": 700}, FREE]
+        self.addCleanup(setting, "vlan 0 qos 0 spoofchk on trust off max_tx_rate 0")
+        setting("vlan 5 qos 3 spoofchk off trust on max_tx_rate 700")
+        before = [FREE | {"vlan": 5, "qos": 3, "spoofchk": False, "trust": True, "max_tx": 700}, FREE]
         self.assertEqual(before, self.settings())
         more = "<SPOOFCHK>YES</SPOOFCHK><TRUST>NO</TRUST><OUTBOUND_AVG_BW>12500</OUTBOUND_AVG_BW>"
         machine = self.deployed(Machine(more=self.nic(self.functions[0], more)))

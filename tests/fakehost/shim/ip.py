@@ -115,7 +115,7 @@ def describe(number: int, vf: dict[str, str]) -> dict[str, Any]:
         "rate": {"max_tx": int(vf["max_tx_rate"]), "min_tx": int(vf["min_tx_rate"])},
     }
     if vf["vlan"] != "0":
-        values["vlan_list"] = [{"vlan": int(vf["vlan"])}]
+        values["vlan_list"] = [{"vlan": int(vf["vlan"]), "qos": int(vf["qos"])}]
     if infiniband:
         # The kernel gives all-zero addresses for IPoIB functions here; the GUIDs are what counts.
         values |= {"address": ":".join(["00"] * 20), "broadcast": ":".join(["00"] * 20)}

@@ -49,7 +49,8 @@ class TestArguments(testtools.TestCase):
             lambda: root.write_guest_file(os.getpid(), "passwd", b""),
             lambda: root.read_guest_file(os.getpid(), "ack.json"),  # no container's process
             lambda: root.set_vf_port("ens9f0", 0, "all", 0),
-            lambda: root.set_vf_link("ens9f0 up", 0, True),
+            lambda: root.set_vf_link("ens9f0 up", 0, "auto"),
+            lambda: root.set_vf_link("ens9f0", 0, "up"),
             lambda: root.set_vf_rate("ens9f0 vf", 0, 100),
         ):
             self.assertRaises(HostActionFailed, action)

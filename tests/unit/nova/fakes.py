@@ -279,7 +279,7 @@ class NoPrivileges(Privileged):
     def reset_gpu(self, vendor: str, address: str, others: Collection[str] = ()) -> None:
         pass
 
-    def set_vf_link(self, netdev: str, index: int, up: bool) -> None:
+    def set_vf_link(self, netdev: str, index: int, state: str) -> None:
         pass
 
     def users(self, nodes: Any) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ class MissingProgram(testtools.TestCase):
     def test_root_actions_name_program_and_package(self) -> None:
         for program, package, act in (
                 ("ip", "iproute2", lambda: self.root.set_vf_guids("ib0", 0, GUID, GUID)),
-                ("ip", "iproute2", lambda: self.root.set_vf_link("ib0", 0, True)),
+                ("ip", "iproute2", lambda: self.root.set_vf_link("ib0", 0, "auto")),
                 ("tc", "iproute-tc", lambda: self.root.shape("lo", 1, 1, 1))):
             self.refused(HostActionFailed, program, package, act)
 

@@ -77,8 +77,8 @@ class Linked(Willing):
     def __init__(self):
         self.links = {}
 
-    def set_vf_link(self, netdev, index, up):
-        self.links[index] = up
+    def set_vf_link(self, netdev, index, state):
+        self.links[index] = state
 
 
 class Limiting(Willing):

@@ -28,6 +28,8 @@ class TestSilence(AllocatorTestCase):
         super().setUp()
         self.vf = self.vfs[0]
         self.acquire("c1", self.gpus[0].id, self.vf.id)
+        self.useFixture(fixtures.MonkeyPatch("containerhost.allocation.netfunction.NetFunction.port",
+                                             lambda function: {"link": "enable"}))
 
     def set_link_state(self, privileged, up):
         allocator = DeviceAllocator(self.store, lambda: HostView(self.host), privileged, host=self.host)
@@ -35,17 +37,17 @@ class TestSilence(AllocatorTestCase):
 
     def test_only_functions_of_the_owner_lose_their_link(self):
         privileged = Linked()
-        for up in (False, True):
+        for up, state in ((False, "disable"), (True, "enable")):
             self.assertEqual((), self.set_link_state(privileged, up))
-            self.assertEqual({self.vf.vf_index: up}, privileged.links)
-        self.assertEqual("auto", self.store.records()[self.vf.id].restore["link"])
+            self.assertEqual({self.vf.vf_index: state}, privileged.links)
+        self.assertEqual("enable", self.store.records()[self.vf.id].restore["link"])
 
     def test_one_that_ended_silenced_has_its_link_when_it_is_used_again(self):
         privileged = Linked()
         self.set_link_state(privileged, False)
         DeviceAllocator(self.store, lambda: HostView(self.host), privileged, host=self.host).acquire(
             [Request(self.vf.id)], consumer("c1"))
-        self.assertEqual({self.vf.vf_index: True}, privileged.links)
+        self.assertEqual({self.vf.vf_index: "enable"}, privileged.links)
 
     def test_hardware_that_cannot_is_told(self):
         self.assertEqual(("there is no such device here",), self.set_link_state(Willing(), False))
