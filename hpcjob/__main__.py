@@ -32,6 +32,7 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands)
+@click.version_option(package_name="nova-lxd-ext")
 def main() -> None:
     """Start all containers of an MPI or ML job in a cloud, or none of them."""
 

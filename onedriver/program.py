@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TextIO
 
 from onedriver.errors import DriverError
@@ -63,6 +64,11 @@ def start(main: Callable[[Sequence[str]], int]) -> int:
     """
     if os.geteuid() == 0:
         os.chdir("/")  # programs look for their configuration where they are called, which may be anybody's directory
+    if sys.argv[1:] == ["--version"]:
+        from importlib import metadata  # noqa: PLC0415  (no action needs it)
+
+        print(f"{Path(sys.argv[0]).name}, version {metadata.version('nova-lxd-ext')}")
+        return 0
     return main(sys.argv[1:])
 
 

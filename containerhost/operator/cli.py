@@ -77,6 +77,7 @@ def vendor_commands() -> dict[str, click.Command]:
 
 
 @click.group(cls=Commands)
+@click.version_option(package_name="nova-lxd-ext")
 def main() -> None:
     """Show one host's devices, topology and health, as containers are given them."""
 

@@ -9,7 +9,7 @@ from tools import supportmatrix
 supportmatrix.write()
 
 project = "nova-lxd-ext"
-extensions = ["myst_parser", "openstackdocstheme", "oslo_config.sphinxext"]
+extensions = ["myst_parser", "openstackdocstheme", "oslo_config.sphinxext", "reno.sphinxext"]
 myst_heading_anchors = 3
 html_theme = "openstackdocs"
 # Without a name the theme would look for the repository on opendev.org.

@@ -59,6 +59,7 @@ class Commands(click.Group):
 
 def commands(driver: Driver) -> click.Group:
     @click.group(cls=Commands, help=f"OpenNebula's driver for {driver.engine}: its front-end part and its nodes.")
+    @click.version_option(package_name="nova-lxd-ext")
     def main() -> None:
         """"""
 

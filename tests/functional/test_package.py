@@ -65,6 +65,7 @@ class PackageTest(testtools.TestCase):
         for command in commands - RUNTIMES:
             self.assertIn("sage: ", self.call(command, "--help"))
         self.assertIn("runc", self.call(DOCKER_RUNTIME, "--version"))
+        self.assertEqual("containerhost, version 1.2.3\n", self.call("containerhost", "--version"))
         self.assertIn("NVIDIA", self.call("containerhost", "topology", "--text"))
         self.assertIn("0000:3b:00.0", self.call("containerhost", "list"))
         refused = str(self.assertRaises(AssertionError, self.call, "containerhost", "config", "nova"))
