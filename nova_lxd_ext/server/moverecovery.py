@@ -29,6 +29,7 @@ from nova_lxd_ext.server.recoverysteps import REBUILDS, REVERTS, SECOND_REQUESTS
 LOG = logging.getLogger(__name__)
 
 # Nova's status of a migration
+CLAIMED = ("migrating", "post-migrating", "finished")  # those of one that is in the server's migration context
 CONFIRMING, PRE_MIGRATING, COMPLETED, FAILED = "confirming", "pre-migrating", "completed", "failed"
 ATTRIBUTES = ["metadata", "system_metadata", "flavor", "migration_context", "info_cache"]
 
@@ -145,13 +146,22 @@ class MoveRecovery:
         set_status(move, FAILED)
 
     def end_other(self, context: Any, host: str, move: objects.Migration) -> None:
-        """End a migration that this host was about to claim for a server that makes another one."""
-        lost = lostrequests.of(context, move.instance_uuid, host)
-        if prepares(move, host):
+        """End a migration that this host was about to claim, or had claimed, for a server that makes another one."""
+        try:
+            instance = objects.Instance.get_by_uuid(context, move.instance_uuid, expected_attrs=ATTRIBUTES)
+        except exception.InstanceNotFound:
+            return
+        lost = lostrequests.of(context, instance.uuid, host)
+        if move.status in CLAIMED:
+            if not is_under_way(instance, move):
+                LOG.warning("Move %s (%s) was overtaken by another one: it is dropped", move.uuid, move.status,
+                            instance=instance)
+                self._give_allocations_back(context, instance, move)
+                set_status(move, FAILED)
+        elif prepares(move, host):
             set_status(move, FAILED)
         elif move.dest_compute is None and "prep_resize" in lost.methods:
             set_status(move, FAILED)
-            instance = objects.Instance.get_by_uuid(context, move.instance_uuid, expected_attrs=[])
             record_outcome(context, instance, lost, "another move of the server was in progress, which goes on")
 
     def _give_allocations_back(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:

@@ -29,6 +29,7 @@ from nova_lxd_ext.server.lifecycle import Lifecycle
 from nova_lxd_ext.server.lostrequests import Lost
 from nova_lxd_ext.server.moverecovery import (
     ATTRIBUTES,
+    CLAIMED,
     COMPLETED,
     CONFIRMING,
     PRE_MIGRATING,
@@ -130,7 +131,7 @@ class Recovery:
                 with log_errors(uuid, self._failed):
                     self._recover_here(context, host, instance, moves.get(uuid))
         for move in found:
-            if move.status in UNCLAIMED and move is not moves.get(move.instance_uuid):
+            if move.status in CLAIMED or (move.status in UNCLAIMED and move is not moves.get(move.instance_uuid)):
                 with log_errors(move.instance_uuid):
                     self._moves.end_other(context, host, move)
         with log_errors("whose move is over"):

@@ -122,6 +122,20 @@ class RecoveryTest(testtools.TestCase):
             timer.call_args.args[1](*timer.call_args.args[2])
         self.assertIs(self.move, requests.finish_resize.call_args.args[2])
 
+    def test_move_that_another_one_has_overtaken_is_dropped(self) -> None:
+        """A request for a move that had failed came late, and nova claimed for that while it made another one."""
+        self.move.dest_compute, self.server.task_state = HOST, None
+        for status, made, called in (("post-migrating", 8, True), ("post-migrating", self.move.id, False),
+                                     ("finished", self.move.id, False), ("confirming", 8, False)):
+            self.move.status = status
+            self.server.migration_context = objects.MigrationContext(migration_id=made)
+            self.placement.reset_mock()
+            with self.subTest(status, made=made):
+                self.recover(self.server)
+                self.assertEqual("failed" if called else status, self.move.status)
+                self.assertEqual([mock.call(mock.ANY, MOVE, records.UUID)] if called else [],
+                                 self.placement.move_allocations.call_args_list)
+
     def test_evacuation_whose_server_has_come_back_is_completed_before_nova_removes_it(self) -> None:
         """Nova completes it at the host's start, which may come before its end: then it is done once more."""
         recovery = Recovery(mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock())
