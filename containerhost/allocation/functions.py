@@ -85,10 +85,11 @@ class Functions:
             raise UnsupportedOnHost(f"the card of network function {device.id} does not limit it to {rate} Mbit/s "
                                     f"(0 is no limit): {error}") from error
 
-    def set_link(self, device: Device, consumer: Consumer, up: bool) -> None:
-        """Take the link from a VF of the consumer, or restore it."""
+    def set_link(self, device: Device, record: Allocation, up: bool) -> None:
+        """Take the link from a VF that the record's consumer has, or restore it."""
         function = self.of(device)
-        record = self._store.prepare(device.id, consumer, {"link": function.port()["link"]})
+        if "link" not in record.restore:
+            record = self._store.prepare(device.id, record.consumer, {"link": function.port()["link"]})
         function.set_link(record.restore["link"] if up else "disable")
 
     def rebind(self, record: Allocation, view: HostView) -> None:

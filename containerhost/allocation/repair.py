@@ -69,12 +69,12 @@ class DeviceRepair:
         :returns: complaints, one for each function whose link is as it was
         """
         complaints, view = [], view or self._view()
-        for device_id in self._store.held_by(consumer):
+        for device_id, record in self._store.held_by(consumer).items():
             try:
                 device = view.inventory.get(device_id)
                 if device.kind is Kind.NET and device.role is Role.VF:
                     with self._store.working([device_id]):
-                        self._functions.set_link(device, consumer, up)
+                        self._functions.set_link(device, record, up)
             except (DeviceNotFound, DeviceHeld, HostActionFailed) as error:
                 complaints.append(str(error))
         return tuple(complaints)

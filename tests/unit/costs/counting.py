@@ -123,6 +123,8 @@ class CostCase(testtools.TestCase):
         asked = functools.cached_property(lambda plugin: nvml.query())
         asked.__set_name__(Nvidia, "_nvml")
         self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.nvidia.vendor.Nvidia._nvml", asked))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.allocation.netfunction.NetFunction.port",
+                                             lambda function: {"link": "auto"}))
 
     def counted(self, owner: Any, name: str, act: Callable[..., Any] | None = None) -> mock.Mock:
         return self.useFixture(fixtures.MockPatchObject(
