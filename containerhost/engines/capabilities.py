@@ -127,8 +127,22 @@ class Offer(DiskOffer):
     architecture: str
 
 
+@dataclasses.dataclass(frozen=True)
+class ChangesOffer(Offer):
+    """Hold all that a receiver needs to fetch a container that may run, or what of it has changed since.
+
+    :ivar pool_type: of the sender's storage pool
+    """
+
+    pool_type: str
+
+
 class Transfers(Protocol):
-    """Move containers from one daemon to another; the receiver fetches."""
+    """Move containers from one daemon to another; the receiver fetches.
+
+    One that runs is copied in rounds, each of which brings what has changed since the one before; the last one follows
+    when it is stopped.
+    """
 
     def offer(self, name: str, address: str) -> Offer:
         """Begin to send a stopped container to the receiver of the offer; it stays here as it is.
@@ -136,14 +150,38 @@ class Transfers(Protocol):
         :param address: ``https://host:port`` at which receivers reach this daemon
         """
 
+    def offer_changes(self, name: str, address: str) -> ChangesOffer | None:
+        """Begin to send a container, which may run, as it is now; until :meth:`withdraw` it has a snapshot for that.
+
+        :param address: ``https://host:port`` at which receivers reach this daemon
+        :returns: None if the engine, or the container's pool, cannot send differences
+        """
+
     def withdraw(self, name: str) -> None:
-        """End every transfer of the container that is going on; its receiver is left with nothing."""
+        """End every transfer of the container that is going on; its receiver is left with nothing.
+
+        Snapshots that :meth:`offer_changes` made are removed."""
 
     def fetch(self, spec: ContainerSpec, offer: Offer, timeout: int) -> None:
         """Make the container ``spec`` with the offered one's files; it is stopped.
 
         :param timeout: seconds until it is there
         """
+
+    def takes_changes(self, spec: ContainerSpec, offer: ChangesOffer) -> bool:
+        """Return whether this engine, and the pool of ``spec``, can receive differences of the offered container."""
+
+    def fetch_changes(self, spec: ContainerSpec, offer: ChangesOffer, timeout: int, refresh: bool) -> None:
+        """Make the container ``spec``, or let the one that a former offer made have the offered one's files.
+
+        After an error the container has any of both states, and is of no use.
+
+        :param timeout: seconds until it is there
+        :param refresh: it is there already; its configuration stays
+        """
+
+    def drop_snapshots(self, name: str) -> None:
+        """Remove all snapshots of a container that was fetched; no further difference can follow."""
 
 
 class DiskTransfers(Protocol):

@@ -28,6 +28,7 @@ from tests.functional import images
 from tests.functional.run_directory import RunDirectory
 from tests.waiting import await_that
 
+INCUS = "/usr/libexec/incus/incusd"
 POOL = "default"
 POOL_SIZE = "6GiB"  # sparse
 READY_TIMEOUT = 60  # s
@@ -38,12 +39,13 @@ LAST_WORDS = re.compile(r"^(panic|fatal error|SIG[A-Z]+):", re.MULTILINE)
 
 
 class Daemon:
-    """:ivar directory: the daemon's state
+    """:param program: which daemon; None is what the environment says
+    :ivar directory: the daemon's state
     :ivar socket: path of its socket
     """
 
-    def __init__(self) -> None:
-        self.program = shutil.which(os.environ.get("LXD_PROGRAM", "lxd")) or shutil.which("incusd")
+    def __init__(self, program: str | None = None) -> None:
+        self.program = shutil.which(program or os.environ.get("LXD_PROGRAM", "lxd")) or shutil.which("incusd")
         if self.program is None:
             raise RuntimeError("Neither lxd nor incusd is on this machine. Run: sudo tools/install test")
         self._home = RunDirectory()
@@ -167,11 +169,11 @@ _lock = threading.Lock()
 
 
 @functools.cache
-def _shared(which: int) -> Daemon:
+def _shared(which: int, program: str | None) -> Daemon:
     # A run that is told to end shall clean up, as one that came to its end.
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    daemon = Daemon()
+    daemon = Daemon(program)
     atexit.register(daemon.remove)
     daemon.start()
     daemon.make_pool()
@@ -181,6 +183,7 @@ def _shared(which: int) -> Daemon:
 class Lxd(fixtures.Fixture):
     """:param quick: containers of the images end at once when they are shut down
     :cvar which: of the process's daemons
+    :cvar program: which daemon; None is what the environment says
     :ivar daemon: the one that the process has for all of its tests
     :ivar engine: on it
     :ivar disks: further disks of its pool
@@ -189,6 +192,7 @@ class Lxd(fixtures.Fixture):
     """
 
     which = 1
+    program: str | None = None
     pool = POOL
 
     def __init__(self, quick: bool = False) -> None:
@@ -196,7 +200,7 @@ class Lxd(fixtures.Fixture):
 
     def _setUp(self) -> None:
         with _lock:
-            self.daemon = _shared(self.which)
+            self.daemon = _shared(self.which, self.program)
         self.daemon.revive()
         self.socket = self.daemon.socket
         self.engine = LxdEngine(self.daemon.client(), locks=self.daemon.base)
@@ -227,6 +231,15 @@ class Lxd(fixtures.Fixture):
             self.engine.delete(container.name)
         for disk in self.disks.all():
             self.disks.delete(disk.name)
+
+
+class Incus(Lxd):
+    program = INCUS
+    which = 11
+
+
+class SecondIncus(Incus):
+    which = 12
 
 
 def memlock() -> str:

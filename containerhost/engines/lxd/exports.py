@@ -18,14 +18,12 @@ from containerhost import errors
 from containerhost.engines.capabilities import Packed, Source
 from containerhost.engines.lxd import snapshots
 from containerhost.engines.lxd.client import LxdClient, error_for, translated
-from containerhost.linux.poll import retry
 
 LOG = logging.getLogger(__name__)
 
 PREFIX = "containerhost-export-"
 PIECE = 1 << 16  # bytes read at once
 POLL_INTERVAL = 1  # s between two looks at LXD's progress
-BUSY_TIMEOUT = 30  # s that somebody else may be at work on a snapshot
 STOPPED = 102  # LXD's status code
 
 
@@ -122,7 +120,8 @@ class Exports:
             if image.get("filename") == f"{PREFIX}{key}":
                 with contextlib.suppress(errors.EngineNotFound):
                     self._client.delete_image(image["fingerprint"])
-        self._delete_snapshot(name, f"{PREFIX}{key}")
+        if name:
+            snapshots.Snapshots(self._client).delete(name, f"{PREFIX}{key}", snapshots.BUSY_TIMEOUT)
 
     def purge(self, names: Collection[str], running: Collection[str]) -> tuple[str, ...]:
         found = {image["filename"].removeprefix(PREFIX): "" for image in self._client.images()
@@ -146,20 +145,6 @@ class Exports:
             found = (url.partition("?")[0].rpartition("/")[2] for url in urls)
             return tuple(snapshot.removeprefix(PREFIX) for snapshot in found if snapshot.startswith(PREFIX))
         return ()
-
-    def _delete_snapshot(self, name: str, snapshot: str) -> None:
-        if not name:
-            return
-        asked = f"delete snapshot {snapshot} of container {name}"
-
-        def delete() -> None:
-            self._client.finish(
-                self._client.request("delete", "instances", name, "snapshots", snapshot, asked=asked), asked)
-
-        # LXD itself goes on with a deletion whose caller was killed, and two of them fail on each other.
-        with contextlib.suppress(errors.EngineNotFound):
-            retry(delete, errors.EngineError, BUSY_TIMEOUT, POLL_INTERVAL,
-                  lambda error: isinstance(error, errors.EngineTimeout | errors.EngineNotFound))
 
 
 def failed(asked: str, words: str) -> errors.EngineError:

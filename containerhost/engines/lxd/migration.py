@@ -6,6 +6,9 @@ secrets, which are made for this one transfer; the receiver connects by https an
 no other. Formats: LXD's rest-api document, ``POST /1.0/instances/<name>`` with ``migration`` and
 ``POST /1.0/instances`` with a source of type ``migration``. How the files travel (btrfs send, zfs send, rsync) the
 daemons agree on.
+
+A difference is sent between two snapshots: the last one that the receiver has, and one that is new, in the order of
+their names. Without a new one, and by rsync, the daemons read or send the whole container once more.
 """
 
 import logging
@@ -13,9 +16,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from containerhost import errors
-from containerhost.engines.capabilities import Offer
+from containerhost.engines.capabilities import ChangesOffer, Offer
 from containerhost.engines.lxd import config, operations
 from containerhost.engines.lxd.client import LxdClient, document
+from containerhost.engines.lxd.snapshots import Snapshots
 from containerhost.engines.spec import ContainerSpec
 
 LOG = logging.getLogger(__name__)
@@ -25,6 +29,14 @@ SENDING = "Migrating instance"  # LXD's description of the sender's operation
 # What the receiver's LXD must know of the container beside its files: which host ids they belong to.
 CARRIED = ("volatile.base_image", "volatile.last_state.idmap")
 TEMPLATE = "volatile.apply_template"
+
+SNAPSHOT = "containerhost-move-"  # begins the names of the snapshots between which differences are sent
+DIFFERENTIAL_POOLS = frozenset({"btrfs", "zfs"})
+
+# LXD 5.0.3, and Incus, have this extension. A daemon without it (LXD 5.0.2) looks for subvolumes in the files of the
+# container that runs, fails over one that goes meanwhile, and the receiver keeps what it got where its API does not
+# show it.
+LISTS_SUBVOLUMES = "migration_vm_live"
 
 Create = Callable[[Mapping[str, Any], int], None]
 
@@ -38,23 +50,70 @@ class Transfers:
     def __init__(self, client: LxdClient, create: Create) -> None:
         self._client = client
         self._create = create
+        self._snapshots = Snapshots(client)
 
     def offer(self, name: str, address: str) -> Offer:
-        asked = f"offer container {name} to another host"
         instance, _ = self._client.instance(name)
+        return Offer(**self._begin(instance, address, snapshots=False))
+
+    def offer_changes(self, name: str, address: str) -> ChangesOffer | None:
+        instance, _ = self._client.instance(name)
+        pool_type = self._differential(instance["expanded_devices"]["root"]["pool"])
+        if pool_type is None:
+            return None
+        self._take_snapshot(name)
+        return ChangesOffer(**self._begin(instance, address, snapshots=True), pool_type=pool_type)
+
+    def _begin(self, instance: Mapping[str, Any], address: str, snapshots: bool) -> dict[str, Any]:
+        """Begin to send a container, and return the fields of its offer."""
+        name = instance["name"]
+        asked = f"offer container {name} to another host"
         certificate = self._client.server()["environment"]["certificate"]
-        body = {"migration": True, "live": False, "instance_only": True}
+        body = {"migration": True, "live": False, "instance_only": not snapshots}
         operation = document(self._client.request("post", "instances", name, asked=asked, json=body), asked)["metadata"]
-        return Offer(name=name, operation=f"{address}/1.0/operations/{operation['id']}", certificate=certificate,
-                     architecture=instance["architecture"], config=carried(instance["config"]),
-                     secrets=operation["metadata"])
+        return {"name": name, "operation": f"{address}/1.0/operations/{operation['id']}", "certificate": certificate,
+                "architecture": instance["architecture"], "config": carried(instance["config"]),
+                "secrets": operation["metadata"]}
+
+    def _differential(self, pool: str) -> str | None:
+        """Return the type of a pool that can send and receive differences; None for any other."""
+        driver = str(self._client.pool(pool)["driver"])
+        return driver if driver in DIFFERENTIAL_POOLS and LISTS_SUBVOLUMES in self._client.extensions else None
+
+    def _take_snapshot(self, name: str) -> None:
+        """Take the next snapshot, and delete all former ones but the last, which the receiver has."""
+        former = [found for found in self._snapshots.names(name) if found.startswith(SNAPSHOT)]
+        for found in former[:-1]:
+            self._snapshots.delete(name, found)
+        number = int(former[-1].removeprefix(SNAPSHOT)) + 1 if former else 1
+        asked = f"take a snapshot of container {name}"
+        self._client.finish(self._client.request("post", "instances", name, "snapshots", asked=asked, json={
+            "name": f"{SNAPSHOT}{number:06}", "stateful": False}), asked)
 
     def withdraw(self, name: str) -> None:
         end(self._client, f"container {name}", lambda operation: sends(operation, name))
+        try:
+            self._snapshots.delete_all(name, SNAPSHOT)
+        except errors.EngineError as error:
+            LOG.warning("Snapshots %s* of container %s stay until it is deleted or leaves again: %s", SNAPSHOT, name,
+                        error)
 
     def fetch(self, spec: ContainerSpec, offer: Offer, timeout: int) -> None:
         self._create(instance(spec, offer, self._client.extensions), timeout)
         self._keep_files(spec.name)
+
+    def takes_changes(self, spec: ContainerSpec, offer: ChangesOffer) -> bool:
+        return self._differential(spec.root.pool) == offer.pool_type
+
+    def fetch_changes(self, spec: ContainerSpec, offer: ChangesOffer, timeout: int, refresh: bool) -> None:
+        body = instance(spec, offer, self._client.extensions)
+        body["source"] |= {"instance_only": False, "refresh": refresh}
+        # How a refresh ended must be known: unlike a creation, its container proves nothing.
+        (self._client.create_instance if refresh else self._create)(body, timeout)
+        self._keep_files(spec.name)
+
+    def drop_snapshots(self, name: str) -> None:
+        self._snapshots.delete_all(name)
 
     def _keep_files(self, name: str) -> None:
         """Keep LXD from changing the files: into a copy it would write a new host's name at the first start."""

@@ -12,7 +12,11 @@ from typing import Any
 from containerhost.engines.contract import Status
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.lxd.states import STATUSES
-from containerhost.errors import EngineError, EngineNotFound
+from containerhost.errors import EngineError, EngineNotFound, EngineTimeout
+from containerhost.linux.poll import retry
+
+BUSY_TIMEOUT = 30  # s that somebody else may be at work on a snapshot
+POLL_INTERVAL = 1  # s
 
 SEARCHED_POOLS = frozenset({"btrfs"})
 """Drivers that search a container's directories for subvolumes. LXD 5.0.2 fails over a file that goes meanwhile, and
@@ -37,13 +41,29 @@ class Snapshots:
         self._client.finish(self._client.request("put", "instances", container, asked=asked, json={"restore": name}),
                             asked)
 
-    def delete(self, container: str, name: str) -> None:
+    def delete(self, container: str, name: str, patience: float = 0) -> None:
+        """Delete a snapshot. Idempotent.
+
+        LXD itself goes on with a deletion whose caller was killed, and two of them fail on each other.
+
+        :param patience: seconds that somebody else may be at work on it
+        """
         asked = f"delete snapshot {name} of container {container}"
-        try:
+
+        def delete() -> None:
             self._client.finish(self._client.request("delete", "instances", container, "snapshots", name, asked=asked),
                                 asked)
-        except EngineNotFound:
-            return
+
+        with contextlib.suppress(EngineNotFound):
+            retry(delete, EngineError, patience, POLL_INTERVAL,
+                  lambda error: isinstance(error, EngineTimeout | EngineNotFound))
+
+    def delete_all(self, container: str, prefix: str = "") -> None:
+        """Delete the snapshots whose names begin so, patiently. Idempotent."""
+        with contextlib.suppress(EngineNotFound):
+            for name in self.names(container):
+                if name.startswith(prefix):
+                    self.delete(container, name, BUSY_TIMEOUT)
 
 
 def take(client: LxdClient, instance: Mapping[str, Any], snapshot: str, asked: str, timeout: int | None = None) -> None:

@@ -154,7 +154,7 @@ class ExportsTest(testtools.TestCase):
 
     def test_a_deletion_that_goes_on_in_lxd_is_waited_for(self) -> None:
         """Its caller was killed, and LXD refuses a second one until it is over."""
-        self.useFixture(fixtures.MonkeyPatch("containerhost.engines.lxd.exports.POLL_INTERVAL", 0))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.engines.lxd.snapshots.POLL_INTERVAL", 0))
         client = Client()
         client.deletions = [errors.EngineError("Failed setting subvolume writable"), errors.EngineNotFound("gone")]
         self.assertEqual(("old",), self.exports(client).purge(["c1"], []))
