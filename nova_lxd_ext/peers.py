@@ -21,13 +21,16 @@ from containerhost import errors
 LOG = logging.getLogger(__name__)
 
 TOPIC = "lxd-peers"
-VERSION = "1.1"  # 1.1: receive_disk
+VERSION = "1.2"  # 1.1: receive_disk; 1.2: receive_changes
+BASE_VERSION = "1.1"  # of all requests but the newer ones: another host may have the release before
 
 
 class Receiver(Protocol):
     """Handle the requests of a host's peers."""
 
     def receive(self, context: Any, instance: objects.Instance, offer: dict[str, Any]) -> None: ...
+
+    def receive_changes(self, context: Any, instance: objects.Instance, offer: dict[str, Any], last: bool) -> bool: ...
 
     def receive_disk(self, context: Any, instance: objects.Instance, offer: dict[str, Any]) -> None: ...
 
@@ -46,6 +49,11 @@ class Endpoint:
     def receive(self, context: Any, instance: objects.Instance, offer: dict[str, Any]) -> None:
         with serializable():
             self._receiver.receive(context, instance, offer)
+
+    @messaging.expected_exceptions(exception.NovaException)
+    def receive_changes(self, context: Any, instance: objects.Instance, offer: dict[str, Any], last: bool) -> bool:
+        with serializable():
+            return self._receiver.receive_changes(context, instance, offer, last)
 
     @messaging.expected_exceptions(exception.NovaException)
     def receive_disk(self, context: Any, instance: objects.Instance, offer: dict[str, Any]) -> None:
@@ -79,15 +87,32 @@ class Peers:
 
         :raises MigrationError: it could not, or does not answer
         """
-        self._ask(context, host, "receive", instance, offer)
+        self._ask(context, host, "receive", instance, offer=offer)
+
+    def fetch_changes(self, context: Any, host: str, instance: objects.Instance, offer: dict[str, Any], last: bool
+                      ) -> bool:
+        """Let ``host`` fetch what the server's container has now and ``host`` has not, and wait until it is there.
+
+        :param last: no further changes follow
+        :returns: whether it did; else it cannot, and has nothing
+        """
+        try:
+            return bool(self._ask(context, host, "receive_changes", instance, VERSION, offer=offer, last=last))
+        except exception.MigrationError as error:
+            cause = error.__cause__  # of a host with the release before
+            if (isinstance(cause, messaging.UnsupportedVersion)
+                    or (isinstance(cause, messaging.RemoteError) and cause.exc_type == "UnsupportedVersion")):
+                return False
+            raise
 
     def fetch_disk(self, context: Any, host: str, instance: objects.Instance, offer: dict[str, Any]) -> None:
         """Let ``host`` fetch one of the server's ephemeral disks, after its container."""
-        self._ask(context, host, "receive_disk", instance, offer)
+        self._ask(context, host, "receive_disk", instance, offer=offer)
 
-    def _ask(self, context: Any, host: str, method: str, instance: objects.Instance, offer: dict[str, Any]) -> None:
+    def _ask(self, context: Any, host: str, method: str, instance: objects.Instance, version: str = BASE_VERSION,
+             **arguments: Any) -> Any:
         try:
-            self._client(host).call(context, method, instance=instance, offer=offer)
+            return self._client(host, version).call(context, method, instance=instance, **arguments)
         except messaging.MessagingException as error:
             raise exception.MigrationError(
                 reason=f"nova-compute on {host} did not answer ({type(error).__name__}: {error}); is it the same "
@@ -97,10 +122,10 @@ class Peers:
         """Let ``host`` remove what it fetched for a move that failed, as soon as it can; does not wait for it."""
         self._client(host).cast(context, "forget", instance=instance)
 
-    def _client(self, host: str) -> Any:
+    def _client(self, host: str, version: str = BASE_VERSION) -> Any:
         """Return a client of a peer, whose heartbeats tell early that it has ended."""
         client = rpc.get_client(messaging.Target(topic=TOPIC, version=VERSION), VERSION, base.NovaObjectSerializer())
-        return client.prepare(server=host, timeout=self._conf.lxd.migration_timeout,
+        return client.prepare(server=host, version=version, timeout=self._conf.lxd.migration_timeout,
                               call_monitor_timeout=self._conf.rpc_response_timeout)
 
 

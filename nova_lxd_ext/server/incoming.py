@@ -5,7 +5,9 @@ From the fetch until nova places the server here the container is labelled with 
 copy: the server is still complete on its old host.
 """
 
+import contextlib
 import dataclasses
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from nova import context as nova_context
@@ -13,10 +15,10 @@ from nova import exception, objects
 from oslo_config import cfg
 from oslo_log import log as logging
 
-from containerhost.engines.capabilities import DiskOffer, Offer, Transfers
+from containerhost.engines.capabilities import ChangesOffer, DiskOffer, Offer, Transfers
 from containerhost.engines.contract import ContainerState, Engine, Status
 from containerhost.engines.corebinding import unbound
-from containerhost.engines.spec import Mount
+from containerhost.engines.spec import ContainerSpec, Mount
 from containerhost.rollback import Rollback
 from nova_lxd_ext.host import startup
 from nova_lxd_ext.instance import labels
@@ -49,19 +51,49 @@ class IncomingMigrations:
 
         :raises MigrationError: this host has a container of that name already
         """
+        self._make(instance, lambda spec: self._transfers.fetch(spec, Offer(**offer), self._conf.lxd.migration_timeout))
+
+    def receive_changes(self, context: Any, instance: objects.Instance, offer: dict[str, Any], last: bool) -> bool:
+        """Fetch the container while it runs, or what has changed since the former request for the same migration.
+
+        On an error all that arrived is removed.
+
+        :param last: it is stopped, and no further changes follow
+        :returns: False if this host cannot; it has changed nothing
+        """
+        found, timeout = ChangesOffer(**offer), self._conf.lxd.migration_timeout
+        spec = self._lifecycle.spec(as_it_will_be(instance))
+        if not self._transfers.takes_changes(spec, found):
+            return False
+        if self._is_copy(self._states.find(instance), instance):
+            with self._removed_on_error(instance):
+                self._transfers.fetch_changes(spec, found, timeout, refresh=True)
+        else:
+            self._make(instance, lambda spec: self._transfers.fetch_changes(spec, found, timeout, refresh=False))
+        if last:
+            with self._removed_on_error(instance):
+                self._transfers.drop_snapshots(instance.name)
+        return True
+
+    def _make(self, instance: objects.Instance, fetch: Callable[[ContainerSpec], None]) -> None:
         coming = as_it_will_be(instance)
         self._attachments.require_possible(coming, NOTHING, self._attachments.view())
         spec = self._lifecycle.spec(coming)
         self._require_absent(instance)
         self._attachments.end(instance.uuid)  # what a killed driver left of a container that is gone
-        with Rollback(f"incoming migration of server {instance.uuid}") as undo:
-            undo.on_error("remove what arrived", self._lifecycle.discard, instance.name, instance.uuid)
-            undo.on_error("wait for the daemon", startup.await_server, self._engine, self._conf.lxd.ready_timeout)
+        with self._removed_on_error(instance):
             mark = {labels.INCOMING: str(instance.migration_context.migration_id)}
             spec = dataclasses.replace(spec, labels=dict(spec.labels) | mark, mounts=self._config_drive(coming))
             # A copy takes long, and others wait for their cores: it gets its own when nova finishes the move.
-            self._transfers.fetch(unbound(spec), Offer(**offer), self._conf.lxd.migration_timeout)
+            fetch(unbound(spec))
         self._states.changed()
+
+    @contextlib.contextmanager
+    def _removed_on_error(self, instance: objects.Instance) -> Iterator[None]:
+        with Rollback(f"incoming migration of server {instance.uuid}") as undo:
+            undo.on_error("remove what arrived", self._lifecycle.discard, instance.name, instance.uuid)
+            undo.on_error("wait for the daemon", startup.await_server, self._engine, self._conf.lxd.ready_timeout)
+            yield
 
     def receive_disk(self, context: Any, instance: objects.Instance, offer: dict[str, Any]) -> None:
         """Fetch one of the ephemeral disks of a container that is here; on an error all that arrived is removed."""
@@ -88,10 +120,16 @@ class IncomingMigrations:
         """Remove the copy that arrived for the server's current migration, which failed.
 
         The copy of another migration stays: this request may arrive late."""
-        state, move = self._states.find(instance), instance.migration_context
-        if (state is not None and move is not None and state.status is Status.STOPPED
-                and state.labels.get(labels.INCOMING) == str(move.migration_id)):
+        state = self._states.find(instance)
+        if state is not None and self._is_copy(state, instance):
             self._discard(state, instance.uuid)
+
+    @staticmethod
+    def _is_copy(state: ContainerState | None, instance: objects.Instance) -> bool:
+        """Return whether this is the copy that arrived for the server's current migration."""
+        move = instance.migration_context
+        return (state is not None and move is not None and state.status is Status.STOPPED
+                and state.labels.get(labels.INCOMING) == str(move.migration_id))
 
     def purge(self, host: str) -> None:
         """Remove, at the driver's start, the copies of migrations that have ended elsewhere.

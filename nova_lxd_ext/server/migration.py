@@ -11,7 +11,9 @@ the server left, leaves it as it was.
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+import math
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from nova import exception, objects
@@ -41,17 +43,22 @@ from nova_lxd_ext.storage.ephemerals import Ephemerals, sizes
 
 LOG = logging.getLogger(__name__)
 
+SHORT_ROUND = 2.0  # s: what is left is not worth another round
+SHRINKS = 0.7  # of the time of the round before, at most: else the server changes as fast as it is copied
+
 
 class Migrations:
     """Resize and cold-migrate servers: send, finish, revert and confirm.
 
     :param address: ``https://host:port`` at which other hosts reach this one's daemon; None lets no server leave
     :param publish_tags: sets what the guest is told of its devices
+    :param clock: seconds that never run backwards
     """
 
     def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, attachments: DeviceAttachments,
                  lifecycle: Lifecycle, power: Power, live: LiveResize, transfers: Transfers, ephemerals: Ephemerals,
-                 peers: Peers, address: str | None, publish_tags: PublishTags = tags.refresh) -> None:
+                 peers: Peers, address: str | None, publish_tags: PublishTags = tags.refresh,
+                 clock: Callable[[], float] = time.monotonic) -> None:
         self._conf = conf
         self._engine = engine
         self._states = states
@@ -64,6 +71,7 @@ class Migrations:
         self._peers = peers
         self._address = address
         self._publish_tags = publish_tags
+        self._clock = clock
 
     # Going
 
@@ -71,7 +79,8 @@ class Migrations:
                 timeout: int, retry_interval: int) -> None:
         """Stop the server, bring its files to a new host if there is one, and release what it has here.
 
-        One that can change while it runs has changed when this returns, and runs.
+        Where both engines can, the new host copies most of the files while it runs. One that can change while it runs
+        has changed when this returns, and runs.
 
         :param timeout: seconds the guest has to shut down by itself
         :raises InstanceFaultRollback: and the server is as it was
@@ -84,12 +93,15 @@ class Migrations:
                 return
             self._require_possible(instance, flavor, requested, move, view)
             with Rollback(f"move of server {instance.uuid}") as undo:
+                copied = False
+                if not is_at_home(move):
+                    undo.on_error("what arrived", self._peers.forget, context, move.dest_compute, instance)
+                    copied = state.status is Status.RUNNING and self._copy_running(context, instance, move.dest_compute)
                 if state.status is not Status.STOPPED:
                     undo.on_error("start it again", self._start_again, instance, requested)
                     self._power.off(instance, timeout, retry_interval)
                 if not is_at_home(move):
-                    undo.on_error("what arrived", self._peers.forget, context, move.dest_compute, instance)
-                    self._send(context, instance, move.dest_compute)
+                    self._send(context, instance, move.dest_compute, copied)
                 self._engine.update_devices(instance.name, ())
                 self._attachments.release_all(instance, requested, view)
 
@@ -122,20 +134,62 @@ class Migrations:
         startup.await_server(self._engine, self._conf.lxd.ready_timeout)
         self._power.on(instance, requested)
 
-    def _send(self, context: Any, instance: objects.Instance, host: str) -> None:
+    def _copy_running(self, context: Any, instance: objects.Instance, host: str) -> bool:
+        """Let another host copy the server while it runs, again and again, until a round brings hardly less any more.
+
+        :returns: whether it did, and what changes from now on is all that it lacks
+        """
+        took = math.inf
+        for number in range(1, self._conf.lxd.migration_rounds + 1):
+            began, before = self._clock(), took
+            with self._withdrawn_on_error(instance):
+                if not self._send_changes(context, instance, host, last=False):
+                    return False
+            took = self._clock() - began
+            LOG.info("Round %d of copying the server to %s while it runs took %.1f s", number, host, took,
+                     instance=instance)
+            if took < SHORT_ROUND or took > SHRINKS * before:
+                break
+        return took < math.inf
+
+    def _send_changes(self, context: Any, instance: objects.Instance, host: str, last: bool) -> bool:
+        """Send what the container has now and the other host has not.
+
+        :param last: no further changes follow
+        :returns: False if one of the hosts cannot do this
+        """
+        offer = self._transfers.offer_changes(instance.name, self._address or "")
+        if offer is None:
+            return False
+        sent = self._peers.fetch_changes(context, host, instance, dataclasses.asdict(offer), last)
+        if last or not sent:
+            self._transfers.withdraw(instance.name)
+        return sent
+
+    def _send(self, context: Any, instance: objects.Instance, host: str, copied: bool) -> None:
         """Send container and disks to another host, one after the other; they stay here whatever happens.
 
         A transfer that fails is ended, so that its receiver does not wait.
 
         One after the other: an offer that nobody takes ends within seconds.
+
+        :param copied: the other host copied the container while it ran
         """
         address = self._address or ""
-        try:
-            offer = self._transfers.offer(instance.name, address)
-            self._peers.fetch(context, host, instance, dataclasses.asdict(offer))
+        with self._withdrawn_on_error(instance):
+            if copied and not self._send_changes(context, instance, host, last=True):
+                raise exception.MigrationError(reason=f"{host} does not take the last changes of the server any more")
+            if not copied:
+                offer = self._transfers.offer(instance.name, address)
+                self._peers.fetch(context, host, instance, dataclasses.asdict(offer))
             for name in self._ephemerals.names(instance):
                 disk = self._ephemerals.offer(name, address)
                 self._peers.fetch_disk(context, host, instance, dataclasses.asdict(disk))
+
+    @contextlib.contextmanager
+    def _withdrawn_on_error(self, instance: objects.Instance) -> Iterator[None]:
+        try:
+            yield
         except BaseException:
             self._withdraw(instance)
             raise

@@ -58,11 +58,12 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
     microversion = "latest"
     #: Whether Placement holds the PCI devices, or nova's PCI tracker alone.
     pci_in_placement = False
+    daemon: type[lxd.Lxd] = lxd.Lxd
     #: More options for nova.conf: (group or None, option) -> value.
     options: Mapping[tuple[str | None, str], Any] = {}
 
     def setUp(self) -> None:
-        self.lxd = self.useFixture(lxd.Lxd())
+        self.lxd = self.useFixture(self.daemon())
         self.state = Path(self.useFixture(fixtures.TempDir()).path)
         self.state.chmod(0o711)  # the container's users reach the config drive below it
         self.devices_before = scan().devices

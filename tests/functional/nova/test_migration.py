@@ -16,7 +16,9 @@ from nova import objects
 
 from containerhost.engines.contract import Status
 from containerhost.engines.lxd.client import LxdClient
+from nova_lxd_ext.server.incoming import IncomingMigrations
 from tests import levels
+from tests.functional import lxd
 from tests.functional.nova.base import GPU_ALIAS
 from tests.functional.nova.twohosts import FIRST, SECOND
 from tests.ports import free_port
@@ -182,6 +184,87 @@ class FaultTest(MigrationServers):
                 acts.pop()()
             return response
         self.useFixture(fixtures.MonkeyPatch("containerhost.engines.lxd.client.LxdClient.request", request))
+
+
+class CopiedWhileItRunsTest(MigrationServers):
+    """Two hosts with Incus: LXD 5.0.2 copies what is stopped."""
+
+    daemon, second_daemon = lxd.Incus, lxd.SecondIncus
+    options: ClassVar = {**twohosts.TwoHosts.options, ("lxd", "ready_timeout"): 60}
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.the_server = self.first_server()
+        self.seen: list[tuple[bool, Status]] = []
+        self.act: Callable[[], None] = lambda: None
+        original = IncomingMigrations.receive_changes
+
+        def receive(this: IncomingMigrations, context: Any, instance: Any, offer: Any, last: bool) -> bool:
+            source = SECOND if this._engine.client.settings.endpoint == self.lxd.daemon.socket else FIRST
+            self.seen.append((last, self.on(source)[instance.uuid].status))
+            self.act()
+            return original(this, context, instance, offer, last)
+        self.useFixture(fixtures.MonkeyPatch(
+            "nova_lxd_ext.server.incoming.IncomingMigrations.receive_changes", receive))
+        self.script("dd if=/dev/urandom of=/root/big bs=1M count=32; echo x > /root/gone; sync")
+
+    def script(self, script: str, host: str = FIRST) -> str:
+        done = self.run_on(host, self.the_server, "sh", "-c", script)
+        self.assertEqual(0, done.status, done.output)
+        return done.output
+
+    def snapshots(self) -> list[str]:
+        """Return the snapshots of all containers."""
+        return [url for host in (FIRST, SECOND) for state in self.engine(host).containers()
+                for url in self.engine(host).client.get("instances", state.name, "snapshots", asked="look")]
+
+    def test_server_loses_nothing(self) -> None:
+        changes = iter(("rm /root/gone; echo 1 > /root/one", "echo 2 > /root/two"))
+        self.act = lambda: self.script(script) if (script := next(changes, None)) else None
+        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.server.migration.SHORT_ROUND", 0))
+        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.server.migration.SHRINKS", 1e9))
+        self.flags(migration_rounds=3, group="lxd")
+        big = self.script("sha256sum /root/big")
+        self._migrate_server(self.the_server)
+        self.assertEqual([(False, Status.RUNNING)] * 3 + [(True, Status.STOPPED)], self.seen)
+        self.assert_lives_on(SECOND, self.the_server)
+        self.assertEqual(f"{big}big\none\ntwo\n",
+                         self.script("sha256sum /root/big; cd /root; ls | grep -v file", SECOND))
+        self.assertEqual([], self.snapshots())
+        self._confirm_resize(self.the_server)
+        self.seen.clear()
+        self._migrate_server(self.the_server)
+        self.assertEqual([(False, Status.RUNNING)] * 3 + [(True, Status.STOPPED)], self.seen)
+        self.assert_lives_on(FIRST, self.the_server)
+        self.assertEqual(f"{big}big\none\ntwo\n", self.script("sha256sum /root/big; cd /root; ls | grep -v file"))
+        self.revert(self.the_server)
+        self.assert_lives_on(SECOND, self.the_server)
+        self.assertEqual([], self.snapshots())
+        self._delete_server(self.the_server)
+        self.assert_both_empty()
+
+    def test_fault_before_the_stop(self) -> None:
+        pid = self.engine(FIRST).pid(self.on(FIRST)[self.the_server["id"]].name)
+        self.act = self.restart_receiver
+        self.admin_api.post_server_action(self.the_server["id"], {"migrate": None})
+        self._wait_for_migration_status(self.the_server, ["error"])
+        self._wait_for_server_parameter(self.the_server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None})
+        self.assertEqual([(False, Status.RUNNING)], self.seen)
+        self.assert_lives_on(FIRST, self.the_server)
+        self.assertEqual(pid, self.engine(FIRST).pid(self.on(FIRST)[self.the_server["id"]].name))
+        self.assertEqual(({}, []), (self.on(SECOND), self.snapshots()))
+
+    def restart_receiver(self) -> None:
+        original = LxdClient.wait
+
+        def wait(this: LxdClient, *args: Any, **kwargs: Any) -> Any:
+            if self.second.daemon.pid and this.settings.endpoint == self.second.daemon.socket and not self.killed:
+                self.killed = True
+                self.second.daemon.kill()
+                threading.Timer(2, self.second.daemon.start).start()
+            return original(this, *args, **kwargs)
+        self.killed = False
+        self.useFixture(fixtures.MonkeyPatch("containerhost.engines.lxd.client.LxdClient.wait", wait))
 
 
 class Filler(fixtures.Fixture):

@@ -9,6 +9,7 @@ from typing import Any
 
 from containerhost.engines.contract import Status
 from tests import levels
+from tests.functional import lxd
 from tests.functional.nova import base
 from tests.functional.nova.test_ports import PortServers
 from tests.functional.nova.test_volumes import VolumeServers
@@ -87,6 +88,21 @@ class LoadedTest(LoadedServers):
         self.resize(self.the_server, self.with_everything(memory_mb=160))
         self.assert_is_whole_on(SECOND)
         self.shell("echo lost > /ephemeral0/file")
+        self.revert(self.the_server)
+        self.assert_is_whole_on(FIRST)
+        self.assert_nothing_on(SECOND)
+        self.assert_goes_without_a_trace()
+
+
+@levels.exhaustive("CopiedWhileItRunsTest has one with less")
+class LoadedWhileItRunsTest(LoadedServers):
+    """It is copied before it is stopped; what else it has, afterwards."""
+
+    daemon, second_daemon = lxd.Incus, lxd.SecondIncus
+
+    def test_moved_to_another_size_and_back(self) -> None:
+        self.resize(self.the_server, self.with_everything(memory_mb=160))
+        self.assert_is_whole_on(SECOND)
         self.revert(self.the_server)
         self.assert_is_whole_on(FIRST)
         self.assert_nothing_on(SECOND)

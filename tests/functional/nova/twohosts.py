@@ -86,10 +86,11 @@ def resources(driver: LXDDriver, nodename: str, original: Any = LXDDriver.get_av
 class TwoHosts(base.LxdServers):
     """Servers are made on the first host; the second is the only other one."""
 
+    second_daemon: type[lxd.Lxd] = SecondLxd
     options: ClassVar[Mapping[tuple[str | None, str], Any]] = {(None, "allow_resize_to_same_host"): False}
 
     def setUp(self) -> None:
-        self.second = self.useFixture(SecondLxd())
+        self.second = self.useFixture(self.second_daemon())
         # Nova knows a host by an id in a file of its machine, of which there is only one here.
         for name, method in (("get_nodenames_by_uuid", nodes), ("get_available_resource", resources)):
             self.useFixture(fixtures.MonkeyPatch(f"nova_lxd_ext.driver.LXDDriver.{name}", method))

@@ -3,6 +3,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,8 +18,8 @@ from nova import exception, objects
 from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.devices.model import Device
-from containerhost.engines.capabilities import Offer
-from containerhost.engines.contract import ContainerState
+from containerhost.engines.capabilities import ChangesOffer, Offer
+from containerhost.engines.contract import ContainerState, Status
 from containerhost.engines.corebinding import CoreBinding
 from containerhost.engines.network.veth import Veths
 from containerhost.engines.spec import ContainerSpec
@@ -56,7 +57,7 @@ CHANGES = ("create", "start", "stop", "freeze", "unfreeze", "delete", "attach", 
 class Engine(fakes.FakeEngine):
     """Let the plan of faults decide how each request ends.
 
-    :ivar arriving: containers whose transfer has not ended
+    :ivar arriving: containers whose transfer has not ended, and those that lack changes of the one that runs
     """
 
     def __init__(self, cloud: Cloud) -> None:
@@ -98,6 +99,15 @@ class Engine(fakes.FakeEngine):
         self._called("fetched")
         self.arriving.discard(spec.name)
 
+    def fetch_changes(self, spec: ContainerSpec, offer: ChangesOffer, timeout: int, refresh: bool) -> None:
+        self.arriving.add(spec.name)
+        if not refresh:
+            self.create(spec)
+        assert spec.name in self.specs, "nothing is there to be refreshed"
+        self._called("fetched", spec.name)
+        if offer.config["status"] == Status.STOPPED.value:
+            self.arriving.discard(spec.name)
+
     def delete(self, name: str) -> None:
         super().delete(name)
         self.arriving.discard(name)
@@ -124,17 +134,21 @@ class Bus:
     def fetch(self, context: Any, host: str, instance: objects.Instance, offer: dict[str, Any]) -> None:
         self._ask(host, "receive", context, instance, offer)
 
+    def fetch_changes(self, context: Any, host: str, instance: objects.Instance, offer: dict[str, Any], last: bool
+                      ) -> bool:
+        return bool(self._ask(host, "receive_changes", context, instance, offer, last))
+
     def fetch_disk(self, context: Any, host: str, instance: objects.Instance, offer: dict[str, Any]) -> None:
         self._ask(host, "receive_disk", context, instance, offer)
 
-    def _ask(self, host: str, method: str, context: Any, instance: objects.Instance, offer: dict[str, Any]) -> None:
+    def _ask(self, host: str, method: str, context: Any, instance: objects.Instance, *arguments: Any) -> Any:
         self._cloud.step("bus")
         process = self._hosts[host].process
         if process is None or process.receiver is None:
             raise exception.MigrationError(reason=f"nova-compute on {host} did not answer")
         try:
             with self._cloud.on(process):
-                getattr(process.receiver, method)(context, instance.obj_clone(), offer)
+                answer = getattr(process.receiver, method)(context, instance.obj_clone(), *arguments)
         except Killed:
             self._hosts[host].process = None
             self._cloud.step("bus")
@@ -142,6 +156,7 @@ class Bus:
         except errors.ContainerHostError as error:
             raise exception.MigrationError(reason=str(error)) from error
         self._cloud.step("bus")
+        return answer
 
     def forget(self, context: Any, host: str, instance: objects.Instance) -> None:
         self._cloud.send(host, "forget", context, instance=instance)
@@ -251,7 +266,10 @@ class Host:
         power = Power(conf, engine, states, attachments, self.cloud.clock)
         notice = GuestNotice(fakes.FakeFiles(), 0, self.cloud.clock)
         live = LiveResize(conf, engine, fakes.FakeLive(engine), notice, states, attachments, flavor_devices, lifecycle)
-        transfers = SimpleNamespace(offer=self._offer, withdraw=lambda name: None, fetch=engine.fetch)
+        transfers = SimpleNamespace(
+            offer=self._offer, withdraw=lambda name: None, fetch=engine.fetch, offer_changes=self._offer_changes,
+            takes_changes=lambda spec, offer: True, fetch_changes=engine.fetch_changes,
+            drop_snapshots=functools.partial(engine._called, "drop snapshots"))
         parts: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(backend.Backend))
         return backend.Backend(**parts | {
             "host": tree, "engine": engine, "images": glance, "snapshots": glance, "flavor_devices": flavor_devices,
@@ -261,8 +279,13 @@ class Host:
                                  lambda: self.cloud.rpc, lambda: self.cloud.placement),
             "incoming": IncomingMigrations(conf, engine, transfers, states, attachments, lifecycle, ephemerals),
             "moves": Migrations(conf, engine, states, attachments, lifecycle, power, live, transfers, ephemerals,
-                                self._bus, "https://here:8443")})
+                                self._bus, "https://here:8443", clock=functools.partial(next, itertools.count(0, 60)))})
 
     def _offer(self, name: str, address: str) -> Offer:
         self.engine._called("offer", name)
         return Offer(name, address, "PEM", {}, {"fs": "secret"}, "x86_64")
+
+    def _offer_changes(self, name: str, address: str) -> ChangesOffer:
+        self.engine._called("snapshot", name)
+        status = self.engine.statuses[name].value
+        return ChangesOffer(name, address, "PEM", {"status": status}, {"fs": "secret"}, "x86_64", "btrfs")

@@ -2,6 +2,7 @@
 """A server between two hosts in memory; LXD's part and the message bus are played."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
@@ -13,7 +14,7 @@ from nova import exception, objects
 from oslo_utils import units
 
 from containerhost import errors
-from containerhost.engines.capabilities import Offer
+from containerhost.engines.capabilities import ChangesOffer, Offer
 from containerhost.engines.contract import Status
 from containerhost.engines.spec import ContainerSpec, PoolDisk
 from containerhost.guest import resources
@@ -34,18 +35,45 @@ class Transfers:
     """Fake the transfers of LXD's daemons.
 
     :ivar fault: what the receiver's LXD says instead of making the container
+    :ivar offers, takes: whether the sender and the receiver can transfer differences
+    :ivar rounds: is told of each of these
+    :ivar with_snapshots: containers that still have what the differences need
     """
 
     def __init__(self, world: fakes.World) -> None:
         self.world = world
         self.fault: BaseException | None = None
         self.withdrawn: list[str] = []
+        self.offers, self.takes = False, True
+        self.rounds: Callable[[bool], None] = lambda refresh: None
+        self.with_snapshots: set[str] = set()
 
     def offer(self, name: str, address: str) -> Offer:
         return OFFER
 
+    def offer_changes(self, name: str, address: str) -> ChangesOffer | None:
+        if not self.offers:
+            return None
+        self.with_snapshots.add("sender")
+        return ChangesOffer(**dataclasses.asdict(OFFER), pool_type="btrfs")
+
+    def takes_changes(self, spec: ContainerSpec, offer: ChangesOffer) -> bool:
+        return self.takes
+
+    def fetch_changes(self, spec: ContainerSpec, offer: ChangesOffer, timeout: int, refresh: bool) -> None:
+        if not refresh:
+            self.world.engine.create(spec)
+        self.with_snapshots.add("receiver")
+        self.rounds(refresh)
+        if self.fault:
+            raise self.fault
+
+    def drop_snapshots(self, name: str) -> None:
+        self.with_snapshots.discard("receiver")
+
     def withdraw(self, name: str) -> None:
         self.withdrawn.append(name)
+        self.with_snapshots.discard("sender")
 
     def fetch(self, spec: ContainerSpec, offer: Offer, timeout: int) -> None:
         self.world.engine.create(spec)
@@ -61,6 +89,10 @@ class Bus:
 
     def fetch(self, context: Any, host: str, instance: objects.Instance, offer: dict[str, Any]) -> None:
         self.receiver.receive(context, instance, offer)
+
+    def fetch_changes(self, context: Any, host: str, instance: objects.Instance, offer: dict[str, Any], last: bool
+                      ) -> bool:
+        return self.receiver.receive_changes(context, instance, offer, last)
 
     def fetch_disk(self, context: Any, host: str, instance: objects.Instance, offer: dict[str, Any]) -> None:
         self.receiver.receive_disk(context, instance, offer)
@@ -81,6 +113,7 @@ class MovesCase(testtools.TestCase):
         self.transfers = Transfers(self.two)
         self.incoming = IncomingMigrations(nova.conf.CONF, self.two.engine, self.transfers, self.two.states,
                                            self.two.attachments, self.two.lifecycle, self.two.ephemerals)
+        self.time = 0.0
         self.here, self.there = self.moves(self.one), self.moves(self.two)
         self.server = records.instance(("gpu", GPU_0), flavor_changes=self.FLAVOR)
         self.one.lifecycle.spawn(None, self.server, objects.ImageMeta(id=records.IMAGE), (), None, NOTHING, True)
@@ -98,7 +131,7 @@ class MovesCase(testtools.TestCase):
     def moves(self, world: fakes.World) -> Migrations:
         return Migrations(nova.conf.CONF, world.engine, world.states, world.attachments, world.lifecycle, world.power,
                           world.resize, self.transfers, world.ephemerals, Bus(self.incoming), "https://one:8443",
-                          lambda *_: None)
+                          lambda *_: None, lambda: self.time)
 
     def leave(self, flavor: objects.Flavor | None = None) -> None:
         self.here.migrate(None, self.server, flavor or self.large, NOTHING, 0, 0)
@@ -209,6 +242,108 @@ class BetweenHostsTest(MovesCase):
         self.leave()
         self.arrive(self.there)
 
+
+class CopiedWhileItRunsTest(MovesCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.transfers.offers = True
+        self.transfers.rounds = self.round
+        self.seen: list[tuple[bool, Status]] = []
+        self.durations = [60.0, 10.0, 1.0]  # s, of the rounds
+
+    def round(self, refresh: bool) -> None:
+        self.seen.append((refresh, self.one.engine.statuses[self.server.name]))
+        self.time += self.durations[min(len(self.seen), len(self.durations)) - 1]
+
+    def assert_rounds(self, running: int) -> None:
+        """It was copied this often while it ran, and once when it was stopped."""
+        self.assertEqual([(number > 0, Status.RUNNING) for number in range(running)] + [(True, Status.STOPPED)],
+                         self.seen)
+        self.assertEqual(set(), self.transfers.with_snapshots)
+        self.assertEqual(str(MOVE), self.two.engine.specs[self.server.name].labels[labels.INCOMING])
+
+    def assert_copied_once(self) -> None:
+        """It was copied when it was stopped, as a whole."""
+        self.leave()
+        self.assertEqual(([], set()), (self.seen, self.transfers.with_snapshots))
+        self.assertIn(self.server.name, self.two.engine.specs)
+
+    def test_stopped_when_a_round_is_short(self) -> None:
+        self.leave()
+        self.assert_rounds(3)
+        self.arrive(self.there)
+        self.assertEqual({GPU_1: self.server.name}, self.two.held())
+        self.assertEqual(Status.RUNNING, self.two.engine.statuses[self.server.name])
+
+    def test_server_that_changes_as_fast_as_it_is_copied(self) -> None:
+        self.durations = [60.0, 50.0]
+        self.leave()
+        self.assert_rounds(2)
+
+    def test_rounds_are_limited(self) -> None:
+        self.durations = [60.0 / 2 ** number for number in range(20)]
+        nova.conf.CONF.set_override("migration_rounds", 2, "lxd")
+        self.addCleanup(nova.conf.CONF.clear_override, "migration_rounds", "lxd")
+        self.leave()
+        self.assert_rounds(2)
+
+    def test_stopped_first_where_nothing_else_is_possible(self) -> None:
+        with self.subTest("the new host cannot"), mock.patch.object(self.transfers, "takes", False):
+            self.assert_copied_once()
+        for words, change in (("no round", mock.patch.object(nova.conf.CONF.lxd, "migration_rounds", 0, create=True)),
+                              ("this host cannot", mock.patch.object(self.transfers, "offers", False))):
+            with self.subTest(words), change:
+                self.go_back()
+                self.assert_copied_once()
+        with self.subTest("it is off"):
+            self.go_back()
+            self.one.power.off(self.server)
+            self.assert_copied_once()
+
+    def test_fault_before_the_stop_leaves_it_running(self) -> None:
+        for at in range(2):
+            with self.subTest(at):
+                self.seen.clear()
+                self.one.engine.asked.clear()
+                self.fail_round(at)
+                self.assertRaises(exception.InstanceFaultRollback, self.leave)
+                self.assertEqual(at + 1, len(self.seen))
+                self.assertNotIn("stop", self.one.engine.asked)
+                self.assertNotIn("kill", self.one.engine.asked)
+                self.assert_as_it_was()
+                self.assertNotIn("sender", self.transfers.with_snapshots)
+
+    def fail_round(self, number: int) -> None:
+        def fail(refresh: bool) -> None:
+            self.round(refresh)
+            if len(self.seen) == number + 1:
+                raise errors.StorageFull("no space left")
+        self.transfers.rounds = fail
+
+    def test_fault_after_the_stop_starts_it_again(self) -> None:
+        self.fail_round(3)
+        self.assertRaises(exception.InstanceFaultRollback, self.leave)
+        self.assertEqual((True, Status.STOPPED), self.seen[-1])
+        self.assert_as_it_was()
+        self.assertNotIn("sender", self.transfers.with_snapshots)
+
+    def test_copy_that_went_meanwhile_is_fetched_anew(self) -> None:
+        def lose(refresh: bool) -> None:
+            self.round(refresh)
+            if len(self.seen) == 3:
+                self.two.lifecycle.discard(self.server.name, self.server.uuid)
+        self.transfers.rounds = lose
+        self.leave()
+        self.assertEqual([False, True, True, False], [refresh for refresh, _ in self.seen])
+        self.assertEqual(set(), self.transfers.with_snapshots)
+
+    def test_container_that_may_be_the_servers_is_not_refreshed(self) -> None:
+        self.two.lifecycle.spawn(None, records.instance(), objects.ImageMeta(id=records.IMAGE), (), None, NOTHING,
+                                 False)
+        error = self.assertRaises(exception.InstanceFaultRollback, self.leave)
+        self.assertIn("has a container", str(error))
+        self.assertEqual([], self.seen)
+        self.assertEqual(Status.RUNNING, self.one.engine.statuses[self.server.name])
 
 
 class IncomingCopyTest(MovesCase):

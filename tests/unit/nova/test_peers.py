@@ -3,16 +3,18 @@
 
 import threading
 from typing import Any
+from unittest import mock
 
 import fixtures
 import nova.conf
+import oslo_messaging as messaging
 import testtools
 from nova import context, exception, objects, rpc
 from oslo_messaging import conffixture
 
 from containerhost import errors
 from nova_lxd_ext import conf
-from nova_lxd_ext.peers import Peers
+from nova_lxd_ext.peers import Endpoint, Peers
 from tests.unit.nova import records
 
 CONF = nova.conf.CONF
@@ -32,6 +34,10 @@ class Receiver:
             raise self.fault
 
     receive_disk = receive
+
+    def receive_changes(self, context: Any, instance: objects.Instance, offer: dict[str, Any], last: bool) -> bool:
+        self.receive(context, instance, offer)
+        return last
 
     def forget(self, context: Any, instance: objects.Instance) -> None:
         self.forgotten.set()
@@ -63,6 +69,21 @@ class PeersTest(testtools.TestCase):
                          receiver.received)
         self.peers.forget(self.context, "there", self.server)
         self.assertTrue(receiver.forgotten.wait(TIMEOUT))
+
+    def test_answer_of_the_other_host_arrives(self) -> None:
+        self.listening()
+        for answer in (True, False):
+            self.assertIs(answer, self.peers.fetch_changes(self.context, "there", self.server, {}, answer))
+        self.listening(errors.StorageFull("no space left"))
+        self.assertRaises(exception.MigrationError, self.peers.fetch_changes, self.context, "there", self.server, {},
+                          True)
+
+    def test_host_with_the_release_before(self) -> None:
+        with mock.patch.object(Endpoint, "target", messaging.Target(version="1.1")):
+            receiver = self.listening()
+            self.assertIs(False, self.peers.fetch_changes(self.context, "there", self.server, {}, False))
+            self.fetch()
+        self.assertEqual(1, len(receiver.received))
 
     def test_why_it_could_not_is_told(self) -> None:
         for fault in (errors.StorageFull("no space left"), OSError("no space left"),
