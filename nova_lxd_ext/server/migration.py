@@ -188,11 +188,10 @@ class Migrations:
 
     @contextlib.contextmanager
     def _withdrawn_on_error(self, instance: objects.Instance) -> Iterator[None]:
-        try:
+        with Rollback(f"transfers of server {instance.uuid}") as undo:
+            undo.on_error("end them", self._withdraw, instance)
+            undo.on_error("wait for the daemon", startup.await_server, self._engine, self._conf.lxd.ready_timeout)
             yield
-        except BaseException:
-            self._withdraw(instance)
-            raise
 
     def _withdraw(self, instance: objects.Instance) -> None:
         self._transfers.withdraw(instance.name)

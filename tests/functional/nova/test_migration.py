@@ -243,9 +243,16 @@ class CopiedWhileItRunsTest(MigrationServers):
         self._delete_server(self.the_server)
         self.assert_both_empty()
 
-    def test_fault_before_the_stop(self) -> None:
+    def test_receiver_killed_before_the_stop(self) -> None:
+        self.killed_before_the_stop(self.second.daemon)
+
+    @levels.exhaustive("units show that the snapshot is removed when the daemon is back")
+    def test_sender_killed_before_the_stop(self) -> None:
+        self.killed_before_the_stop(self.lxd.daemon)
+
+    def killed_before_the_stop(self, daemon: lxd.Daemon) -> None:
         pid = self.engine(FIRST).pid(self.on(FIRST)[self.the_server["id"]].name)
-        self.act = self.restart_receiver
+        self.act = lambda: self.restart(daemon)
         self.admin_api.post_server_action(self.the_server["id"], {"migrate": None})
         self._wait_for_migration_status(self.the_server, ["error"])
         self._wait_for_server_parameter(self.the_server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None})
@@ -254,14 +261,15 @@ class CopiedWhileItRunsTest(MigrationServers):
         self.assertEqual(pid, self.engine(FIRST).pid(self.on(FIRST)[self.the_server["id"]].name))
         self.assertEqual(({}, []), (self.on(SECOND), self.snapshots()))
 
-    def restart_receiver(self) -> None:
+    def restart(self, daemon: lxd.Daemon) -> None:
+        """Restart the daemon when the receiver waits for the transfer."""
         original = LxdClient.wait
 
         def wait(this: LxdClient, *args: Any, **kwargs: Any) -> Any:
-            if self.second.daemon.pid and this.settings.endpoint == self.second.daemon.socket and not self.killed:
+            if this.settings.endpoint == self.second.daemon.socket and not self.killed:
                 self.killed = True
-                self.second.daemon.kill()
-                threading.Timer(2, self.second.daemon.start).start()
+                daemon.kill()
+                threading.Timer(2, daemon.start).start()
             return original(this, *args, **kwargs)
         self.killed = False
         self.useFixture(fixtures.MonkeyPatch("containerhost.engines.lxd.client.LxdClient.wait", wait))

@@ -320,6 +320,21 @@ class CopiedWhileItRunsTest(MovesCase):
                 raise errors.StorageFull("no space left")
         self.transfers.rounds = fail
 
+    def test_daemon_that_goes_away_in_a_round_keeps_no_snapshot(self) -> None:
+        down = errors.EngineUnavailable("away")
+        self.transfers.rounds = lambda refresh: self.one.engine.fail.update(server=down)
+        self.transfers.fault = down
+
+        def withdraw(name: str, original: Callable[[str], None] = self.transfers.withdraw) -> None:
+            if "server" in self.one.engine.fail:
+                raise down
+            original(name)
+        with (mock.patch.object(self.transfers, "withdraw", withdraw),
+              mock.patch("containerhost.linux.poll.time.sleep", lambda _: self.one.engine.fail.clear())):
+            self.assertRaises(exception.InstanceFaultRollback, self.leave)
+        self.assertNotIn("sender", self.transfers.with_snapshots)
+        self.assert_as_it_was()
+
     def test_fault_after_the_stop_starts_it_again(self) -> None:
         self.fail_round(3)
         self.assertRaises(exception.InstanceFaultRollback, self.leave)
