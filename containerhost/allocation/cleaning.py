@@ -6,13 +6,16 @@ revoked all handles (:mod:`containerhost.allocation.scrub`). Else it is blocked 
 """
 
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from containerhost.allocation.functions import Functions
 from containerhost.allocation.refusals import own_nodes
 from containerhost.allocation.scrub import NO_RESET, scrub
 from containerhost.allocation.states import State
 from containerhost.allocation.store import Allocation, AllocationStore, Consumer
+from containerhost.devices import pci
+from containerhost.devices.health import bus
 from containerhost.devices.model import PARTS, REVOKED, Device, Kind
 from containerhost.errors import (
     AllocationsUnreadable,
@@ -64,15 +67,31 @@ class Cleaner:
         :param given: False if no container has had it
         :returns: why it is blocked, or stays allocated; None when it is free
         """
+        evidence = None
         if record.state is not State.CLAIMED:
             try:
                 record = (self._begin(record, container) if given
                           else self._store.begin_cleaning(record.device_id, holders=()))
-                self.clean(record, view)
+                evidence = self.evidence(self.clean(record, view), view.inventory.get(record.device_id))
             except (ScrubFailed, DeviceNotFound, DeviceUnhealthy) as error:
                 return str(error)
-        self._store.release(record.device_id, record.consumer)
+        self._store.release(record.device_id, record.consumer, evidence)
         return None
+
+    def evidence(self, done: Sequence[str], device: Device) -> dict[str, Any]:
+        """Return what the record of a hand-over says of a cleaning.
+
+        :param done: what :meth:`clean` returned
+        :param device: as it is now
+        """
+        directory = pci.directory(self._host, device.address)
+        firmware = device.rdma and self._host.text(f"/sys/class/infiniband/{device.rdma.ibdev}/fw_ver")
+        return {
+            "cleaned": list(done),
+            "reset": None if done[-1] == NO_RESET else "kernel" if device.kind is Kind.NET else device.plugin,
+            "driver": device.driver, "driver_version": self._host.text(f"/sys/module/{device.driver}/version"),
+            "firmware": firmware,
+            "errors": {name: count for name in bus.COUNTERS if (count := bus.counted(self._host, directory, name))}}
 
     def _begin(self, record: Allocation, container: int | None) -> Allocation:
         """Record that a device is being cleaned, and which containers may have it.

@@ -17,7 +17,8 @@ from containerhost.linux import records
 from containerhost.linux.process.processes import Process
 
 VERSION = 2  # 1 has neither version nor state nor boot_id
-SUFFIX, LAST_SUFFIX = ".json", ".last"
+SUFFIX = ".json"
+UNKNOWN = "unknown"  # when a device was given, of a record that an earlier release wrote
 # A device id is a PCI address and perhaps a part; as a file name its slashes are pluses.
 ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z:._-]*(?:/[0-9A-Za-z][0-9A-Za-z:._-]*)*")
 
@@ -47,6 +48,8 @@ class Allocation:
     :ivar container: first process of the consumer's container, if that ran on without the device
     :ivar holders: first processes of all containers that may have had the device and ran when it was taken away; None
         if unknown
+    :ivar given: when a container was given the device first, in UTC as ISO 8601; None if none was
+    :ivar before: the last hand-over before this allocation, of :mod:`containerhost.allocation.provenance`
     :ivar rest: what other releases wrote of it
     """
 
@@ -59,6 +62,8 @@ class Allocation:
     since: str | None = dataclasses.field(default=None, compare=False)
     container: Process | None = dataclasses.field(default=None, compare=False)
     holders: tuple[Process, ...] | None = dataclasses.field(default=None, compare=False)
+    given: str | None = dataclasses.field(default=None, compare=False)
+    before: Mapping[str, Any] | None = dataclasses.field(default=None, compare=False)
     rest: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
 
     @property
@@ -78,8 +83,12 @@ def file_name(device_id: str) -> str:
     return device_id.replace("/", "+") + SUFFIX
 
 
-def last_name(name: str) -> str:
-    return f".{name.removesuffix(SUFFIX)}{LAST_SUFFIX}"
+def hidden_name(name: str, suffix: str) -> str:
+    """Return the name of another file about a device.
+
+    :param name: of :func:`file_name`
+    """
+    return f".{name.removesuffix(SUFFIX)}{suffix}"
 
 
 def content(record: Allocation) -> dict[str, Any]:
@@ -88,6 +97,7 @@ def content(record: Allocation) -> dict[str, Any]:
         "restore": dict(record.restore), "blocked": record.blocked, "state": record.state, "boot_id": record.boot_id,
         "since": record.since, "container": record.container and dataclasses.astuple(record.container),
         "holders": None if record.holders is None else list(map(dataclasses.astuple, record.holders)),
+        "given": record.given, "before": record.before,
     }, VERSION, record.rest)
 
 
@@ -99,17 +109,22 @@ def parse(path: Path) -> Allocation:
     data = load(path)
     try:
         rest = records.unknown(data, ("device_id", "owner", "restore", "blocked", "state", "boot_id", "since",
-                                      "container", "holders"))
+                                      "container", "holders", "given", "before"))
         consumer = Consumer(**{field.name: data["owner"][field.name] for field in dataclasses.fields(Consumer)})
         more = {name: value for name, value in data["owner"].items() if name not in dataclasses.asdict(consumer)}
+        state = _state(data)
+        given = data.get("given", None if state in (State.CLAIMED, State.PREPARED) else UNKNOWN)
         record = Allocation(
             device_id=data["device_id"], consumer=consumer, restore=data["restore"], blocked=data["blocked"],
-            state=_state(data), boot_id=data.get("boot_id"), since=data.get("since"),
+            state=state, boot_id=data.get("boot_id"), since=data.get("since"),
             container=_process(data.get("container")), holders=_processes(data.get("holders")),
+            given=given, before=data.get("before"),
             rest=rest | ({"owner": more} if more else {}))
         texts = [record.device_id, *dataclasses.astuple(consumer), *record.restore, *record.restore.values()]
         sound = all(isinstance(text, str) for text in texts)
-        sound = sound and all(isinstance(text, str | None) for text in (record.blocked, record.boot_id, record.since))
+        sound = sound and all(isinstance(text, str | None)
+                              for text in (record.blocked, record.boot_id, record.since, record.given))
+        sound = sound and isinstance(record.before, dict | None)
         sound = sound and (record.state is not State.BLOCKED or record.blocked is not None)
         sound = sound and file_name(record.device_id) == path.name
     except (KeyError, TypeError, ValueError, AttributeError, DeviceNotFound) as error:

@@ -127,7 +127,8 @@ def granted(inventory: Inventory, requests: Iterable[Request], mine: Mapping[str
         device = inventory.get(request.address)
         if device.id not in mine:
             raise DeviceHeld(f"device {device.id} is not held by {consumer}")
-        grants.append(make_grant(with_own_netdev(device, mine[device.id]), request.options))
+        grant = make_grant(with_own_netdev(device, mine[device.id]), request.options)
+        grants.append(dataclasses.replace(grant, provenance=mine[device.id].before))
     return tuple(grants)
 
 

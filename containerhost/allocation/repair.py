@@ -107,7 +107,7 @@ class DeviceRepair:
             had = None if record and record.consumer != OPERATOR else ()  # no container has had what was free
             record = self._store.begin_cleaning(device.id, holders=had)
             done = self._cleaner.clean(record, view)
-            self._store.release(device.id, record.consumer)
+            self._store.release(device.id, record.consumer, self._cleaner.evidence(done, view.inventory.get(device.id)))
             return done
 
     def _take_for_cleaning(self, device: Device, inventory: Inventory) -> None:

@@ -18,13 +18,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from containerhost.allocation.provenance import HandOver, Provenance
 from containerhost.allocation.record import (
     SUFFIX,
     Allocation,
     Consumer,
     content,
     file_name,
-    last_name,
+    hidden_name,
     load,
     parse,
     parse_journal,
@@ -42,7 +43,7 @@ DIRECTORY = Path("/var/lib/containerhost/owners")
 LOCK_TIMEOUT = 30.0  # seconds; a holder of the lock writes a few small files
 WORK_TIMEOUT = 300.0  # seconds; a holder of a device's lock may reset several devices, each of which has time limits
 OF_BOOT = frozenset({"netdev"})  # settings of ``restore`` that end with the host's boot: the next one names interfaces
-_LOCK, _JOURNAL = ".lock", ".claim"
+_LOCK, _JOURNAL, _LAST = ".lock", ".claim", ".last"
 
 # ``gi`` of gi1/ci0, ``share`` of share0, nothing of a whole device.
 _DIVISION = re.compile(r"[a-z]*")
@@ -55,6 +56,7 @@ class AllocationStore:
     :param lock_limit: seconds to wait for another process that changes the records
     :param work_limit: seconds to wait for another process that prepares or cleans a device
     :param host: whose boot id the records get
+    :ivar provenance: the hand-overs of devices; it changes with the records, under their lock
     """
 
     def __init__(self, root: Path = DIRECTORY, lock_limit: float = LOCK_TIMEOUT, work_limit: float = WORK_TIMEOUT,
@@ -63,6 +65,7 @@ class AllocationStore:
         self._host = host or Host()
         self._work_limit = work_limit
         self._lock = FileLock(root / _LOCK, lock_limit)
+        self.provenance = Provenance(root, self._put, self._host)
 
     @property
     def directory(self) -> Path:
@@ -83,10 +86,11 @@ class AllocationStore:
             file_name(device.id)  # an id that cannot be a file's name is refused before anything changes
         with self._locked():
             held = self.require_claimable(devices, consumer, related)
-            wanted = {device.id: Allocation(device.id, consumer, boot_id=self._host.boot_id, since=now())
+            wanted = {device.id: Allocation(device.id, consumer, boot_id=self._host.boot_id, since=now(),
+                                            before=self.provenance.last(device.id))
                       for device in devices if device.id not in held}
             for name in wanted:
-                self._put(last_name(file_name(name)), json.dumps(dataclasses.asdict(consumer)))
+                self._put(hidden_name(file_name(name), _LAST), json.dumps(dataclasses.asdict(consumer)))
             self._add(list(wanted.values()))
 
     def require_claimable(self, devices: Sequence[Device], consumer: Consumer,
@@ -130,7 +134,8 @@ class AllocationStore:
                 if record.blocked is not None and not record.holders:
                     raise DeviceHeld(f"device {record.device_id} is blocked: {record.blocked}")
             for record in owned:
-                self._write(self._moved(record, State.ATTACHED, blocked=None, container=None, holders=None))
+                self._write(self._moved(record, State.ATTACHED, blocked=None, container=None, holders=None,
+                                        given=record.given or now("microseconds")))
 
     def detach(self, device_ids: Iterable[str], consumer: Consumer, container: int | None) -> None:
         """Record that the container has lost the devices, which stay allocated to its consumer; call it afterwards.
@@ -177,11 +182,12 @@ class AllocationStore:
             record = self._record(device_id)
             if record.blocked is None:
                 raise DeviceHeld(f"device {device_id} is not blocked: {record.consumer} holds it")
-            self._remove([device_id])
+            self._hand_over(record, None)
 
-    def release(self, device_id: str, consumer: Consumer) -> None:
+    def release(self, device_id: str, consumer: Consumer, cleaning: Mapping[str, Any] | None = None) -> None:
         """Free a device that was cleaned, or that nobody was given. Idempotent: does nothing if it is free.
 
+        :param cleaning: how it was cleaned, for :attr:`provenance`
         :raises DeviceHeld: another consumer has it, it is blocked, or it is not clean
         """
         with self._locked(), contextlib.suppress(DeviceNotFound):
@@ -191,7 +197,20 @@ class AllocationStore:
                 raise DeviceHeld(f"device {device_id} is not free: {record.blocked}; clean it, then "
                                  f"`containerhost unblock {device_id}`")
             require_transition(device_id, record.state, State.FREE)
-            self._remove([device_id])
+            self._hand_over(record, cleaning)
+
+    def hand_overs(self, device_id: str) -> list[HandOver]:
+        """Return the last hand-overs of a device, the oldest first; none that is not complete. Takes no lock.
+
+        :raises DeviceNotFound: something is no device id
+        :raises AllocationsUnreadable: they cannot be read, or the record of the device
+        """
+        found = self.provenance.of(device_id)
+        try:
+            given = self._record(device_id).given
+        except DeviceNotFound:
+            return found
+        return [entry for entry in found if entry.get("given") != given]
 
     def held_by(self, consumer: Consumer) -> dict[str, Allocation]:
         """Return the consumer's records by device id, blocked ones included.
@@ -266,7 +285,7 @@ class AllocationStore:
         :param name: of the file of the device's record
         """
         try:
-            found = Consumer(**load(self._root / last_name(name)))
+            found = Consumer(**load(self._root / hidden_name(name, _LAST)))
         except (AllocationsUnreadable, TypeError):
             return None
         return found if all(isinstance(text, str) for text in dataclasses.astuple(found)) else None
@@ -310,10 +329,14 @@ class AllocationStore:
     def _write(self, record: Allocation) -> None:
         self._put(file_name(record.device_id), json.dumps(content(record), indent=1))
 
-    def _put(self, name: str, text: str) -> None:
+    def _hand_over(self, record: Allocation, cleaning: Mapping[str, Any] | None) -> None:
+        self.provenance.add(record, cleaning, now())
+        self._remove([record.device_id])
+
+    def _put(self, name: str, text: str, mode: int = 0o644) -> None:
         """Write a file, atomically and for the directory's owner, whoever writes it. Called under the lock."""
         with Directory(self._root) as directory:
-            directory.write(name, f"{text}\n".encode(), 0o644, directory.owner if os.geteuid() == 0 else None,
+            directory.write(name, f"{text}\n".encode(), mode, directory.owner if os.geteuid() == 0 else None,
                             f"{UNFINISHED}record")
 
     def _remove(self, device_ids: Iterable[str]) -> None:
@@ -365,8 +388,8 @@ class AllocationStore:
         sync(self._root)
 
 
-def now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+def now(precision: str = "seconds") -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec=precision)
 
 
 def _refuse_if_taken(records: Mapping[str, Allocation], device: Device, consumer: Consumer, related: Iterable[Device]

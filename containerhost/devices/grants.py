@@ -7,6 +7,7 @@ configuration, at boot and hot alike. The Grant is the whole truth: what is not 
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from containerhost.devices.model import CharNode, Device, LinkLayer, NodeUse
 from containerhost.linux.network.ipconfig import IpConfig
@@ -95,6 +96,7 @@ class Grant:
     :ivar nodes: every character node the container may open for this device
     :ivar other_netdevs: of a function with several ports: the interfaces of those after the first
     :ivar limits: kernel resource limits that must hold from the container's start
+    :ivar provenance: when the device was handed over last, and how it was cleaned; None if that is not known
     """
 
     device: Device
@@ -104,6 +106,7 @@ class Grant:
     gpu: GpuGrant | None = None
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     limits: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    provenance: Mapping[str, Any] | None = dataclasses.field(default=None, compare=False)
 
     @property
     def netdevs(self) -> tuple[NetdevGrant, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from containerhost import errors, vendors
 from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.refusals import Request
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.grants import Grant, GrantOptions
 from containerhost.elastic.gpuplan import GpuMember, Gpus
@@ -63,7 +64,8 @@ class EngineGpus:
                 inventory = view.refresh(coming_ids)
                 if sick := [name for name in more if not inventory.get(name).healthy]:
                     raise errors.EngineConflict(f"GPU {', '.join(sick)} is out of order again")
-                coming = grants(coming_ids, member, inventory)
+                coming = self._allocator.grants(
+                    [Request(name, options(member)) for name in sorted(coming_ids)], consumer, view)
                 if hindrances := self._marks.hindrances(current, coming):
                     raise errors.UnsupportedOnHost("; ".join(hindrances))
                 self._attach(member, coming, more, consumer, view)
@@ -184,5 +186,8 @@ def consumer_of(gpus: Gpus) -> Consumer:
 
 
 def grants(device_ids: Collection[str], member: GpuMember, inventory: Inventory) -> tuple[Grant, ...]:
-    options = GrantOptions(gpu_capabilities=member.bounds.libraries)
-    return tuple(vendors.make_grant(inventory.get(name), options) for name in sorted(device_ids))
+    return tuple(vendors.make_grant(inventory.get(name), options(member)) for name in sorted(device_ids))
+
+
+def options(member: GpuMember) -> GrantOptions:
+    return GrantOptions(gpu_capabilities=member.bounds.libraries)

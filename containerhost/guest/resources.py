@@ -10,7 +10,8 @@ A JSON object:
 - ``memory``: bytes
 - ``devices``: of each ``id`` (PCI address, or that of a slice or place), ``kind`` (``gpu``, ``gpu-slice``,
   ``gpu-share``, ``net``), ``vendor`` (PCI id), ``uuid`` (null where it has none), ``nodes`` (paths in /dev),
-  ``interface`` (null or its name in the container)
+  ``interface`` (null or its name in the container); ``provenance``, if the host kept it: how the device was cleaned
+  before this container got it (:mod:`containerhost.allocation.provenance`)
 - ``environment``: variables that tell programs which of the devices there are
 - ``announced``: null, or what will be when the guest has acknowledged or ``until`` (seconds since 1970) has passed:
   the same keys ``generation``, ``cpus``, ``memory``, ``devices`` and ``environment``
@@ -47,7 +48,8 @@ def of(spec: ContainerSpec) -> Document:
 def _device(grant: Grant) -> Document:
     device = grant.device
     return {"id": device.id, "kind": device.kind.value, "vendor": device.vendor_id, "uuid": device.uuid,
-            "nodes": [node.path for node in grant.nodes], "interface": grant.netdev.name if grant.netdev else None}
+            "nodes": [node.path for node in grant.nodes], "interface": grant.netdev.name if grant.netdev else None,
+            **({"provenance": dict(grant.provenance)} if grant.provenance else {})}
 
 
 def _environment(devices: Sequence[Device]) -> dict[str, str]:

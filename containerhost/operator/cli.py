@@ -32,6 +32,7 @@ from containerhost.operator.drawing.look import look
 from containerhost.operator.drawing.png import from_svg
 from containerhost.operator.drawing.svg import draw
 from containerhost.operator.elasticcli import elastic
+from containerhost.operator.provenancecli import provenance
 from containerhost.operator.reports import allocations, choices, rdmareport, report
 from containerhost.operator.runtimes.cli import cdi, run
 from containerhost.operator.slurm.cli import slurm
@@ -286,6 +287,7 @@ def scrub(device: str, as_json: bool, owners_directory: Path | None) -> None:
                    f"{', '.join(done)}")
 
 
+main.add_command(provenance)
 main.add_command(vfs)
 main.add_command(elastic)
 main.add_command(cdi)

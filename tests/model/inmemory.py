@@ -29,9 +29,9 @@ class Store(AllocationStore):
         super().__init__(root, host=host)
         self._step = step
 
-    def _put(self, name: str, text: str) -> None:
+    def _put(self, name: str, text: str, mode: int = 0o644) -> None:
         self._step()
-        super()._put(name, text)
+        super()._put(name, text, mode)
 
     def _remove(self, device_ids: Iterable[str]) -> None:
         self._step()

@@ -109,6 +109,8 @@ kill = st.none() | st.integers(0, 8)
 class Allocation(frame.Machine):
     """:ivar configured: devices in the configuration of each container that exists, on the engine
     :ivar damaged: what each damaged record was before, and what it became
+    :ivar given: devices whose records say that a container was given them
+    :ivar handed_over: how often each device was freed after that
     """
 
     def __init__(self) -> None:
@@ -120,6 +122,8 @@ class Allocation(frame.Machine):
         self.dirty: dict[str, str] = {}
         self.broken = False
         self.boot = 0
+        self.given: set[str] = set()
+        self.handed_over = dict.fromkeys(DEVICES, 0)
 
     # Parts of the rules
 
@@ -253,6 +257,21 @@ class Allocation(frame.Machine):
                 if not self.damaged:
                     record = records.get(device)
                     assert record and record.consumer.container == name, f"{name} has {device}, its record: {record}"
+
+    @invariant()
+    def provenance(self) -> None:
+        """Each device that a container was given, and that is free now, was handed over once, whatever was killed."""
+        if self.damaged:
+            return
+        _, store = self.allocator()
+        records = store.records()
+        for device in self.given - records.keys():
+            self.handed_over[device] += 1
+        self.given = {device for device, record in records.items() if record.given}
+        for device, count in self.handed_over.items():
+            found = store.hand_overs(device)
+            assert count == (found[-1]["number"] if found else 0), f"{device}: {count} hand-overs, kept are {found}"
+            assert not [entry for entry in found if not entry["cleaned"]], f"{device} is free uncleaned: {found}"
 
     @invariant()
     def others_end(self) -> None:

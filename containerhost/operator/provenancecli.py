@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Provide the command ``containerhost provenance``: who had a device before, and how it was cleaned."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from containerhost.allocation import provenance as handovers
+from containerhost.allocation.store import AllocationStore
+from containerhost.operator import clioptions
+from containerhost.operator.reports import report
+
+HEADINGS = ("number", "container", "given", "released", "cleaned", "signature")
+
+
+@click.command()
+@click.argument("device")
+@click.option("--container", "uuid", metavar="UUID", help="Only those of the container with this UUID. Needs root.")
+@clioptions.as_json
+@clioptions.owners
+def provenance(device: str, uuid: str | None, as_json: bool, owners_directory: Path | None) -> None:
+    """Show the last hand-overs of DEVICE: when a container had it, and how it was cleaned; verify their signatures.
+
+    Containers have ids that nobody can trace to them without this host's key. Status 1 if a signature is not valid."""
+    store, device = AllocationStore(clioptions.directory(Path("/"), owners_directory)), device.lower()
+    found, key = store.hand_overs(device), store.provenance.public_key()
+    if uuid is not None and found:
+        seed = store.provenance.seed()
+        found = [entry for entry in found if entry.get("consumer")
+                 == handovers.opaque(seed, device, str(entry.get("given")), uuid)]
+    complaints = [handovers.complaint(entry, device, key) for entry in found]
+    if as_json:
+        click.echo(json.dumps({"device": device, "key": key, "handovers": [
+            {**entry, "valid": not wrong} for entry, wrong in zip(found, complaints, strict=True)]}, indent=1))
+    elif found:
+        rows = [_row(entry, wrong) for entry, wrong in zip(found, complaints, strict=True)]
+        click.echo(report.table(HEADINGS, rows))
+    else:
+        click.echo(f"no hand-over of {device} is known here")
+    if any(complaints):
+        raise SystemExit(1)
+
+
+def _row(entry: Mapping[str, Any], wrong: str | None) -> tuple[str, ...]:
+    cleaned = entry.get("cleaned")
+    how = ", ".join(map(str, cleaned)) if isinstance(cleaned, list) else "freed by the operator, not cleaned here"
+    return (*(str(entry.get(name)) for name in ("number", "consumer", "given", "released")), how, wrong or "valid")
