@@ -8,8 +8,9 @@ Two daemons on this machine. Both sides stop the container, copy it and start it
 drivers of the two hosts talk over a message bus in memory. Medians; clearing up is not timed.
 
 Beside it, for how long the server is stopped when it is copied while it runs, and a twentieth of its files changes
-before it stops, against the same move without: aim <= 0.15 times, and the whole move <= 1.3 times. Only with daemons
-that send differences (LXD_PROGRAM=/usr/libexec/incus/incusd; LXD 5.0.2 does not).
+during the first copy, against the same move without: aim <= 0.15 times, and the whole move <= 1.3 times, with --mib
+2048 or more: less files take about as long as stopping and starting a container. Only with daemons that send
+differences (LXD_PROGRAM=/usr/libexec/incus/incusd; LXD 5.0.2 does not).
 """
 
 import argparse
@@ -17,7 +18,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from unittest import mock
 
@@ -35,7 +36,7 @@ from tests.functional.lxd import Daemon
 from tests.unit.nova import records
 
 AIM = 1.2
-STOP_AIM, WHOLE_AIM = 0.15, 1.3  # of a server that is copied while it runs
+STOP_AIM, WHOLE_AIM, FROM_MIB = 0.15, 1.3, 2048  # of a server that is copied while it runs
 ROUNDS = 5
 MOVE = 1
 
@@ -62,10 +63,10 @@ def main() -> int:
               f"ratio {times['ratio']:.2f} (aim <= {AIM:g}), medians of {chosen.runs}")
         if "stop_ratio" in times:
             print(f"copied while it runs: stopped for {times['stop_s']:.3f} s, else {times['whole_stop_s']:.3f} s, "
-                  f"ratio {times['stop_ratio']:.2f} (aim <= {STOP_AIM:g}); the whole move {times['move_ratio']:.2f} "
-                  f"times (aim <= {WHOLE_AIM:g})")
-    return int(times["ratio"] > AIM or times.get("stop_ratio", 0) > STOP_AIM
-               or times.get("move_ratio", 0) > WHOLE_AIM)
+                  f"ratio {times['stop_ratio']:.2f} (aim <= {STOP_AIM:g} from {FROM_MIB} MiB); the whole move "
+                  f"{times['move_ratio']:.2f} times (aim <= {WHOLE_AIM:g})")
+    missed = times.get("stop_ratio", 0) > STOP_AIM or times.get("move_ratio", 0) > WHOLE_AIM
+    return int(times["ratio"] > AIM or (missed and chosen.mib >= FROM_MIB))
 
 
 def compare(scene: stage.Stage, other: Daemon, runs: int, mib: int) -> dict[str, float]:
@@ -78,6 +79,7 @@ def compare(scene: stage.Stage, other: Daemon, runs: int, mib: int) -> dict[str,
     there = backend.build(conf)
     there.peers.listen("there", there.incoming)
     server = scene.server(1)
+    server.flavor.root_gb += mib // 1024 + 1
     server.new_flavor = server.flavor
     server.migration_context = objects.MigrationContext(migration_id=MOVE)
     move = objects.Migration(id=MOVE, uuid=records.UUID, source_compute="here", dest_compute="there",
@@ -100,21 +102,6 @@ def compare(scene: stage.Stage, other: Daemon, runs: int, mib: int) -> dict[str,
         there.lifecycle.remove(server)
         here.power.on(server, NOTHING)
 
-    def in_rounds(rounds: int) -> tuple[float, float]:
-        """Move, and return for how long the server did not run, and how long all took."""
-        began: list[float] = [time.perf_counter()]
-        off = here.power.off
-
-        def noted(*arguments: Any) -> None:
-            fill(scene, server.name, "changed", max(1, mib // 20))
-            began.append(time.perf_counter())
-            off(*arguments)
-        conf.set_override("migration_rounds", rounds, "lxd")
-        with mock.patch.object(here.power, "off", noted):
-            by_driver()
-        conf.set_override("migration_rounds", 0, "lxd")
-        return time.perf_counter() - began[1], time.perf_counter() - began[0]
-
     driver, plain = [], []
     stops: dict[int, list[tuple[float, float]]] = {
         rounds: [] for rounds in (0, ROUNDS) if LISTS_SUBVOLUMES in scene.lxd.engine.client.extensions}
@@ -125,11 +112,41 @@ def compare(scene: stage.Stage, other: Daemon, runs: int, mib: int) -> dict[str,
             plain.append(timed(by_raw))
             back()
             for rounds, found in stops.items():
-                found.append(in_rounds(rounds))
+                found.append(in_rounds(here, rounds, by_driver,
+                                       lambda: fill(scene, server.name, "changed", max(1, mib // 20))))
                 back()
     there.peers.close()
     times = {"driver_s": statistics.median(driver), "raw_s": statistics.median(plain)}
     return times | {"ratio": times["driver_s"] / times["raw_s"]} | stop_times(stops)
+
+
+def in_rounds(here: backend.Backend, rounds: int, move: Callable[[], None], change: Callable[[], None]
+              ) -> tuple[float, float]:
+    """Move, and return for how long the server did not run, and how long all took.
+
+    :param change: is called after the first round, and its time does not count
+    """
+    stopped: list[float] = []
+    changing: list[float] = []
+    off, send = here.power.off, here.peers.fetch_changes
+
+    def noted_off(*arguments: Any) -> None:
+        stopped.append(time.perf_counter())
+        off(*arguments)
+
+    def changing_send(*arguments: Any) -> bool:
+        sent = send(*arguments)
+        if not changing:
+            changing.append(timed(change))
+        return sent
+
+    nova.conf.CONF.set_override("migration_rounds", rounds, "lxd")
+    with (mock.patch.object(here.power, "off", noted_off),
+          mock.patch.object(here.peers, "fetch_changes", changing_send)):
+        whole = timed(move)
+    stop = time.perf_counter() - stopped[0]
+    nova.conf.CONF.set_override("migration_rounds", 0, "lxd")
+    return stop, whole - sum(changing)
 
 
 def stop_times(found: Mapping[int, list[tuple[float, float]]]) -> dict[str, float]:
@@ -148,7 +165,9 @@ def listen(raw: Raw) -> str:
 
 def fill(scene: stage.Stage, name: str, file: str, mib: int) -> None:
     script = f"dd if=/dev/urandom of=/root/{file} bs=1M count={mib}; sync"
-    scene.lxd.engine.execute(name, ["sh", "-c", script], b"", timeout=600)
+    done = scene.lxd.engine.execute(name, ["sh", "-c", script], b"", timeout=600)
+    if done.status:
+        raise RuntimeError(f"{script}: {done.stderr!r}")
 
 
 def set_state(raw: Raw, name: str, action: str) -> None:
