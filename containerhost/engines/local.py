@@ -42,12 +42,17 @@ class LocalEngine:
     """Hold one engine of this host, its changes of running containers, and the root actions that it uses.
 
     :ivar marks: None where running containers keep their devices
+    :ivar import_root: imports a root file system, as a tarball, under a name, and returns what a spec calls its image;
+        its program is /sbin/init
+    :ivar remove_root: removes the image of that name. Idempotent
     """
 
     engine: Containers
     sizes: LiveSizes[Any]
     marks: LiveMarks[Any] | None
     privileged: Privileged
+    import_root: Callable[[bytes, str], str]
+    remove_root: Callable[[str], None]
 
 
 def names() -> tuple[str, ...]:

@@ -35,6 +35,7 @@ from containerhost.operator.elasticcli import elastic
 from containerhost.operator.provenancecli import provenance
 from containerhost.operator.reports import allocations, choices, rdmareport, report
 from containerhost.operator.runtimes.cli import cdi, run
+from containerhost.operator.selftest.cli import selftest
 from containerhost.operator.slurm.cli import slurm
 from containerhost.operator.vfs.cli import vfs
 from containerhost.privileged import Privileged
@@ -293,6 +294,7 @@ main.add_command(elastic)
 main.add_command(cdi)
 main.add_command(run)
 main.add_command(slurm)
+main.add_command(selftest)
 
 
 @main.command("plan")

@@ -82,6 +82,7 @@ class Vendor(abc.ABC):
     :cvar cdi_vendor: the vendor in the names that CDI has for its devices, such as ``vendor.com``
     :cvar apptainer_libraries: Apptainer's option that brings the driver's libraries
     :cvar coherent_gpus: PCI ids, ``10de:2342``, of GPUs whose memory the kernel may have as NUMA nodes of the host
+    :cvar tool: the vendor's command that shows a container its devices, for `containerhost selftest`
     :cvar by_gpu_request: whether a request for GPUs to Docker (``--gpus``) can bring its devices
     """
 
@@ -93,6 +94,7 @@ class Vendor(abc.ABC):
     lxd_gpu_nodes: ClassVar[tuple[str, ...]] = ()
     cdi_vendor: ClassVar[str | None] = None
     apptainer_libraries: ClassVar[str | None] = None
+    tool: ClassVar[tuple[str, ...]] = ()
     by_gpu_request: ClassVar[bool] = False
     coherent_gpus: ClassVar[frozenset[str]] = frozenset()
 
@@ -178,6 +180,13 @@ class Vendor(abc.ABC):
 
         :raises FileNotFoundError: this host lacks the vendor's tool
         """
+        return None
+
+    @classmethod
+    def computation(cls) -> str | None:
+        """Return a Python program that computes with a GPU, for `containerhost selftest`; None if there is none.
+
+        Its status is 3 where the driver's library is not there."""
         return None
 
     @classmethod

@@ -15,6 +15,7 @@ from containerhost.engines.docker import sdk
 from containerhost.engines.docker.attached import Attached
 from containerhost.engines.docker.error_map import error_for
 
+LATEST = "latest"  # a tag
 MAYBE_ID = re.compile("[0-9a-f]{1,11}")  # docker ps shows twelve digits of an id
 
 
@@ -191,6 +192,15 @@ class DockerClient:
 
     def image(self, name: str) -> Mapping[str, Any]:
         return self._ask(f"read image {name}", "GET", f"/images/{quoted(name)}/json")
+
+    def import_root(self, rootfs: bytes, repository: str) -> str:
+        """Make an image of a root file system whose program is /sbin/init, and return its name."""
+        operation, name = f"import {repository}", f"{repository}:{LATEST}"
+        with self._connected(operation, self.settings.operation_timeout) as api:
+            told = api.import_image_from_data(rootfs, repository=repository, tag=LATEST, changes=['CMD ["/sbin/init"]'])
+        if "error" in json.loads(told.splitlines()[-1]):
+            raise error_for(operation, 500, str(told))
+        return name
 
     def load_image(self, archive: Iterable[bytes], name: str) -> None:
         """Load an image from an archive.

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build the engines of LXD and of Incus for :mod:`containerhost.engines.local`."""
 
+import io
+import platform
+
 from containerhost.engines.local import LocalEngine, Settings
 from containerhost.engines.lxd import client
 from containerhost.engines.lxd.engine import LxdEngine
+from containerhost.engines.lxd.images import Images
 from containerhost.engines.lxd.live import Live
+from containerhost.images import metadata
 from containerhost.privileged import Privileged
 
 INCUS_SOCKET = "/var/lib/incus/unix.socket"
@@ -22,5 +27,13 @@ def _at(endpoint: str | None, settings: Settings) -> LocalEngine:
     privileged = Privileged()
     daemon = client.Settings(endpoint=endpoint, project=settings.project or None)
     found = LxdEngine(client.LxdClient(daemon), privileged, locks=settings.locks)
-    live = Live(found, privileged)
-    return LocalEngine(found, live, live, privileged)
+    live, images = Live(found, privileged), Images(found.client)
+
+    def import_root(rootfs: bytes, name: str) -> str:
+        return images.import_split(metadata.tarball(platform.machine()), io.BytesIO(rootfs), name, {})
+
+    def remove_root(name: str) -> None:
+        if image := images.find(name):
+            images.delete(image.fingerprint)
+
+    return LocalEngine(found, live, live, privileged, import_root, remove_root)

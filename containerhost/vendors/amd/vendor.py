@@ -21,6 +21,7 @@ class Amd(base.GpuVendor):
     nodes: ClassVar[tuple[str, ...]] = (*base.GpuVendor.nodes, "kfd")
     cdi_vendor: ClassVar[str | None] = "amd.com"
     apptainer_libraries: ClassVar[str | None] = "--rocm"
+    tool: ClassVar[tuple[str, ...]] = ("rocm-smi",)
     vendor_id: ClassVar[str] = "1002"
     pci_vendors: ClassVar[Mapping[str, str]] = {"1002": "Advanced Micro Devices, Inc. [AMD/ATI]"}
     drivers: ClassVar[frozenset[str]] = frozenset({"amdgpu"})

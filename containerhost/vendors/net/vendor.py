@@ -28,6 +28,7 @@ _NAME = re.compile(r"(?!\.\.?$)[A-Za-z0-9_.-]{1,15}")
 class Net(base.Vendor):
     name: ClassVar[str] = "net"
     nodes: ClassVar[tuple[str, ...]] = ("infiniband/*",)
+    tool: ClassVar[tuple[str, ...]] = ("ibv_devinfo",)
     pci_vendors: ClassVar[Mapping[str, str]] = {
         "1077": "QLogic Corp.", "8086": "Intel Corporation", "15b3": "Mellanox Technologies"}
 

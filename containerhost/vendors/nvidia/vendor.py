@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 from containerhost.devices import health, migprofile
@@ -41,6 +42,7 @@ class Nvidia(base.GpuVendor):
     lxd_gpu_nodes: ClassVar[tuple[str, ...]] = (*base.GpuVendor.lxd_gpu_nodes, "nvidia*", "nvidia-caps/*")
     cdi_vendor: ClassVar[str | None] = cdi.VENDOR
     apptainer_libraries: ClassVar[str | None] = "--nv"
+    tool: ClassVar[tuple[str, ...]] = ("nvidia-smi", "-L")
     by_gpu_request: ClassVar[bool] = True
     vendor_id: ClassVar[str] = "10de"
     pci_vendors: ClassVar[Mapping[str, str]] = {"10de": "NVIDIA Corporation"}
@@ -66,6 +68,10 @@ class Nvidia(base.GpuVendor):
     @classmethod
     def library_hook(cls, capabilities: Collection[str]) -> dict[str, Any]:
         return libraries.hook(capabilities)
+
+    @classmethod
+    def computation(cls) -> str:
+        return Path(__file__).with_name("computation.py").read_text("utf-8")
 
     @classmethod
     def environment(cls, devices: Iterable[Device]) -> dict[str, str]:

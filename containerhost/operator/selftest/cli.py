@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Provide the command ``containerhost selftest``."""
+
+import dataclasses
+import json
+import logging
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from containerhost.allocation.store import AllocationStore, Consumer
+from containerhost.devices.findings import Severity
+from containerhost.devices.model import Role
+from containerhost.engines import local
+from containerhost.engines.docker.recordfiles import DIRECTORY as RECORDS
+from containerhost.errors import EngineBusy, EngineUnavailable, NoPlacement, SpecError
+from containerhost.inventory import devicechoice, freedevices
+from containerhost.inventory.scan import scan
+from containerhost.linux import files
+from containerhost.linux.lock import FileLock
+from containerhost.linux.process import rungroup
+from containerhost.linux.sysfs import Host
+from containerhost.operator import clioptions, doctor, dump
+from containerhost.operator.reports.report import printable, table
+from containerhost.operator.selftest import rootimage
+from containerhost.operator.selftest.guardian import cleaned_if_killed
+from containerhost.operator.selftest.steps import NAME, Outcome, Row, SelfTest
+
+FILE = "selftest.json"
+VERSION = 1
+LOCK = ".selftest"
+ENGINES = ("lxd", "incus", "docker")
+HEADINGS = ("step", "result", "seconds", "")
+
+
+@click.command()
+@click.option("--engine", "engine_name", metavar="NAME[=ENDPOINT]",
+              help="lxd, incus or docker; the first of them that answers if not given.")
+@click.option("--project", default="", help="Of LXD or Incus; the default one if not given.")
+@click.option("--pool", default="default", show_default=True, help="Of LXD or Incus, for the container's root.")
+@click.option("--gpu", "gpus", multiple=True, metavar="DEVICE", help="A free GPU, or a part of one; repeatable.")
+@click.option("--vf", "functions", multiple=True, metavar="DEVICE", help="A free network function; repeatable.")
+@click.option("--dry-run", is_flag=True, help="Print what would be touched, and change nothing.")
+@click.option("--output", default=FILE, show_default=True, metavar="FILE",
+              type=click.Path(dir_okay=False, path_type=Path),
+              help="Where to write the results, with the redacted `containerhost dump`.")
+@click.option("--records", default=RECORDS, metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
+              help="The records of containers on Docker.")
+@clioptions.as_json
+@clioptions.owners
+def selftest(engine_name: str | None, project: str, pool: str, gpus: tuple[str, ...], functions: tuple[str, ...],
+             dry_run: bool, output: Path, records: Path, as_json: bool, owners_directory: Path | None) -> None:
+    """Give free devices to containers of its own, take them and require that they are clean. Needs root.
+
+    Without --gpu and --vf, a free GPU and a free virtual function, if there are. What is in use is not touched. Status
+    1 if a step failed; `not here` is what this host cannot show."""
+    logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(message)s")
+    owners = clioptions.directory(Path("/"), owners_directory)
+    store, host = AllocationStore(owners), Host()
+    settings = local.Settings("", project, owners, records)
+    name, endpoint = _engine(engine_name, settings)
+    if dry_run:
+        click.echo(_preview(name, free(store, host, (*gpus, *functions)), as_json))
+        return
+    settings = dataclasses.replace(settings, endpoint=endpoint)
+    consumers = [Consumer(rungroup.DRIVER, name, rungroup.supervisor(), str(uuid.uuid4())) for _ in range(2)]
+    rows = [_examined(host, owners)]
+
+    def test(report: Any = lambda row: None) -> SelfTest:
+        return SelfTest(AllocationStore(owners), local.load(name, settings), pool, consumers, report)
+
+    with (FileLock(owners / LOCK, 0).held(lambda reason: EngineBusy(f"another self-test runs on this host: {reason}")),
+          cleaned_if_killed(lambda: test().clean_up())):
+        if not as_json:
+            _show(rows[0])
+        own = test((lambda row: None) if as_json else _show)
+        own.recover()
+        device_ids = free(store, host, (*gpus, *functions))
+        own.run(device_ids)
+        rows += own.rows
+    told = {"version": VERSION, "engine": local.load(name, settings).engine.server()._asdict(), "devices": device_ids,
+            "steps": [dataclasses.asdict(row) for row in rows]}
+    hide = dump.redaction()
+    redacted = [dataclasses.asdict(row) | {"detail": hide("", row.detail)} for row in rows]  # tools print UUIDs
+    captured = dump.capture(Path("/"), owners, store.records(), redacted=True)
+    files.atomic_write(output, json.dumps(told | {"steps": redacted, "host": captured}).encode(), 0o644)
+    if as_json:
+        click.echo(json.dumps(told, indent=1))
+    else:
+        click.echo(table(HEADINGS, [(row.step, row.outcome, f"{row.seconds:.1f}", row.detail) for row in rows]))
+        click.echo(f"written to {output}, to be sent with a report")
+    if any(row.outcome is Outcome.FAILED for row in rows):
+        raise SystemExit(1)
+
+
+def free(store: AllocationStore, host: Host, wanted: Sequence[str]) -> tuple[str, ...]:
+    """Return the ids of the devices to use, which are free; without any named, a GPU and a virtual function.
+
+    :raises DeviceNotFound, NoPlacement: one is not there or not free, or none is
+    """
+    inventory, records = scan(host), store.records()
+    found = [inventory.get(name) for name in wanted]
+    for device in found:
+        if device.id in records or not device.healthy or device.host_use:
+            raise NoPlacement(f"device {device.id} is not free and healthy: see `containerhost list`")
+    if not wanted:
+        candidates = [each for each in freedevices.candidates(inventory, host, records)
+                      if each.is_gpu or inventory.get(each.id).role is Role.VF]
+        gpus = {each.is_gpu for each in candidates}
+        if not gpus:
+            raise NoPlacement("no GPU and no virtual function is free and healthy here: see `containerhost list`")
+        return tuple(each.id for each in devicechoice.choose(candidates, True in gpus, False in gpus).devices)
+    return tuple(device.id for device in found)
+
+
+def _engine(wanted: str | None, settings: local.Settings) -> tuple[str, str]:
+    """Return the name and the endpoint of the engine to use, which answers.
+
+    :raises EngineUnavailable, SpecError: it does not, or none does
+    """
+    reasons = []
+    for text in (wanted,) if wanted else ENGINES:
+        name, _, endpoint = text.partition("=")
+        try:
+            local.load(name, dataclasses.replace(settings, endpoint=endpoint)).engine.server()
+            return name, endpoint
+        except (EngineUnavailable, SpecError) as error:
+            reasons.append(str(error))
+    raise EngineUnavailable(f"no engine answers: {'; '.join(reasons)}")
+
+
+def _examined(host: Host, owners: Path) -> Row:
+    """Return the row of `containerhost doctor`."""
+    began = time.monotonic()
+    wrong = [finding for finding in doctor.findings(doctor.look(host, owners)) if finding.severity is Severity.WRONG]
+    return Row("doctor", Outcome.FAILED if wrong else Outcome.PASSED, "; ".join(map(str, wrong)) or "nothing is wrong",
+               round(time.monotonic() - began, 1))
+
+
+def _preview(engine: str, device_ids: Sequence[str], as_json: bool) -> str:
+    found = {"engine": engine, "image": NAME, "container": NAME, "devices": device_ids, "mounts": [
+        mount.source for mount in rootimage.mounts()]}
+    if as_json:
+        return json.dumps(found, indent=1)
+    return (f"would make the image and the container {NAME} on {engine}, which sees "
+            f"{' '.join(found['mounts'])} of this host read-only; give it, take from it, reset and free "
+            f"{', '.join(device_ids)}; then remove both. Nothing was changed")
+
+
+def _show(row: Row) -> None:
+    click.echo(printable(f"{row.outcome.ljust(8)}  {row.step}"))

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make the image of the self-test: an empty root that shows the host's own programs and libraries, read-only.
+
+So a host without any image can be tested, and the vendors' tools and libraries are those of its drivers.
+"""
+
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from containerhost.engines.spec import Mount
+
+INIT = "/sbin/init"  # which LXD starts
+PROGRAM = b"#!/bin/sh\ntrap 'exit 0' TERM INT PWR\nwhile :; do sleep 3600 & wait $!; done\n"
+DIRECTORIES = ("dev", "etc", "proc", "root", "run", "sbin", "sys", "tmp", "usr", "var")
+PROGRAMS = ("bin", "lib", "lib32", "lib64")  # links below /usr on most hosts
+
+
+def mounts(root: Path = Path("/")) -> tuple[Mount, ...]:
+    """Return what a container of the image is shown of the host."""
+    return tuple(Mount(name, f"/{name}", f"/{name}") for name in ("usr", *PROGRAMS)
+                 if (root / name).is_dir() and not (root / name).is_symlink())
+
+
+def tarball(root: Path = Path("/")) -> bytes:
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for member, content in _members(root):
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return raw.getvalue()
+
+
+def _members(root: Path) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+    for name in (*DIRECTORIES, *PROGRAMS):
+        member = tarfile.TarInfo(name)
+        member.mode, member.type = 0o755, tarfile.DIRTYPE
+        if (root / name).is_symlink():
+            member.type, member.linkname = tarfile.SYMTYPE, os.readlink(root / name)
+        if name != "sbin" and (name in DIRECTORIES or (root / name).is_dir()):
+            yield member, b""
+    directory = tarfile.TarInfo("sbin")
+    directory.mode, directory.type = 0o755, tarfile.DIRTYPE
+    yield directory, b""
+    init = tarfile.TarInfo(INIT[1:])
+    init.mode = 0o755
+    yield init, PROGRAM

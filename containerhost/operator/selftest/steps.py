@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Give free devices to containers, at boot and while they run, take them, and require that they are clean."""
+
+import contextlib
+import dataclasses
+import enum
+import logging
+import resource
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from containerhost import vendors
+from containerhost.allocation import provenance
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.refusals import Request
+from containerhost.allocation.states import State
+from containerhost.allocation.store import AllocationStore, Consumer
+from containerhost.devices.grants import Grant, GrantOptions
+from containerhost.devices.model import CharNode, NodeUse
+from containerhost.engines.contract import Command, first_process
+from containerhost.engines.local import LocalEngine
+from containerhost.engines.spec import ContainerSpec, Cpu, Memory, RootDisk
+from containerhost.errors import ContainerHostError, HostActionFailed
+from containerhost.inventory.scan import HostView
+from containerhost.linux.poll import wait_until
+from containerhost.operator.runtimes.cli import configured
+from containerhost.operator.selftest import rootimage
+
+LOG = logging.getLogger(__name__)
+
+NAME = "containerhost-selftest"
+LABEL = "containerhost.selftest"
+MEMORY = 1 << 30  # bytes
+TIMEOUT = 120  # s for a program inside
+HOLD_TIMEOUT = 10.0  # s
+NOT_FOUND, NO_LIBRARY = 127, 3  # exit statuses: of a program that is not there, of a computation without its library
+# Nothing is behind an emulated node; of that only the node itself can be kept open.
+HOLD = """
+import os, sys, time
+try:
+    os.open(sys.argv[1], os.O_RDWR)
+except OSError:
+    os.open(sys.argv[1], os.O_PATH)
+time.sleep(600)
+"""
+
+
+class Outcome(enum.StrEnum):
+    """Name how a step ended; ``not here`` is what this host cannot show, and no success."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    ABSENT = "not here"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    step: str
+    outcome: Outcome
+    detail: str
+    seconds: float
+
+
+Found = str | tuple[Outcome, str]
+
+
+class _Failed(Exception):
+    """Signal that a step failed that the next ones stand on."""
+
+
+class SelfTest:
+    """Run the steps on devices that are free, and clean up whatever happens. For root.
+
+    :param pool: of LXD, for the container's root
+    :param report: is told each row when its step has ended
+    :ivar consumers: the holders of the first and the second hand-over; their records are those of runs, which every
+        reconciliation on the host cleans and frees when the process is gone
+    """
+
+    def __init__(self, store: AllocationStore, local: LocalEngine, pool: str, consumers: Sequence[Consumer],
+                 report: Callable[[Row], object] = lambda row: None) -> None:
+        self._store = store
+        self._local = local
+        self._engine = local.engine
+        self._pool = pool
+        self._consumers = consumers
+        self._report = report
+        self._allocator = DeviceAllocator(
+            store, HostView, local.privileged,
+            lambda devices: {**configured(known := tuple(devices)), **local.engine.held(known)},
+            holders=lambda _: [pid for pid in (first_process(self._engine, NAME),) if pid is not None])
+        self._image = ""
+        self._grants: tuple[Grant, ...] = ()
+        self.rows: list[Row] = []
+
+    def run(self, device_ids: Sequence[str]) -> None:
+        """Run all steps, up to the first that fails; then clean up."""
+        with contextlib.suppress(_Failed), contextlib.ExitStack() as stack:
+            stack.callback(self._step, "clean up", self.clean_up)
+            self._step("image", self._made_image)
+            first, second = self._consumers
+            self._step("give at boot", partial(self._given, device_ids, first))
+            grants = self._grants
+            for grant in grants:
+                self._inside(grant)
+            for grant in grants:
+                self._step(f"take {grant.device.id} while it runs", partial(self._taken, grant, grants))
+                self._step(f"give {grant.device.id} while it runs", partial(self._given_again, grant, grants, first))
+            left = list(grants)
+            for grant in grants:
+                if nodes := [node for node in grant.own_nodes if node.use is NodeUse.OWN]:
+                    self._step(f"take {grant.device.id} from a process that has it open",
+                               partial(self._held, grant, nodes[0], left, stack))
+            self._step("clean when the container has ended", partial(self._ended, device_ids, first))
+            self._step("second hand-over", partial(self._handed_over, device_ids, second))
+
+    def recover(self) -> None:
+        """Remove what a self-test left that was killed with the process that cleans up after it."""
+        self.clean_up()
+        for complaint in self._allocator.reconciler.reconcile_runs():
+            LOG.error("%s", complaint)
+
+    def clean_up(self) -> str:
+        """Delete the container and release its devices, of this process or of one that was killed. Idempotent."""
+        if any(state.name == NAME and LABEL in state.labels for state in self._engine.containers()):
+            self._engine.delete(NAME)
+        # A container that a killed request makes yet keeps its devices.
+        complaints = [complaint for consumer in self._consumers
+                      for complaint in self._allocator.reconciler.reconcile_one(consumer, exists=False)]
+        self._local.remove_root(NAME)
+        if complaints:
+            raise HostActionFailed("; ".join(complaints))
+        return "nothing is left"
+
+    # The steps
+
+    def _made_image(self) -> str:
+        self._image = self._local.import_root(rootimage.tarball(), NAME)
+        return "the host's programs on an empty root"
+
+    def _given(self, device_ids: Sequence[str], consumer: Consumer) -> str:
+        grants = self._grants = self._allocator.acquire([self._request(name) for name in device_ids], consumer)
+        self._engine.create(ContainerSpec(
+            NAME, self._image, Cpu(1), Memory(MEMORY), RootDisk(self._pool), parts=grants, mounts=rootimage.mounts(),
+            labels={LABEL: consumer.uuid}))
+        self._engine.start(NAME)
+        self._engine.verify(NAME, grants)
+        return "exactly their nodes and interfaces are seen"
+
+    def _inside(self, grant: Grant) -> None:
+        vendor, name = vendors.of(grant.device), grant.device.id
+        program = vendor.computation()
+        for what, command, stdin, absent in (
+                ("tool", vendor.tool, "", NOT_FOUND),
+                ("computation", ("python3", "-") if program else (), program or "", NO_LIBRARY)):
+            if command:
+                with contextlib.suppress(_Failed):  # the next steps do not need it
+                    self._step(f"{what} of {name} inside", partial(self._shown, command, stdin.encode(), absent))
+
+    def _shown(self, command: Sequence[str], stdin: bytes, absent: int) -> Found:
+        """Run a program in the container, and return what it says.
+
+        :param absent: its exit status where it lacks what it needs
+        """
+        done = self._engine.execute(NAME, command, stdin, timeout=TIMEOUT)
+        output = " ".join(done.output.decode(errors="replace").split())[:200]
+        if done.status in (NOT_FOUND, absent):
+            return Outcome.ABSENT, output or f"{command[0]} is not on this host"
+        if done.status:
+            raise HostActionFailed(f"{' '.join(command)} ended with {done.status}: {output}")
+        return output
+
+    def _taken(self, grant: Grant, grants: Sequence[Grant]) -> str:
+        """Take a device; the container runs on."""
+        others = [other for other in grants if other is not grant]
+        self._engine.detach(NAME, grant, others)
+        self._engine.verify(NAME, others)
+        self._allocator.release_device(grant.device.id, self._consumers[0], self._engine.pid(NAME))
+        return self._state(grant)
+
+    def _state(self, grant: Grant) -> str:
+        """Return what became of a device that was taken from a running container.
+
+        :raises HostActionFailed: it is neither clean nor blocked
+        """
+        record = self._store.records().get(grant.device.id)
+        if record is None:
+            (*_, entry) = self._store.hand_overs(grant.device.id)
+            return f"clean: {', '.join(entry['cleaned'])}"
+        if record.state is State.BLOCKED:
+            return f"blocked until the container ends: {record.blocked}"
+        raise HostActionFailed(f"{grant.device.id} is {record.state}, neither clean nor blocked")
+
+    def _given_again(self, grant: Grant, grants: Sequence[Grant], consumer: Consumer) -> str:
+        (again,) = self._allocator.acquire([self._request(grant.device.id)], consumer)
+        self._engine.attach(NAME, again)
+        self._engine.verify(NAME, [again if other is grant else other for other in grants])
+        return "exactly its nodes are seen"
+
+    def _held(self, grant: Grant, node: CharNode, left: list[Grant], stack: contextlib.ExitStack) -> Found:
+        """Take a device of which a process in the container keeps a node open.
+
+        :param left: what the container has; without the device afterwards
+        """
+        command: Command = self._engine.command(NAME, ("python3", "-c", HOLD, node.path))
+        stack.callback(command.close)
+        stack.callback(command.kill)
+        if not wait_until(lambda: self._local.privileged.users([(node.major, node.minor)]), HOLD_TIMEOUT):
+            return Outcome.ABSENT, f"no process inside could open {node.path} (python3)"
+        told = self._taken(grant, left)
+        left.remove(grant)
+        return told
+
+    def _ended(self, device_ids: Sequence[str], consumer: Consumer) -> str:
+        self._engine.delete(NAME)
+        complaints = self._allocator.release(consumer)
+        if complaints or (left := set(device_ids) & self._store.records().keys()):
+            raise HostActionFailed("; ".join(complaints) or f"{', '.join(sorted(left))} is not free")
+        return "all are free"
+
+    def _handed_over(self, device_ids: Sequence[str], consumer: Consumer) -> str:
+        self._given(device_ids, consumer)
+        self._ended(device_ids, consumer)
+        key = self._store.provenance.public_key()
+        for name in device_ids:
+            (*_, entry) = self._store.hand_overs(name)
+            if not entry["cleaned"] or provenance.complaint(entry, name, key):
+                raise HostActionFailed(f"the record of the hand-over of {name} is not sound: {entry}")
+        return "given to a second container, clean again, recorded"
+
+    @staticmethod
+    def _request(device_id: str) -> Request:
+        return Request(device_id, GrantOptions(memlock=_memlock()))
+
+    def _step(self, name: str, act: Callable[[], Found]) -> None:
+        """Run a step and report its row.
+
+        :raises _Failed: it failed
+        """
+        began = time.monotonic()
+        try:
+            found = act()
+        except (ContainerHostError, OSError) as error:
+            found = Outcome.FAILED, str(error)
+        outcome, detail = (Outcome.PASSED, found) if isinstance(found, str) else found
+        self.rows.append(Row(name, outcome, detail, round(time.monotonic() - began, 1)))
+        self._report(self.rows[-1])
+        if outcome is Outcome.FAILED:
+            raise _Failed
+
+
+def _memlock() -> str:
+    """Return the most locked memory that this process may have: a daemon may not be able to pass on more."""
+    try:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    except (OSError, ValueError):  # root that lacks CAP_SYS_RESOURCE
+        hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
+        return "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
+    return "unlimited"

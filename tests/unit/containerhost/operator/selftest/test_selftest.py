@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Test the parts of `containerhost selftest` that need no engine."""
+
+import ctypes
+import io
+import pathlib
+import tarfile
+from typing import Any
+from unittest import mock
+
+import fixtures
+import testtools
+
+from containerhost import errors
+from containerhost.operator.selftest import cli, rootimage
+from containerhost.vendors.nvidia import computation
+from containerhost.vendors.nvidia.vendor import Nvidia
+from tests.unit.containerhost.allocation.allocatorcase import AllocatorTestCase
+
+
+class RootImageTest(testtools.TestCase):
+    def host(self, *links: str) -> pathlib.Path:
+        root = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        for name in ("bin", "lib", "usr/bin", "usr/lib"):
+            if name in links:
+                (root / name).symlink_to(f"usr/{name}")
+            else:
+                (root / name).mkdir(parents=True)
+        return root
+
+    def content(self, root: pathlib.Path) -> dict[str, str]:
+        with tarfile.open(fileobj=io.BytesIO(rootimage.tarball(root))) as archive:
+            return {member.name: member.linkname or ("/" if member.isdir() else "file") for member in archive}
+
+    def test_programs_below_usr_are_links(self) -> None:
+        root = self.host("bin", "lib")
+        found = self.content(root)
+        self.assertEqual(("usr/bin", "usr/lib", "/", "file"), (found["bin"], found["lib"], found["usr"],
+                                                              found["sbin/init"]))
+        self.assertEqual(["/usr"], [mount.target for mount in rootimage.mounts(root)])
+
+    def test_programs_in_directories_of_their_own_are_mounted(self) -> None:
+        root = self.host("lib")
+        self.assertEqual("/", self.content(root)["bin"])
+        self.assertEqual(["/usr", "/bin"], [mount.target for mount in rootimage.mounts(root)])
+
+    def test_nothing_of_it_can_be_changed(self) -> None:
+        self.assertTrue(all(mount.read_only for mount in rootimage.mounts(self.host())))
+
+    def test_same_host_gives_same_image(self) -> None:
+        root = self.host("bin")
+        self.assertEqual(rootimage.tarball(root), rootimage.tarball(root))
+
+
+class FreeTest(AllocatorTestCase):
+    def free(self, *wanted: str) -> tuple[str, ...]:
+        return cli.free(self.store, self.host, wanted)
+
+    def test_chooses_a_gpu_and_a_function(self) -> None:
+        first, second = self.free()
+        self.assertIn(first, [device.id for device in self.gpus])
+        self.assertIn(second, [device.id for device in self.vfs])
+
+    def test_refuses_what_a_container_has(self) -> None:
+        self.acquire("anna", self.gpus[0].id)
+        self.assertNotIn(self.gpus[0].id, self.free())
+        self.assertRaises(errors.NoPlacement, self.free, self.gpus[0].id)
+        self.assertEqual((self.gpus[1].id,), self.free(self.gpus[1].id))
+
+    def test_refuses_what_the_host_uses(self) -> None:
+        parent = str(self.vfs[0].parent)
+        self.assertRaises(errors.NoPlacement, self.free, parent)
+
+    def test_refuses_where_nothing_is_free(self) -> None:
+        self.acquire("anna", *(device.id for device in (*self.gpus, *self.vfs)))
+        self.assertRaises(errors.NoPlacement, self.free)
+
+
+class Cuda:
+    """The driver's library in memory.
+
+    :ivar calls: what was called
+    """
+
+    def __init__(self, fail: str = "", word: int | None = None) -> None:
+        self.calls: list[str] = []
+        self._fail = fail
+        self._word = word
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any) -> int:
+            self.calls.append(name)
+            if name == "cuMemsetD32_v2" and self._word is None:
+                self._word = arguments[1].value
+            if name == "cuMemcpyDtoH_v2":
+                target, _, size = arguments
+                word = (self._word or 0).to_bytes(4, "little")
+                ctypes.memmove(target, word * (size.value // 4), size.value)
+            return 700 if name == self._fail else 0
+        return call
+
+
+class ComputationTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.nvidia.computation.SIZE", 4 << 20))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.nvidia.computation.PIECE", 1 << 20))
+
+    def test_computes_and_frees_what_it_took(self) -> None:
+        cuda = Cuda()
+        self.assertEqual(0, computation.compute(cuda))
+        self.assertEqual((4, ["cuMemFree_v2", "cuCtxDestroy_v2"]),
+                         (cuda.calls.count("cuMemcpyDtoH_v2"), cuda.calls[-2:]))
+
+    def test_wrong_content_and_errors_of_the_library_fail(self) -> None:
+        for cuda in (Cuda(word=7), Cuda(fail="cuMemAlloc_v2"), Cuda(fail="cuInit")):
+            error = self.assertRaises(SystemExit, computation.compute, cuda)
+            self.assertNotIn(error.code, (0, computation.ABSENT))
+
+    def test_no_library_is_no_success(self) -> None:
+        with mock.patch.object(ctypes, "CDLL", side_effect=OSError("libcuda.so.1: no such file")):
+            self.assertEqual(computation.ABSENT, computation.main())
+
+    def test_plug_in_brings_the_program(self) -> None:
+        compile(Nvidia.computation(), "computation", "exec")
