@@ -6,6 +6,7 @@ LXD_PROGRAM names another daemon than ``lxd``, for instance ``incusd``.
 """
 
 import atexit
+import contextlib
 import functools
 import os
 import re
@@ -36,6 +37,20 @@ STOP_TIMEOUT = 60  # s
 DYING = 5  # s from its last answer to the end of its process
 TOLD = 4000  # characters of its log
 LAST_WORDS = re.compile(r"^(panic|fatal error|SIG[A-Z]+):", re.MULTILINE)
+
+
+def end_helpers(daemon: subprocess.Popen[bytes]) -> None:
+    """End what a killed daemon would have ended: processes that it forked and that run no other program yet.
+
+    For an idmapped mount LXD forks one that stops itself, and takes its user namespace. Without its parent it stays,
+    with the daemon's socket and database open: the next daemon does not answer, and who asked the former one waits.
+    """
+    argv = b"".join(os.fsencode(word) + b"\0" for word in daemon.args)  # type: ignore[union-attr]
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            session = int((process / "stat").read_text().rpartition(")")[2].split()[3])
+            if session == daemon.pid and (process / "cmdline").read_bytes() == argv:
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 class Daemon:
@@ -109,6 +124,7 @@ class Daemon:
         if self._process:
             self._process.kill()
             self._process.wait(STOP_TIMEOUT)
+            end_helpers(self._process)
             self._process = None
 
     def pause(self, paused: bool) -> None:
