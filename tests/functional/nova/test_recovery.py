@@ -191,6 +191,8 @@ class RecoveryServers(base.LxdServers):
             def prepare(server: Any) -> None:
                 self.act(server, **action)
                 self._wait_for_state_change(server, status)
+                # Nova frees a shelved server's devices after that: killed in between, it schedules without them.
+                await_that(lambda: self.idle(server), f"{action} ends", IN_FLIGHT)
             return prepare
 
         def ask(**action: Any) -> Callable[[Any], None]:
