@@ -24,7 +24,7 @@ from nova_lxd_ext.instance.requested import NOTHING, RequestedResources
 from nova_lxd_ext.server import liveresize
 from tests.unit.nova import fakes, ports, records
 from tests.unit.nova.fakes import GPU_0, GPU_1
-from tests.unit.nova.test_migration import MOVE, MovesCase
+from tests.unit.nova.movescase import MOVE, MovesCase
 
 VOLUME = {"block_device_mapping": [{"connection_info": {
     "driver_volume_type": "local", "data": {"device_path": "/dev/null"},

@@ -2,8 +2,6 @@
 """A server between two hosts in memory; LXD's part and the message bus are played."""
 
 import dataclasses
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
@@ -14,143 +12,16 @@ from nova import exception, objects
 from oslo_utils import units
 
 from containerhost import errors
-from containerhost.engines.capabilities import ChangesOffer, Offer
+from containerhost.engines.capabilities import Offer
 from containerhost.engines.contract import Status
-from containerhost.engines.spec import ContainerSpec, PoolDisk
+from containerhost.engines.spec import PoolDisk
 from containerhost.guest import resources
-from nova_lxd_ext import conf
 from nova_lxd_ext.instance import labels
 from nova_lxd_ext.instance.requested import NOTHING
-from nova_lxd_ext.server.incoming import IncomingMigrations
 from nova_lxd_ext.server.migration import Migrations
 from tests.unit.nova import fakes, records
-from tests.unit.nova.fakes import GPU_0, GPU_1
-
-conf.register()
-OFFER = Offer("instance-0000002a", "https://one:8443/1.0/operations/x", "PEM", {}, {"fs": "secret"}, "x86_64")
-MOVE = 7
-
-
-class Transfers:
-    """Fake the transfers of LXD's daemons.
-
-    :ivar fault: what the receiver's LXD says instead of making the container
-    :ivar offers, takes: whether the sender and the receiver can transfer differences
-    :ivar rounds: is told of each of these
-    :ivar with_snapshots: containers that still have what the differences need
-    """
-
-    def __init__(self, world: fakes.World) -> None:
-        self.world = world
-        self.fault: BaseException | None = None
-        self.withdrawn: list[str] = []
-        self.offers, self.takes = False, True
-        self.rounds: Callable[[bool], None] = lambda refresh: None
-        self.with_snapshots: set[str] = set()
-
-    def offer(self, name: str, address: str) -> Offer:
-        return OFFER
-
-    def offer_changes(self, name: str, address: str) -> ChangesOffer | None:
-        if not self.offers:
-            return None
-        self.with_snapshots.add("sender")
-        return ChangesOffer(**dataclasses.asdict(OFFER), pool_type="btrfs")
-
-    def takes_changes(self, spec: ContainerSpec, offer: ChangesOffer) -> bool:
-        return self.takes
-
-    def fetch_changes(self, spec: ContainerSpec, offer: ChangesOffer, timeout: int, refresh: bool) -> None:
-        if not refresh:
-            self.world.engine.create(spec)
-        self.with_snapshots.add("receiver")
-        self.rounds(refresh)
-        if self.fault:
-            raise self.fault
-
-    def drop_snapshots(self, name: str) -> None:
-        self.with_snapshots.discard("receiver")
-
-    def withdraw(self, name: str) -> None:
-        self.withdrawn.append(name)
-        self.with_snapshots.discard("sender")
-
-    def fetch(self, spec: ContainerSpec, offer: Offer, timeout: int) -> None:
-        self.world.engine.create(spec)
-        if self.fault:
-            raise self.fault
-
-
-class Bus:
-    """Carries what one host's driver asks the other's."""
-
-    def __init__(self, receiver: IncomingMigrations) -> None:
-        self.receiver = receiver
-
-    def fetch(self, context: Any, host: str, instance: objects.Instance, offer: dict[str, Any]) -> None:
-        self.receiver.receive(context, instance, offer)
-
-    def fetch_changes(self, context: Any, host: str, instance: objects.Instance, offer: dict[str, Any], last: bool
-                      ) -> bool:
-        return self.receiver.receive_changes(context, instance, offer, last)
-
-    def fetch_disk(self, context: Any, host: str, instance: objects.Instance, offer: dict[str, Any]) -> None:
-        self.receiver.receive_disk(context, instance, offer)
-
-    def forget(self, context: Any, host: str, instance: objects.Instance) -> None:
-        self.receiver.forget(context, instance)
-
-
-class MovesCase(testtools.TestCase):
-    FLAVOR: ClassVar[dict[str, Any]] = {}
-
-    def setUp(self) -> None:
-        super().setUp()
-        directories = [Path(self.useFixture(fixtures.TempDir()).path) for _ in range(2)]
-        self.one = fakes.world(directories[0], nova.conf.CONF)
-        (directories[1] / "host").symlink_to(directories[0] / "host")  # the same machine twice
-        self.two = fakes.world(directories[1], nova.conf.CONF)
-        self.transfers = Transfers(self.two)
-        self.incoming = IncomingMigrations(nova.conf.CONF, self.two.engine, self.transfers, self.two.states,
-                                           self.two.attachments, self.two.lifecycle, self.two.ephemerals)
-        self.time = 0.0
-        self.here, self.there = self.moves(self.one), self.moves(self.two)
-        self.server = records.instance(("gpu", GPU_0), flavor_changes=self.FLAVOR)
-        self.one.lifecycle.spawn(None, self.server, objects.ImageMeta(id=records.IMAGE), (), None, NOTHING, True)
-        self.large = records.flavor(memory_mb=1024, root_gb=8, **self.FLAVOR)
-        self.server.new_flavor = self.large
-        self.server.migration_context = objects.MigrationContext(
-            migration_id=MOVE, old_pci_devices=self.server.pci_devices, old_pci_requests=self.server.pci_requests,
-            new_pci_requests=self.server.pci_requests, new_pci_devices=objects.PciDeviceList(objects=[
-                objects.PciDevice(address=GPU_1, request_id=self.server.pci_requests.requests[0].request_id,
-                                  compute_node_id=records.NODE)]))
-        self.move = objects.Migration(id=MOVE, uuid=records.UUID, source_compute="one", dest_compute="two",
-                                      status="migrating")
-        self.useFixture(fixtures.MockPatchObject(objects.Migration, "get_by_id", side_effect=lambda *_: self.move))
-
-    def moves(self, world: fakes.World) -> Migrations:
-        return Migrations(nova.conf.CONF, world.engine, world.states, world.attachments, world.lifecycle, world.power,
-                          world.resize, self.transfers, world.ephemerals, Bus(self.incoming), "https://one:8443",
-                          lambda *_: None, lambda: self.time)
-
-    def leave(self, flavor: objects.Flavor | None = None) -> None:
-        self.here.migrate(None, self.server, flavor or self.large, NOTHING, 0, 0)
-
-    def arrive(self, moves: Migrations) -> None:
-        """Finish a migration after changing nova's record as nova does before."""
-        self.server.flavor = self.large
-        self.server.apply_migration_context()
-        moves.finish(None, self.server, NOTHING, True)
-
-    def go_back(self) -> None:
-        self.server.flavor = records.flavor(**self.FLAVOR)
-        self.server.revert_migration_context()
-        self.here.revert(None, self.server, self.move, NOTHING, True)
-
-    def assert_as_it_was(self) -> None:
-        self.assertEqual(Status.RUNNING, self.one.engine.statuses[self.server.name])
-        self.assertEqual(512 * units.Mi, self.one.engine.specs[self.server.name].memory.size)
-        self.assertEqual(({GPU_0: self.server.name}, {}, {}), (self.one.held(), self.two.held(), self.two.engine.specs))
+from tests.unit.nova.fakes import GPU_1
+from tests.unit.nova.movescase import MOVE, OFFER, Bus, MovesCase
 
 
 class BetweenHostsTest(MovesCase):
@@ -241,124 +112,6 @@ class BetweenHostsTest(MovesCase):
         self.one.power.on(self.server, NOTHING)
         self.leave()
         self.arrive(self.there)
-
-
-class CopiedWhileItRunsTest(MovesCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.transfers.offers = True
-        self.transfers.rounds = self.round
-        self.seen: list[tuple[bool, Status]] = []
-        self.durations = [60.0, 10.0, 1.0]  # s, of the rounds
-
-    def round(self, refresh: bool) -> None:
-        self.seen.append((refresh, self.one.engine.statuses[self.server.name]))
-        self.time += self.durations[min(len(self.seen), len(self.durations)) - 1]
-
-    def assert_rounds(self, running: int) -> None:
-        """It was copied this often while it ran, and once when it was stopped."""
-        self.assertEqual([(number > 0, Status.RUNNING) for number in range(running)] + [(True, Status.STOPPED)],
-                         self.seen)
-        self.assertEqual(set(), self.transfers.with_snapshots)
-        self.assertEqual(str(MOVE), self.two.engine.specs[self.server.name].labels[labels.INCOMING])
-
-    def assert_copied_once(self) -> None:
-        """It was copied when it was stopped, as a whole."""
-        self.leave()
-        self.assertEqual(([], set()), (self.seen, self.transfers.with_snapshots))
-        self.assertIn(self.server.name, self.two.engine.specs)
-
-    def test_stopped_when_a_round_is_short(self) -> None:
-        self.leave()
-        self.assert_rounds(3)
-        self.arrive(self.there)
-        self.assertEqual({GPU_1: self.server.name}, self.two.held())
-        self.assertEqual(Status.RUNNING, self.two.engine.statuses[self.server.name])
-
-    def test_server_that_changes_as_fast_as_it_is_copied(self) -> None:
-        self.durations = [60.0, 50.0]
-        self.leave()
-        self.assert_rounds(2)
-
-    def test_rounds_are_limited(self) -> None:
-        self.durations = [60.0 / 2 ** number for number in range(20)]
-        nova.conf.CONF.set_override("migration_rounds", 2, "lxd")
-        self.addCleanup(nova.conf.CONF.clear_override, "migration_rounds", "lxd")
-        self.leave()
-        self.assert_rounds(2)
-
-    def test_stopped_first_where_nothing_else_is_possible(self) -> None:
-        with self.subTest("the new host cannot"), mock.patch.object(self.transfers, "takes", False):
-            self.assert_copied_once()
-        for words, change in (("no round", mock.patch.object(nova.conf.CONF.lxd, "migration_rounds", 0, create=True)),
-                              ("this host cannot", mock.patch.object(self.transfers, "offers", False))):
-            with self.subTest(words), change:
-                self.go_back()
-                self.assert_copied_once()
-        with self.subTest("it is off"):
-            self.go_back()
-            self.one.power.off(self.server)
-            self.assert_copied_once()
-
-    def test_fault_before_the_stop_leaves_it_running(self) -> None:
-        for at in range(2):
-            with self.subTest(at):
-                self.seen.clear()
-                self.one.engine.asked.clear()
-                self.fail_round(at)
-                self.assertRaises(exception.InstanceFaultRollback, self.leave)
-                self.assertEqual(at + 1, len(self.seen))
-                self.assertNotIn("stop", self.one.engine.asked)
-                self.assertNotIn("kill", self.one.engine.asked)
-                self.assert_as_it_was()
-                self.assertNotIn("sender", self.transfers.with_snapshots)
-
-    def fail_round(self, number: int) -> None:
-        def fail(refresh: bool) -> None:
-            self.round(refresh)
-            if len(self.seen) == number + 1:
-                raise errors.StorageFull("no space left")
-        self.transfers.rounds = fail
-
-    def test_daemon_that_goes_away_in_a_round_keeps_no_snapshot(self) -> None:
-        down = errors.EngineUnavailable("away")
-        self.transfers.rounds = lambda refresh: self.one.engine.fail.update(server=down)
-        self.transfers.fault = down
-
-        def withdraw(name: str, original: Callable[[str], None] = self.transfers.withdraw) -> None:
-            if "server" in self.one.engine.fail:
-                raise down
-            original(name)
-        with (mock.patch.object(self.transfers, "withdraw", withdraw),
-              mock.patch("containerhost.linux.poll.time.sleep", lambda _: self.one.engine.fail.clear())):
-            self.assertRaises(exception.InstanceFaultRollback, self.leave)
-        self.assertNotIn("sender", self.transfers.with_snapshots)
-        self.assert_as_it_was()
-
-    def test_fault_after_the_stop_starts_it_again(self) -> None:
-        self.fail_round(3)
-        self.assertRaises(exception.InstanceFaultRollback, self.leave)
-        self.assertEqual((True, Status.STOPPED), self.seen[-1])
-        self.assert_as_it_was()
-        self.assertNotIn("sender", self.transfers.with_snapshots)
-
-    def test_copy_that_went_meanwhile_is_fetched_anew(self) -> None:
-        def lose(refresh: bool) -> None:
-            self.round(refresh)
-            if len(self.seen) == 3:
-                self.two.lifecycle.discard(self.server.name, self.server.uuid)
-        self.transfers.rounds = lose
-        self.leave()
-        self.assertEqual([False, True, True, False], [refresh for refresh, _ in self.seen])
-        self.assertEqual(set(), self.transfers.with_snapshots)
-
-    def test_container_that_may_be_the_servers_is_not_refreshed(self) -> None:
-        self.two.lifecycle.spawn(None, records.instance(), objects.ImageMeta(id=records.IMAGE), (), None, NOTHING,
-                                 False)
-        error = self.assertRaises(exception.InstanceFaultRollback, self.leave)
-        self.assertIn("has a container", str(error))
-        self.assertEqual([], self.seen)
-        self.assertEqual(Status.RUNNING, self.one.engine.statuses[self.server.name])
 
 
 class IncomingCopyTest(MovesCase):

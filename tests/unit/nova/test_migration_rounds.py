@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copy a server to another host while it runs, in rounds."""
+
+from collections.abc import Callable
+from unittest import mock
+
+import nova.conf
+from nova import exception, objects
+
+from containerhost import errors
+from containerhost.engines.contract import Status
+from nova_lxd_ext.instance import labels
+from nova_lxd_ext.instance.requested import NOTHING
+from tests.unit.nova import records
+from tests.unit.nova.fakes import GPU_1
+from tests.unit.nova.movescase import MOVE, MovesCase
+
+
+class CopiedWhileItRunsTest(MovesCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.transfers.offers = True
+        self.transfers.rounds = self.round
+        self.seen: list[tuple[bool, Status]] = []
+        self.durations = [60.0, 10.0, 1.0]  # s, of the rounds
+
+    def round(self, refresh: bool) -> None:
+        self.seen.append((refresh, self.one.engine.statuses[self.server.name]))
+        self.time += self.durations[min(len(self.seen), len(self.durations)) - 1]
+
+    def assert_rounds(self, running: int) -> None:
+        """It was copied this often while it ran, and once when it was stopped."""
+        self.assertEqual([(number > 0, Status.RUNNING) for number in range(running)] + [(True, Status.STOPPED)],
+                         self.seen)
+        self.assertEqual(set(), self.transfers.with_snapshots)
+        self.assertEqual(str(MOVE), self.two.engine.specs[self.server.name].labels[labels.INCOMING])
+
+    def assert_copied_once(self) -> None:
+        """It was copied when it was stopped, as a whole."""
+        self.leave()
+        self.assertEqual(([], set()), (self.seen, self.transfers.with_snapshots))
+        self.assertIn(self.server.name, self.two.engine.specs)
+
+    def test_stopped_when_a_round_is_short(self) -> None:
+        self.leave()
+        self.assert_rounds(3)
+        self.arrive(self.there)
+        self.assertEqual({GPU_1: self.server.name}, self.two.held())
+        self.assertEqual(Status.RUNNING, self.two.engine.statuses[self.server.name])
+
+    def test_server_that_changes_as_fast_as_it_is_copied(self) -> None:
+        self.durations = [60.0, 50.0]
+        self.leave()
+        self.assert_rounds(2)
+
+    def test_rounds_are_limited(self) -> None:
+        self.durations = [60.0 / 2 ** number for number in range(20)]
+        nova.conf.CONF.set_override("migration_rounds", 2, "lxd")
+        self.addCleanup(nova.conf.CONF.clear_override, "migration_rounds", "lxd")
+        self.leave()
+        self.assert_rounds(2)
+
+    def test_stopped_first_where_nothing_else_is_possible(self) -> None:
+        with self.subTest("the new host cannot"), mock.patch.object(self.transfers, "takes", False):
+            self.assert_copied_once()
+        for words, change in (("no round", mock.patch.object(nova.conf.CONF.lxd, "migration_rounds", 0, create=True)),
+                              ("this host cannot", mock.patch.object(self.transfers, "offers", False))):
+            with self.subTest(words), change:
+                self.go_back()
+                self.assert_copied_once()
+        with self.subTest("it is off"):
+            self.go_back()
+            self.one.power.off(self.server)
+            self.assert_copied_once()
+
+    def test_fault_before_the_stop_leaves_it_running(self) -> None:
+        for at in range(2):
+            with self.subTest(at):
+                self.seen.clear()
+                self.one.engine.asked.clear()
+                self.fail_round(at)
+                self.assertRaises(exception.InstanceFaultRollback, self.leave)
+                self.assertEqual(at + 1, len(self.seen))
+                self.assertNotIn("stop", self.one.engine.asked)
+                self.assertNotIn("kill", self.one.engine.asked)
+                self.assert_as_it_was()
+                self.assertNotIn("sender", self.transfers.with_snapshots)
+
+    def fail_round(self, number: int) -> None:
+        def fail(refresh: bool) -> None:
+            self.round(refresh)
+            if len(self.seen) == number + 1:
+                raise errors.StorageFull("no space left")
+        self.transfers.rounds = fail
+
+    def test_daemon_that_goes_away_in_a_round_keeps_no_snapshot(self) -> None:
+        down = errors.EngineUnavailable("away")
+        self.transfers.rounds = lambda refresh: self.one.engine.fail.update(server=down)
+        self.transfers.fault = down
+
+        def withdraw(name: str, original: Callable[[str], None] = self.transfers.withdraw) -> None:
+            if "server" in self.one.engine.fail:
+                raise down
+            original(name)
+        with (mock.patch.object(self.transfers, "withdraw", withdraw),
+              mock.patch("containerhost.linux.poll.time.sleep", lambda _: self.one.engine.fail.clear())):
+            self.assertRaises(exception.InstanceFaultRollback, self.leave)
+        self.assertNotIn("sender", self.transfers.with_snapshots)
+        self.assert_as_it_was()
+
+    def test_fault_after_the_stop_starts_it_again(self) -> None:
+        self.fail_round(3)
+        self.assertRaises(exception.InstanceFaultRollback, self.leave)
+        self.assertEqual((True, Status.STOPPED), self.seen[-1])
+        self.assert_as_it_was()
+        self.assertNotIn("sender", self.transfers.with_snapshots)
+
+    def test_copy_that_went_meanwhile_is_fetched_anew(self) -> None:
+        def lose(refresh: bool) -> None:
+            self.round(refresh)
+            if len(self.seen) == 3:
+                self.two.lifecycle.discard(self.server.name, self.server.uuid)
+        self.transfers.rounds = lose
+        self.leave()
+        self.assertEqual([False, True, True, False], [refresh for refresh, _ in self.seen])
+        self.assertEqual(set(), self.transfers.with_snapshots)
+
+    def test_container_that_may_be_the_servers_is_not_refreshed(self) -> None:
+        self.two.lifecycle.spawn(None, records.instance(), objects.ImageMeta(id=records.IMAGE), (), None, NOTHING,
+                                 False)
+        error = self.assertRaises(exception.InstanceFaultRollback, self.leave)
+        self.assertIn("has a container", str(error))
+        self.assertEqual([], self.seen)
+        self.assertEqual(Status.RUNNING, self.one.engine.statuses[self.server.name])
