@@ -17,9 +17,8 @@ from typing import Any
 
 from containerhost import errors
 from containerhost.engines.capabilities import ChangesOffer, Offer
-from containerhost.engines.lxd import config, operations
+from containerhost.engines.lxd import config, operations, snapshots
 from containerhost.engines.lxd.client import LxdClient, document
-from containerhost.engines.lxd.snapshots import Snapshots
 from containerhost.engines.spec import ContainerSpec
 
 LOG = logging.getLogger(__name__)
@@ -50,11 +49,11 @@ class Transfers:
     def __init__(self, client: LxdClient, create: Create) -> None:
         self._client = client
         self._create = create
-        self._snapshots = Snapshots(client)
+        self._snapshots = snapshots.Snapshots(client)
 
     def offer(self, name: str, address: str) -> Offer:
         instance, _ = self._client.instance(name)
-        return Offer(**self._begin(instance, address, snapshots=False))
+        return Offer(**self._begin(instance, address, instance_only=True))
 
     def offer_changes(self, name: str, address: str) -> ChangesOffer | None:
         instance, _ = self._client.instance(name)
@@ -62,14 +61,17 @@ class Transfers:
         if pool_type is None:
             return None
         self._take_snapshot(name)
-        return ChangesOffer(**self._begin(instance, address, snapshots=True), pool_type=pool_type)
+        return ChangesOffer(**self._begin(instance, address, instance_only=False), pool_type=pool_type)
 
-    def _begin(self, instance: Mapping[str, Any], address: str, snapshots: bool) -> dict[str, Any]:
-        """Begin to send a container, and return the fields of its offer."""
+    def _begin(self, instance: Mapping[str, Any], address: str, instance_only: bool) -> dict[str, Any]:
+        """Begin to send a container, and return the fields of its offer.
+
+        :param instance_only: without its snapshots
+        """
         name = instance["name"]
         asked = f"offer container {name} to another host"
         certificate = self._client.server()["environment"]["certificate"]
-        body = {"migration": True, "live": False, "instance_only": not snapshots}
+        body = {"migration": True, "live": False, "instance_only": instance_only}
         operation = document(self._client.request("post", "instances", name, asked=asked, json=body), asked)["metadata"]
         return {"name": name, "operation": f"{address}/1.0/operations/{operation['id']}", "certificate": certificate,
                 "architecture": instance["architecture"], "config": carried(instance["config"]),
@@ -86,9 +88,7 @@ class Transfers:
         for found in former[:-1]:
             self._snapshots.delete(name, found)
         number = int(former[-1].removeprefix(SNAPSHOT)) + 1 if former else 1
-        asked = f"take a snapshot of container {name}"
-        self._client.finish(self._client.request("post", "instances", name, "snapshots", asked=asked, json={
-            "name": f"{SNAPSHOT}{number:06}", "stateful": False}), asked)
+        snapshots.request(self._client, name, f"{SNAPSHOT}{number:06}", f"take a snapshot of container {name}")
 
     def withdraw(self, name: str) -> None:
         end(self._client, f"container {name}", lambda operation: sends(operation, name))

@@ -79,8 +79,16 @@ def take(client: LxdClient, instance: Mapping[str, Any], snapshot: str, asked: s
     with contextlib.ExitStack() as stack:
         if searched and STATUSES.get(instance["status_code"]) is Status.RUNNING:
             stack.enter_context(_frozen(client, name))
-        client.finish(client.request("post", "instances", name, "snapshots", asked=asked,
-                                     json={"name": snapshot, "stateful": False}), asked, timeout)
+        request(client, name, snapshot, asked, timeout)
+
+
+def request(client: LxdClient, container: str, snapshot: str, asked: str, timeout: int | None = None) -> None:
+    """Let LXD take a snapshot of a container as it is.
+
+    :param timeout: seconds the engine may take
+    """
+    client.finish(client.request("post", "instances", container, "snapshots", asked=asked,
+                                 json={"name": snapshot, "stateful": False}), asked, timeout)
 
 
 @contextlib.contextmanager
