@@ -151,7 +151,6 @@ class MoveRecovery:
             instance = objects.Instance.get_by_uuid(context, move.instance_uuid, expected_attrs=ATTRIBUTES)
         except exception.InstanceNotFound:
             return
-        lost = lostrequests.of(context, instance.uuid, host)
         if move.status in CLAIMED:
             if not is_under_way(instance, move):
                 LOG.warning("Move %s (%s) was overtaken by another one: it is dropped", move.uuid, move.status,
@@ -160,7 +159,8 @@ class MoveRecovery:
                 set_status(move, FAILED)
         elif prepares(move, host):
             set_status(move, FAILED)
-        elif move.dest_compute is None and "prep_resize" in lost.methods:
+        elif (move.dest_compute is None
+              and "prep_resize" in (lost := lostrequests.of(context, instance.uuid, host)).methods):
             set_status(move, FAILED)
             record_outcome(context, instance, lost, "another move of the server was in progress, which goes on")
 
