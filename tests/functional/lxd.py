@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import fixtures
@@ -39,17 +40,17 @@ TOLD = 4000  # characters of its log
 LAST_WORDS = re.compile(r"^(panic|fatal error|SIG[A-Z]+):", re.MULTILINE)
 
 
-def end_helpers(daemon: subprocess.Popen[bytes]) -> None:
+def end_helpers(daemon: int, command: Sequence[str]) -> None:
     """End what a killed daemon would have ended: processes that it forked and that run no other program yet.
 
     For an idmapped mount LXD forks one that stops itself, and takes its user namespace. Without its parent it stays,
     with the daemon's socket and database open: the next daemon does not answer, and who asked the former one waits.
     """
-    argv = b"".join(os.fsencode(word) + b"\0" for word in daemon.args)  # type: ignore[union-attr]
+    words = b"".join(os.fsencode(word) + b"\0" for word in command)
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             session = int((process / "stat").read_text().rpartition(")")[2].split()[3])
-            if session == daemon.pid and (process / "cmdline").read_bytes() == argv:
+            if session == daemon and (process / "cmdline").read_bytes() == words:
                 os.kill(int(process.name), signal.SIGKILL)
 
 
@@ -63,6 +64,7 @@ class Daemon:
         self.program = shutil.which(program or os.environ.get("LXD_PROGRAM", "lxd")) or shutil.which("incusd")
         if self.program is None:
             raise RuntimeError("Neither lxd nor incusd is on this machine. Run: sudo tools/install test")
+        self._argv = (self.program, "--group", "root")
         self._home = RunDirectory()
         self.base = self._home.path
         self.base.chmod(0o711)  # the containers' own users must reach their files in it
@@ -86,7 +88,7 @@ class Daemon:
     def start(self) -> None:
         with self._log.open("ab") as log:
             self._told = log.tell()
-            self._process = subprocess.Popen([self.program, "--group", "root"], env=self.environment,
+            self._process = subprocess.Popen(self._argv, env=self.environment,
                                              stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         try:
             self._command("waitready", f"--timeout={READY_TIMEOUT}")
@@ -124,7 +126,7 @@ class Daemon:
         if self._process:
             self._process.kill()
             self._process.wait(STOP_TIMEOUT)
-            end_helpers(self._process)
+            end_helpers(self._process.pid, self._argv)
             self._process = None
 
     def pause(self, paused: bool) -> None:

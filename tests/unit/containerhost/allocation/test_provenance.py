@@ -187,7 +187,7 @@ class NextConsumerTest(ProvenanceTestCase):
 
 class KilledTest(ProvenanceTestCase):
     def test_killed_between_hand_over_and_release(self) -> None:
-        """The device stays its consumer's, nothing is told of its end yet, and it is handed over once in the end."""
+        """Keep the device its consumer's, without a hand-over to read; there is one in the end."""
         self.acquire("anna", self.gpu)
         with mock.patch.object(self.store, "_remove", side_effect=Killed):
             self.assertRaises(Killed, self.allocator.release, consumer("anna"))
