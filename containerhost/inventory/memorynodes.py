@@ -20,6 +20,7 @@ from typing import Protocol
 
 from containerhost import vendors
 from containerhost.devices.grants import Grant
+from containerhost.linux import cpuset
 from containerhost.linux.idlist import id_list
 from containerhost.linux.sysfs import Host
 from containerhost.rollback import Rollback
@@ -103,7 +104,7 @@ def _rebind(host: Host, root: Binder, pid: Callable[[], int | None], grants: Ite
     if number is None:
         return False
     filled = id_list(host.text(f"{NODES}/has_memory"))
-    present = id_list(host.fields(f"/proc/{number}/status").get("Mems_allowed_list"))
+    present = cpuset.nodes_of(number, host)
     wanted = change(present, nodes & filled, filled - of_devices(host))
     if wanted and wanted != present:
         root.bind_memory(number, sorted(wanted))

@@ -21,16 +21,26 @@ from containerhost.linux.sysfs import Host
 
 ROOT = "/sys/fs/cgroup"
 CPUS, NODES = "cpuset.cpus", "cpuset.mems"
-EFFECTIVE = "cpuset.cpus.effective"  # of version 2
 MIGRATE = "cpuset.memory_migrate"  # version 2 always migrates pages
 WALK_TIMEOUT = 10.0  # s; a container may have made thousands of groups
 
 
 def cpus_of(pid: int, host: Host) -> frozenset[int]:
-    """Return the CPUs that a process's container may have; none outside one. A tenant can narrow its process's."""
-    group = _group(pid, host)
-    found = (host.text(f"{group}/{file}") for file in (EFFECTIVE, CPUS)) if group else ()
-    return id_list(next(filter(None, found), None))
+    """Return the CPUs that a process's container may have; empty for one that is gone. Outside one, the process's own.
+
+    A tenant can narrow each of its processes, the first one too.
+    """
+    return _of(pid, host, CPUS, "Cpus_allowed_list")
+
+
+def nodes_of(pid: int, host: Host) -> frozenset[int]:
+    """Return the nodes that a process's container may have memory of, in the same way."""
+    return _of(pid, host, NODES, "Mems_allowed_list")
+
+
+def _of(pid: int, host: Host, file: str, field: str) -> frozenset[int]:
+    found = (host.text(f"{group}/{name}") for group in _groups_of(pid, host) for name in (f"{file}.effective", file))
+    return id_list(next(filter(None, found), None) or host.fields(f"/proc/{pid}/status").get(field))
 
 
 def bind_cpus(pid: int, cpus: Collection[int]) -> None:
@@ -109,15 +119,18 @@ def _text(numbers: Collection[int]) -> str:
 
 
 def _group(pid: int, host: Host) -> str | None:
-    """Return the directory of the container's own group: the topmost, because the tenant names those below it."""
+    """Return the directory of the container's own group."""
+    return next((group for group in _groups_of(pid, host) if os.path.exists(f"{group}/{NODES}")), None)
+
+
+def _groups_of(pid: int, host: Host) -> Iterator[str]:
+    """Yield where the container's own group may be: the topmost, because the tenant names those below it."""
     own = _hierarchies(os.getpid(), host)
     for mount, path in _hierarchies(pid, host).items():
         found = controlgroups.CONTAINER.match(path)
         # This process may be in a container itself, whose group is above.
-        if found and not f"{own.get(mount)}/".startswith(f"{found[0]}/") and os.path.exists(
-                f"{mount}{found[0]}/{NODES}"):
-            return f"{mount}{found[0]}"
-    return None
+        if found and not f"{own.get(mount)}/".startswith(f"{found[0]}/"):
+            yield f"{mount}{found[0]}"
 
 
 def _hierarchies(pid: int, host: Host) -> dict[str, str]:

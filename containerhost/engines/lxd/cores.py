@@ -72,20 +72,12 @@ def to_bind(host: Host, pid: int, limit: str) -> list[int]:
 
     :param limit: a number of CPUs, or which
     """
-    found = sorted(allowed(host, pid))
+    found = sorted(cpuset.cpus_of(pid, host))
     if limit.isdigit():
         count = min(int(limit), len(id_list(host.text("/sys/devices/system/cpu/online"))))
         return [] if len(found) == count else found[:count]
     wanted = sorted(id_list(limit))
     return [] if found in ([], wanted) else wanted
-
-
-def allowed(host: Host, pid: int) -> frozenset[int]:
-    """Return the CPUs that a container may have; empty for one that is gone.
-
-    :param pid: its first process
-    """
-    return cpuset.cpus_of(pid, host) or id_list(host.fields(f"/proc/{pid}/status").get("Cpus_allowed_list"))
 
 
 def bind_memory(privileged: Privileged, host: Host, pid: int | None, cpu: Cpu) -> None:
@@ -96,15 +88,10 @@ def bind_memory(privileged: Privileged, host: Host, pid: int | None, cpu: Cpu) -
     :raises HostActionFailed: the kernel refuses
     """
     wanted = cpu.bound_memory
-    everything = memory_nodes(host, os.getpid())
-    present = everything if pid is None else memory_nodes(host, pid)
+    everything = cpuset.nodes_of(os.getpid(), host)
+    present = everything if pid is None else cpuset.nodes_of(pid, host)
     if pid is not None and present and present != (wanted or everything):
         privileged.bind_memory(pid, sorted(wanted))
-
-
-def memory_nodes(host: Host, pid: int) -> frozenset[int]:
-    """Return the nodes that a process may have memory of; empty for one that is gone."""
-    return id_list(host.fields(f"/proc/{pid}/status").get("Mems_allowed_list"))
 
 
 def in_other_words(limit: str) -> str:

@@ -153,6 +153,15 @@ class ContainersTest(testtools.TestCase):
             self.assertIsNone(nothing)
         self.assertEqual(1, len(root.mock_calls))
 
+    def test_memory_goes_too_where_the_first_process_is_in_a_narrower_group_of_the_tenants(self) -> None:
+        for table, file in (("0::/lxc.payload.c1/x\n", "lxc.payload.c1/cpuset.mems.effective"),
+                            ("3:cpuset:/lxc.payload.c2/x\n", "cpuset/lxc.payload.c2/cpuset.mems")):
+            root = self.runs("0-1")
+            self.tree.write("/proc/9/cgroup", table)
+            self.tree.write(f"/sys/fs/cgroup/{file}", "0-2\n")
+            with memorynodes.withdrawn(self.tree.host, root, lambda: 9, [self.gpu], []):
+                self.assertEqual([mock.call.bind_memory(9, [0, 1])], root.mock_calls)
+
     def test_gpu_that_cannot_be_taken_keeps_its_memory(self) -> None:
         root = self.runs("0-2")
 
