@@ -8,7 +8,9 @@ from nova import exception, objects, utils
 from nova.compute import power_state, task_states, vm_states
 from oslo_log import log as logging
 
+from containerhost.engines.contract import Status
 from nova_lxd_ext.hardware.placedclaims import UNCLAIMED
+from nova_lxd_ext.instance.states import States
 from nova_lxd_ext.server import lostrequests
 from nova_lxd_ext.server.incoming import OVER, is_at_home
 from nova_lxd_ext.server.lifecycle import Lifecycle
@@ -37,12 +39,14 @@ ATTRIBUTES = ["metadata", "system_metadata", "flavor", "migration_context", "inf
 class MoveRecovery:
     """Finish, repeat or undo a server's resize, migration or evacuation after nova-compute was killed.
 
+    :param states: of this host's containers
     :param requests, placement: of :class:`nova_lxd_ext.server.recovery.Recovery`
     :param once_started: of it, too
     """
 
-    def __init__(self, lifecycle: Lifecycle, requests: Callable[[], Any], placement: Callable[[], Any],
+    def __init__(self, states: States, lifecycle: Lifecycle, requests: Callable[[], Any], placement: Callable[[], Any],
                  once_started: Callable[[str, Callable[[], None]], None]) -> None:
+        self._states = states
         self._lifecycle = lifecycle
         self._requests = requests
         self._placement = placement
@@ -115,10 +119,18 @@ class MoveRecovery:
                                                   request_spec(lost.context(instance), instance))
 
     def _undo(self, context: Any, instance: objects.Instance, move: objects.Migration, lost: Lost) -> None:
-        """Let nova revert the move as a user would: both hosts release what they have claimed for the new size."""
+        """Let nova revert the move as a user would: both hosts release what they have claimed for the new size.
+
+        A revert from another host disconnects the server's volumes: of one that was not stopped, the move is dropped.
+        """
+        runs = not is_at_home(move) and self._runs(instance)
         if instance.migration_context is None or (instance.task_state == task_states.RESIZE_PREP
-                                                  and is_at_home(move)):
+                                                  and (runs or is_at_home(move))):
             self._forget(context, instance, move)
+        elif runs:
+            # Nova's start, which follows, lets the driver end the copying and then clears the task state.
+            self._drop(context, instance, move)
+            save(instance, new_flavor=None)
         else:
             save(instance, old_flavor=instance.flavor, task_state=task_states.RESIZE_REVERTING)
             set_status(move, "reverting")
@@ -126,13 +138,20 @@ class MoveRecovery:
                                            resize_request_spec(context, instance))
         record_outcome(context, instance, lost, "the server keeps its old size and host")
 
+    def _runs(self, instance: objects.Instance) -> bool:
+        state = self._states.find(instance)
+        return state is not None and state.status in (Status.RUNNING, Status.FROZEN)
+
     def _forget(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
         """Drop a migration that has changed nothing of the server yet."""
+        self._drop(context, instance, move)
+        instance.drop_migration_context()
+        save(instance, new_flavor=None, task_state=None)
+
+    def _drop(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
         resize_request_spec(context, instance)
         self._give_allocations_back(context, instance, move)
         set_status(move, FAILED)
-        instance.drop_migration_context()
-        save(instance, new_flavor=None, task_state=None)
 
     def drop_superseded(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
         """Drop a migration whose server has been given another task since. That is not touched."""
@@ -196,7 +215,7 @@ class MoveRecovery:
                 set_status(move, "reverting")
             # Its allocations may be back already, so nova could not look up a port's part of them.
             self._requests().finish_revert_resize(context, instance, move, move.source_compute, None)
-        elif "finish_revert_resize" not in lost.others:
+        elif not REVERTS & lost.others:  # nova would disconnect the volumes of a server that is back
             forget_freed(instance)
             self._requests().revert_resize(context, instance, move, move.dest_compute, request_spec(context, instance))
 

@@ -75,7 +75,7 @@ class Recovery:
         self._placement = placement
         self._failed: set[str] = set()
         self._held: list[tuple[str, Callable[[], None]]] | None = []
-        self._moves = MoveRecovery(lifecycle, requests, placement, self._once_started)
+        self._moves = MoveRecovery(states, lifecycle, requests, placement, self._once_started)
         self._tasks = TaskRecovery(states, lifecycle, power, requests, placement)
         self._later: threading.Timer | None = None
 

@@ -14,6 +14,7 @@ from nova.compute import manager, vm_states
 from nova.network import model as network_model
 
 from containerhost import errors
+from containerhost.engines.contract import Status
 from nova_lxd_ext import driver
 from tests.model.nova.cloud import Cloud, pci_device, request_of
 
@@ -205,6 +206,7 @@ class Compute(manager.ComputeManager):
     def __init__(self, cloud: Cloud, host: Any) -> None:
         self.cloud = cloud
         self.host = host.name
+        self._hosts = host.hosts
         self.reportclient = cloud.placement
         self.compute_rpcapi = cloud.rpc
         self.volume_api = self.notifier = self.instance_events = self.share_manager = Absent()
@@ -237,6 +239,12 @@ class Compute(manager.ComputeManager):
     def _update_bdm_for_swap_to_finish_resize(self, *args: Any, **more: Any) -> list[Any]:
         return []
 
+    def _terminate_volume_connections(self, context: Any, instance: objects.Instance, bdms: Any) -> None:
+        if any(host.engine.statuses.get(instance.name) is Status.RUNNING
+               for name, host in self._hosts.items() if name != self.host):
+            self.cloud.defects.append(AssertionError(
+                f"{self.host} lets volumes of {instance.name} be disconnected, which runs on another host"))
+
     def _get_rescue_image(self, *args: Any) -> objects.ImageMeta:
         return objects.ImageMeta(id=RESCUE_IMAGE, name=RESCUE_IMAGE, properties=objects.ImageMetaProps())
 
@@ -265,7 +273,7 @@ for _name in ("_ensure_existing_node_identity", "_check_for_host_rename", "init_
               "_clean_instance_console_tokens", "_complete_deletion_vtpm", "_notify_about_instance_usage",
               "_update_scheduler_instance_info", "_delete_scheduler_instance_info", "_send_prep_resize_notifications",
               "_send_resize_instance_notifications", "_send_finish_resize_notifications", "_check_trusted_certs",
-              "_notify_instance_rebuild_error", "_terminate_volume_connections", "_update_volume_attachments",
+              "_notify_instance_rebuild_error", "_update_volume_attachments",
               "_complete_volume_attachments", "_build_failed", "_build_succeeded"):
     setattr(Compute, _name, _silent)
 

@@ -209,6 +209,7 @@ class Host:
         self.engine = Engine(cloud)
         self.process: Process | None = None
         self.boot = 0
+        self.hosts = hosts
         self._bus = Bus(cloud, hosts)
         self.store = Store(directory / "owners", self.tree(), lambda: cloud.step("records"))
         hosts[name] = self

@@ -9,6 +9,7 @@ from nova import exception, objects
 from nova.compute import instance_actions, power_state, task_states, vm_states
 
 from containerhost import errors
+from containerhost.engines.contract import ContainerState, Status
 from nova_lxd_ext.server.lostrequests import Lost
 from nova_lxd_ext.server.recovery import Recovery
 from tests.unit.nova import records
@@ -65,6 +66,49 @@ class RecoveryTest(testtools.TestCase):
             with self.subTest(kind):
                 self.recover(self.server)
                 self.placement.move_allocations.assert_not_called()
+
+    def test_killed_while_it_copied_a_running_server_nothing_of_it_is_disconnected(self) -> None:
+        """Nova's revert has the new host delete the attachments of the server's volumes."""
+        self.move.dest_compute = "two"
+        self.server.migration_context = objects.MigrationContext(migration_id=self.move.id)
+        states, requests = mock.Mock(), mock.Mock()
+        for status, state, reverts, task_state in (
+                (Status.RUNNING, task_states.RESIZE_MIGRATING, False, task_states.RESIZE_MIGRATING),
+                (Status.STOPPED, task_states.RESIZE_MIGRATING, True, task_states.RESIZE_REVERTING)):
+            states.find.return_value = ContainerState(self.server.name, status, {})
+            self.server.task_state, self.server.new_flavor = state, records.flavor(root_gb=8)
+            self.move.status = "migrating"
+            self.placement.reset_mock()
+            requests.reset_mock()
+            with self.subTest(status), mock.patch(
+                    "nova_lxd_ext.server.lostrequests.of", return_value=Lost(
+                        SimpleNamespace(action=instance_actions.RESIZE, user_id="tenant", request_id="req-1"),
+                        frozenset({"resize_instance"}), frozenset({"prep_resize"}), frozenset({"prep_resize"}))):
+                Recovery(states, mock.Mock(), mock.Mock(), mock.Mock(), lambda: requests, lambda: self.placement
+                         ).recover(HOST, [self.server])
+            self.assertEqual((reverts, task_state), (requests.revert_resize.called, self.server.task_state))
+            if not reverts:
+                self.placement.move_allocations.assert_called_once_with(mock.ANY, MOVE, records.UUID)
+                self.assertEqual(("failed", self.move.id, None), (
+                    self.move.status, self.server.migration_context.migration_id, self.server.new_flavor))
+
+    def test_killed_while_it_undid_a_move_the_revert_that_has_begun_is_not_sent_again(self) -> None:
+        """The new host would disconnect volumes of the server, which its own host has started again."""
+        self.move.dest_compute, self.server.task_state = "two", task_states.RESIZE_REVERTING
+        self.server.migration_context = objects.MigrationContext(migration_id=self.move.id)
+        timer = self.useFixture(fixtures.MockPatch("threading.Timer")).mock
+        requests = mock.Mock()
+        for begun in (frozenset(), frozenset({"revert_resize"})):
+            requests.reset_mock()
+            self.move.status = "reverted" if begun else "reverting"
+            with self.subTest(begun), mock.patch(
+                    "nova_lxd_ext.server.lostrequests.of", return_value=Lost(
+                        SimpleNamespace(action=instance_actions.RESIZE, user_id="tenant", request_id="req-1"),
+                        frozenset({"resize_instance"}), frozenset({"prep_resize"}) | begun,
+                        frozenset({"prep_resize"}) | begun)):
+                Recovery(mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), lambda: requests, lambda: self.placement
+                         ).recover(HOST, [self.server])
+            self.assertEqual((not begun, bool(begun)), (requests.revert_resize.called, timer.called))
 
     def test_move_to_this_host_whose_server_did_something_else_since_is_dropped(self) -> None:
         """The server's host cleared the task state at its start while this one, which prepared the move, was down."""
