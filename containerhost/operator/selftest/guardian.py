@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clean up after a process that is killed."""
+"""Clean up after a process that is killed or interrupted."""
 
 import contextlib
 import os
@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def cleaned_if_killed(clean: Callable[[], object]) -> Iterator[None]:
-    """Let a child process call ``clean`` if this process ends within the block, as by SIGKILL. Not for threads.
+    """Let a child process call ``clean`` if this process is killed within the block. Not for threads.
 
-    The child holds this process's locks until then.
+    So it does if the block raises: its own clean-up may have been interrupted. The child holds this process's locks
+    until then.
 
     :param clean: makes its own connections
     """
@@ -27,7 +28,7 @@ def cleaned_if_killed(clean: Callable[[], object]) -> Iterator[None]:
     os.close(reading)
     try:
         yield
-    finally:
         os.write(writing, b".")
+    finally:
         os.close(writing)
         os.waitpid(child, 0)
