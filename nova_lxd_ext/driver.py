@@ -72,6 +72,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
         compat.keep_reason_of_last_host(self.virtapi)
         self._backend.images.purge()
         self._backend.snapshots.purge()
+        self._backend.moves.purge()
         self._backend.recovery.complete_evacuations(host, instances)
         self._backend.lifecycle.reconcile(instances)
         self._backend.volumes.restore_fenced()

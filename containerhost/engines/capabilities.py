@@ -162,6 +162,9 @@ class Transfers(Protocol):
 
         Snapshots that :meth:`offer_changes` made are removed."""
 
+    def purge(self, names: Collection[str]) -> None:
+        """Withdraw those of these containers that have such snapshots: withdrawing them had failed."""
+
     def fetch(self, spec: ContainerSpec, offer: Offer, timeout: int) -> None:
         """Make the container ``spec`` with the offered one's files; it is stopped.
 

@@ -31,6 +31,7 @@ from nova_lxd_ext.errors import as_nova
 from nova_lxd_ext.hardware import tags
 from nova_lxd_ext.hardware.tags import PublishTags
 from nova_lxd_ext.host import startup
+from nova_lxd_ext.instance import labels
 from nova_lxd_ext.instance.requested import RequestedResources
 from nova_lxd_ext.instance.states import States
 from nova_lxd_ext.peers import Peers
@@ -196,6 +197,12 @@ class Migrations:
     def _withdraw(self, instance: objects.Instance) -> None:
         self._transfers.withdraw(instance.name)
         self._ephemerals.withdraw(instance)
+
+    def purge(self) -> None:
+        """Remove, at the driver's start, what is left of transfers from here: none goes on.
+
+        What another host sends has snapshots, too."""
+        self._transfers.purge({state.name for state in self._states.all() if labels.INCOMING not in state.labels})
 
     # Coming
 

@@ -12,7 +12,7 @@ their names. Without a new one, and by rsync, the daemons read or send the whole
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from containerhost import errors
@@ -95,8 +95,14 @@ class Transfers:
         try:
             self._snapshots.delete_all(name, SNAPSHOT)
         except errors.EngineError as error:
-            LOG.warning("Snapshots %s* of container %s stay until it is deleted or leaves again: %s", SNAPSHOT, name,
-                        error)
+            LOG.warning("Snapshots %s* of container %s stay until it leaves again, or its driver starts: %s", SNAPSHOT,
+                        name, error)
+
+    def purge(self, names: Collection[str]) -> None:
+        for instance in self._client.instances_with_states():
+            taken = (snapshot["name"].rpartition("/")[2] for snapshot in instance.get("snapshots") or ())
+            if instance["name"] in names and any(name.startswith(SNAPSHOT) for name in taken):
+                self.withdraw(instance["name"])
 
     def fetch(self, spec: ContainerSpec, offer: Offer, timeout: int) -> None:
         self._create(instance(spec, offer, self._client.extensions), timeout)

@@ -128,6 +128,13 @@ class RunningTransferTest(frame.EngineFrame):
         self.assertEqual([], self.one.snapshots())
         self.assertGreater(self.send(refresh=False), 24 * MiB)
 
+    def test_snapshot_that_stayed_is_found_by_the_next_start(self) -> None:
+        self.one.transfers.offer_changes("c1", self.address)
+        self.another_side().purge({"other"})
+        self.assertEqual(1, len(self.one.snapshots()))
+        self.another_side().purge({"c1"})
+        self.assertEqual([], self.one.snapshots())
+
     def another_side(self) -> Transfers:
         return Transfers(self.one.engine.client, self.one.engine.make)
 

@@ -268,9 +268,9 @@ class Host:
         notice = GuestNotice(fakes.FakeFiles(), 0, self.cloud.clock)
         live = LiveResize(conf, engine, fakes.FakeLive(engine), notice, states, attachments, flavor_devices, lifecycle)
         transfers = SimpleNamespace(
-            offer=self._offer, withdraw=lambda name: None, fetch=engine.fetch, offer_changes=self._offer_changes,
-            takes_changes=lambda spec, offer: True, fetch_changes=engine.fetch_changes,
-            drop_snapshots=functools.partial(engine._called, "drop snapshots"))
+            offer=self._offer, withdraw=lambda name: None, purge=lambda names: None, fetch=engine.fetch,
+            offer_changes=self._offer_changes, takes_changes=lambda spec, offer: True,
+            fetch_changes=engine.fetch_changes, drop_snapshots=functools.partial(engine._called, "drop snapshots"))
         parts: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(backend.Backend))
         return backend.Backend(**parts | {
             "host": tree, "engine": engine, "images": glance, "snapshots": glance, "flavor_devices": flavor_devices,

@@ -2,7 +2,7 @@
 """Move a server between two hosts in memory: what the tests of migrations share."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -43,6 +43,7 @@ class Transfers:
         self.offers, self.takes = False, True
         self.rounds: Callable[[bool], None] = lambda refresh: None
         self.with_snapshots: set[str] = set()
+        self.purged: list[set[str]] = []
 
     def offer(self, name: str, address: str) -> Offer:
         return OFFER
@@ -70,6 +71,9 @@ class Transfers:
     def withdraw(self, name: str) -> None:
         self.withdrawn.append(name)
         self.with_snapshots.discard("sender")
+
+    def purge(self, names: Collection[str]) -> None:
+        self.purged.append(set(names))
 
     def fetch(self, spec: ContainerSpec, offer: Offer, timeout: int) -> None:
         self.world.engine.create(spec)

@@ -108,6 +108,22 @@ class CopiedWhileItRunsTest(MovesCase):
         self.assertNotIn("sender", self.transfers.with_snapshots)
         self.assert_as_it_was()
 
+    def test_snapshot_that_could_not_be_removed_goes_at_the_next_start(self) -> None:
+        self.fail_round(0)
+        with mock.patch.object(self.transfers, "withdraw"):
+            self.assertRaises(exception.InstanceFaultRollback, self.leave)
+        self.assertIn("sender", self.transfers.with_snapshots)
+        self.here.purge()
+        self.assertEqual([{self.server.name}], self.transfers.purged)
+
+    def test_start_keeps_what_a_copy_needs_whose_server_is_sent_yet(self) -> None:
+        def restart(refresh: bool) -> None:
+            self.round(refresh)
+            self.there.purge()
+        self.transfers.rounds = restart
+        self.leave()
+        self.assertEqual([set()] * len(self.seen), self.transfers.purged)
+
     def test_fault_after_the_stop_starts_it_again(self) -> None:
         self.fail_round(3)
         self.assertRaises(exception.InstanceFaultRollback, self.leave)

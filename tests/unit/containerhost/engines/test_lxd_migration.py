@@ -114,6 +114,17 @@ class ChangesTest(testtools.TestCase):
         self.transfers.withdraw(NAME)
         self.assertEqual([("delete", "snapshots", "containerhost-move-000009", None)], self.requests())
 
+    def test_purge_removes_what_a_withdrawal_could_not(self) -> None:
+        self.client.operations.return_value = []
+        self.client.instances_with_states.return_value = [
+            {"name": NAME, "snapshots": [{"name": "containerhost-move-000009"}, {"name": "mine"}]},
+            {"name": "other", "snapshots": [{"name": "containerhost-move-000001"}]}, {"name": "c2", "snapshots": None},
+            {"name": "c3"}]
+        self.has(("containerhost-move-000009", "mine"))
+        self.transfers.purge({NAME, "c2", "c3"})
+        self.assertEqual([("delete", "snapshots", "containerhost-move-000009", None)], self.requests())
+        self.assertEqual([NAME], [call.args[2] for call in self.client.request.call_args_list])
+
     def test_withdrawal_does_not_hide_the_error_that_led_to_it(self) -> None:
         self.client.operations.return_value = []
         self.client.get.side_effect = errors.EngineUnavailable("away")
