@@ -289,12 +289,15 @@ class Privileged:
         blocknodes.restore(int(server), check(CONTAINER, container), int(pid), str(device),
                            (int(number[0]), int(number[1])), int(mode))
 
-    def block_users(self, server: int, container: str, device: str, pid: int, number: tuple[int, int]
+    def block_users(self, server: int, container: str, device: str, pids: Collection[int], number: tuple[int, int]
                     ) -> tuple[str, ...]:
-        """Return the container's users of the block device, processes and mounts; it is frozen meanwhile."""
+        """Return the users of a container's block device, processes and mounts.
+
+        :param pids: first processes of the containers that may use it, which are frozen meanwhile
+        """
         numbers = (int(number[0]), int(number[1]))
         node = blocknodes.inode(int(server), check(CONTAINER, container), str(device), numbers)
-        return deviceusers.users_in(int(pid), lambda member: blocknodes.use(member, node, numbers))
+        return deviceusers.users_in(list(map(int, pids)), lambda member: blocknodes.use(member, node, numbers))
 
     def apparent_size(self, server: int, pool: str, container: str, timeout: float) -> int | None:
         """See :func:`containerhost.linux.storage.apparentsize.measure`."""

@@ -12,7 +12,7 @@ from oslo_config import cfg
 
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.sharedmemory import SharedMemories
-from containerhost.allocation.store import AllocationStore
+from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.health import kernellog
 from containerhost.engines.corebinding import CoreBinding
 from containerhost.engines.lxd.client import LxdClient, Settings
@@ -113,6 +113,12 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
         return view().inventory
 
     memories = SharedMemories(Path(conf.lxd.owners_dir), DRIVER, ENGINE, root_actions)
+
+    def mates(name: str) -> frozenset[int]:
+        uuid = labels.uuid(engine.container(name).labels) or ""
+        return memories.first_processes(engine.pid, Consumer(DRIVER, ENGINE, name, uuid))
+
+    engine.mates = mates
     allocator = DeviceAllocator(store, view, root_actions, engine.held,
                                 holders=functools.partial(memories.first_processes, engine.pid))
     image_api = glance.API()

@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from containerhost.engines.spec import BlockDevice
@@ -71,8 +71,8 @@ class Fenced:
 
 
 @contextlib.contextmanager
-def fenced(root: Privileged, directory: Path, server: int, node: Node, pid: int, disk: BlockDevice, mode: int
-           ) -> Iterator[None]:
+def fenced(root: Privileged, directory: Path, server: int, node: Node, pid: int, disk: BlockDevice, mode: int,
+           others: Collection[int] = ()) -> Iterator[None]:
     """Fence the device: while the block runs no process in the container can open it.
 
     Afterwards, if the daemon still has it for the container, its root can.
@@ -81,6 +81,7 @@ def fenced(root: Privileged, directory: Path, server: int, node: Node, pid: int,
     :param server: the daemon's process
     :param pid: the container's first process
     :param mode: of the node in the container
+    :param others: first processes of containers to which it may have sent the device
     :raises DeviceInUse: a process has it open, mapped or mounted; nothing was changed
     :raises HostActionFailed: the daemon has no such node
     """
@@ -92,7 +93,7 @@ def fenced(root: Privileged, directory: Path, server: int, node: Node, pid: int,
     with recorded(directory, Fenced(Process.of(os.getpid()), Process.of(pid), disk.path, number, mode, node)):
         try:
             root.fence_block(server, node.directory, node.device, number)
-            users = root.block_users(server, node.directory, node.device, pid, number)
+            users = root.block_users(server, node.directory, node.device, sorted({pid, *others}), number)
             if users:
                 raise DeviceInUse(f"{disk.path} is in use by {', '.join(users)}: unmount it and end what uses it, then "
                                   "try again")

@@ -17,7 +17,7 @@ import hashlib
 import os
 import select
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,10 +43,12 @@ KILL_TIMEOUT = 10.0  # s; what then waits in the kernel is left to the engine
 POLL_INTERVAL = 0.005  # s
 KILL_INTERVAL = 0.05  # s
 
-# Seconds, the file with the group's name, which stays there unless the group is thawed, and value and file that thaw.
+# Seconds, the file with the groups' names, which stay there unless all are thawed, and the value and files that thaw.
 THAW = """
 trap "" HUP INT TERM; echo frozen; timeout -s KILL "$1" cat
-echo "$3" > "$4" && : > "$2"
+names=$2 value=$3 thawed=yes; shift 3
+for file; do echo "$value" > "$file" || thawed=; done
+[ -z "$thawed" ] || : > "$names"
 """
 
 
@@ -149,23 +151,28 @@ def hierarchies(pid: int, host: Host) -> Iterator[tuple[str, str, str]]:
 
 
 @contextlib.contextmanager
-def frozen(group: Freezer, host: Host) -> Iterator[None]:
-    """Keep a container frozen while the block runs. The block must have a time limit below FROZEN_TIMEOUT.
+def frozen(group: Freezer, host: Host, *others: Freezer) -> Iterator[None]:
+    """Keep containers frozen while the block runs. The block must have a time limit below FROZEN_TIMEOUT.
 
-    :raises HostActionFailed: it cannot be frozen in time
-    :raises ThawedMeanwhile: it ran while the block did
+    :raises HostActionFailed: one cannot be frozen in time
+    :raises ThawedMeanwhile: one ran while the block did
     """
+    groups = (group, *others)
     with locked() as fd, contextlib.ExitStack() as stack:
-        lock = _taken(group, host, stack)
-        if lock is not None and not group.is_requested(host):
-            stack.enter_context(requested(group, lock, fd))
-        if not wait_until(functools.partial(group.is_frozen, host), FREEZE_TIMEOUT, POLL_INTERVAL):
-            raise HostActionFailed(f"control group {group.path} cannot be frozen within {FREEZE_TIMEOUT:g} s: a "
-                                   "process of that container waits in the kernel. Stop the container, then try again")
+        locks = {each: _taken(each, host, stack) for each in groups}
+        running = {each: lock for each, lock in locks.items() if lock is not None and not each.is_requested(host)}
+        if running:
+            stack.enter_context(requested(running, fd))
+        for each in groups:
+            if not wait_until(functools.partial(each.is_frozen, host), FREEZE_TIMEOUT, POLL_INTERVAL):
+                raise HostActionFailed(f"control group {each.path} cannot be frozen within {FREEZE_TIMEOUT:g} s: a "
+                                       "process of that container waits in the kernel. Stop the container, then try "
+                                       "again")
         yield
-        if not group.is_frozen(host):
-            raise ThawedMeanwhile(f"control group {group.path} was thawed while its processes were looked at; try "
-                                  "again")
+        for each in groups:
+            if not each.is_frozen(host):
+                raise ThawedMeanwhile(f"control group {each.path} was thawed while its processes were looked at; try "
+                                      "again")
 
 
 def _taken(group: Freezer, host: Host, stack: contextlib.ExitStack) -> int | None:
@@ -183,18 +190,21 @@ def _taken(group: Freezer, host: Host, stack: contextlib.ExitStack) -> int | Non
 
 
 @contextlib.contextmanager
-def requested(group: Freezer, lock: int, fd: int) -> Iterator[None]:
-    """Freeze a group, and thaw it when the block ends or this process does.
+def requested(groups: Mapping[Freezer, int], fd: int) -> Iterator[None]:
+    """Freeze groups of one version, and thaw them when the block ends or this process does.
 
-    :param lock: the open file of its lock
+    :param groups: each with the open file of its lock
     :param fd: of the locked file
     """
-    command = ["sh", "-c", THAW, "thaw", str(FROZEN_TIMEOUT), str(LOCK), group.thawing, group.path]
-    # It inherits both locks: nobody else freezes anything before it has ended.
-    with holding(command, group.path, THAW_TIMEOUT, "the thaw helper does not start", pass_fds=[fd, lock]) as process:
+    paths, value = [group.path for group in groups], next(iter(groups)).thawing
+    command = ["sh", "-c", THAW, "thaw", str(FROZEN_TIMEOUT), str(LOCK), value, *paths]
+    # It inherits all locks: nobody else freezes anything before it has ended.
+    with holding(command, paths[0], THAW_TIMEOUT, "the thaw helper does not start",
+                 pass_fds=[fd, *groups.values()]) as process:
         try:
-            os.pwrite(fd, group.path.encode(), 0)
-            group.freeze()
+            os.pwrite(fd, "\n".join(paths).encode(), 0)
+            for group in groups:
+                group.freeze()
             yield
         finally:
             release(process, THAW_TIMEOUT)

@@ -48,6 +48,7 @@ class LxdEngine:
     :param host: the daemon's machine
     :param locks: a directory that every process which makes containers on this host shares
     :param restart_limit: seconds that a change of a container waits for a daemon which goes away in its middle
+    :ivar mates: returns the first processes of containers that share memory with one, which can send them open files
     """
 
     name = "lxd"
@@ -65,6 +66,7 @@ class LxdEngine:
         self._inits: dict[str, tuple[int, int]] = {}  # pid, and when it began
         self._fences = locks / FENCES
         self._fenced = threading.local()
+        self.mates: Callable[[str], Collection[int]] = lambda name: ()
 
     # Whole-host questions.
 
@@ -367,7 +369,7 @@ class LxdEngine:
             (device,) = config.devices_of(disk, self.client.extensions)
             server, directory = self.nodes.place(name)
             with fenced(self._privileged, self._fences, server, Node(name, directory, device), pid, disk,
-                        int(config.BLOCK_MODE, 8)):
+                        int(config.BLOCK_MODE, 8), self.mates(name)):
                 yield
         finally:
             mine.discard((pid, disk.path))

@@ -88,30 +88,30 @@ def container(first: int) -> Container | None:
     return Container(home, first, group)
 
 
-def users_in(first: int, look: Callable[[int], str | None]) -> tuple[str, ...]:
-    """Return the users in a container, in words; none if it has ended.
+def users_in(firsts: Collection[int], look: Callable[[int], str | None]) -> tuple[str, ...]:
+    """Return the users in containers, in words; none in one that has ended.
 
     A process that may have the device where no look finds it is one, too. What is received at once does not count.
 
-    :param first: its first process
+    :param firsts: the containers' first processes. All are frozen at once: they may pass the device to each other
     :param look: says how a process uses the device, if it does
-    :raises HostActionFailed: it cannot be frozen, or not be looked at in time
+    :raises HostActionFailed: one cannot be frozen, or not be looked at in time
     """
-    found = container(first)
-    if found is None:
+    found = tuple(filter(None, map(container, firsts)))
+    if not found:
         return ()
-    home, _, group = found
+    groups = tuple({each.group: None for each in found})
 
     def look_at_all() -> tuple[list[str], list[str]]:
-        processes = list(members(home, first))
+        processes = {pid: each.group for each in found for pid in members(each.home, each.first)}
         return ([user for user in map(look, processes) if user],
-                [f"{in_words(pid)}, {how}" for pid in processes if (how := hidden(pid, group))])
+                [f"{in_words(pid)}, {how}" for pid, group in processes.items() if (how := hidden(pid, group))])
 
     end = time.monotonic() + RETRY_TIMEOUT
     while True:
         late = time.monotonic() > end
         try:
-            with freezer.frozen(group, Host()):
+            with freezer.frozen(groups[0], Host(), *groups[1:]):
                 users, waiting = namespaces.limited(look_at_all, PROBLEM, STUCK_TIMEOUT)
             if users or not waiting or late:
                 return (*users, *waiting)

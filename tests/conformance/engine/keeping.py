@@ -101,7 +101,7 @@ class Keeping(frame.DeviceFrame):
         self.running(mounts=PYTHON)
         self.inside("c1", "sh", "-c", f"mkdir -p /tmp; /usr/bin/python3 -c '{PEEK}' > /tmp/out 2>&1 &")
         await_that(lambda: "closed" in self.inside("c1", "cat", "/tmp/out")[1], "it waits to receive")
-        users = deviceusers.users_in(self.engine.pid("c1"), lambda pid: None)
+        users = deviceusers.users_in([self.engine.pid("c1")], lambda pid: None)
         self.inside("c1", "touch", "/tmp/go")
         await_that(lambda: "end" in self.inside("c1", "cat", "/tmp/out")[1], "it has received")
         received = "/dev/null" in self.inside("c1", "cat", "/tmp/out")[1]

@@ -344,13 +344,13 @@ class HeldProcessTest(LxdTestCase):
     def test_other_containers_are_looked_at_and_deleted(self) -> None:
         first = self.engine.pid("c2") or 0
         self.assertEqual(((), None), ends(lambda: Privileged().users([(1, 7)])))
-        self.assertEqual(((), None), ends(lambda: deviceusers.users_in(first, lambda pid: None)))
+        self.assertEqual(((), None), ends(lambda: deviceusers.users_in([first], lambda pid: None)))
         self.assertEqual((0, None), ends(lambda: Privileged().end_helpers(first)))
         _, error = ends(lambda: self.engine.delete("c2"))
         self.assertIsNone(error)
 
     def test_its_own_container_is_told_and_deleted(self) -> None:
-        _, error = ends(lambda: deviceusers.users_in(self.engine.pid("c1") or 0, lambda pid: None))
+        _, error = ends(lambda: deviceusers.users_in([self.engine.pid("c1") or 0], lambda pid: None))
         self.assertIsInstance(error, errors.HostActionFailed)
         _, error = ends(lambda: self.engine.delete("c1"))
         self.assertIsNone(error)

@@ -7,7 +7,7 @@ import subprocess
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import fixtures
 from os_brick.initiator.connectors.local import LocalConnector
@@ -157,6 +157,25 @@ class VolumesTest(VolumeServers):
         self.assert_free(volume)
         self.gone(server)
 
+    def test_a_volume_that_another_member_of_the_job_was_sent_stays(self) -> None:
+        volume, _ = self.cinder.volume()
+        flavor = self.flavor(hpc__shared_memory="4")
+        job = str(self.api.post_server_groups({"name": "job", "policy": "soft-affinity"})["id"])
+        members = []
+        for _ in range(2):
+            body = self._build_server(image_uuid=self.image(), flavor_id=flavor, networks="none")
+            members.append(self._wait_for_state_change(self.api.post_server(
+                {"server": body, "os:scheduler_hints": {"group": job}}), "ACTIVE"))
+        self.attach(members[0], volume)
+        pids = [self.lxd.engine.pid(self.container(server).name) for server in members]
+        with Receiver(pids[1] or 0, f"/proc/{pids[0]}/root/dev/vdb"):
+            self.detach(members[0], volume, "Error")
+        self.detach(members[0], volume)
+        self.assert_free(volume)
+        for server in members:
+            self._delete_server(server)
+        self.assert_nothing_left()
+
     def user_of(self, server: Mapping[str, Any], path: str) -> "User":
         return User(self.lxd.engine.metrics(self.container(server).name).pid, path)
 
@@ -241,7 +260,10 @@ class User:
                          f"exec 3<{path}; echo open; exec sleep 600"]
 
     def __enter__(self) -> None:
-        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE,
+        self._begin(None)
+
+    def _begin(self, stdin: BinaryIO | None) -> None:
+        self._process = subprocess.Popen(self._command, stdin=stdin, stdout=subprocess.PIPE,
                                          env={"PATH": "/bin:/sbin:/usr/bin:/usr/sbin"})
         assert self._process.stdout is not None
         if self._process.stdout.readline() != b"open\n":
@@ -253,6 +275,18 @@ class User:
         self._process.wait(60)
         assert self._process.stdout is not None
         self._process.stdout.close()
+
+
+class Receiver(User):
+    """A process in a container that has a file of another container open."""
+
+    def __init__(self, pid: int, path: str) -> None:
+        super().__init__(pid, "/dev/null")
+        self._path = path
+
+    def __enter__(self) -> None:
+        with open(self._path, "rb") as file:
+            self._begin(file)
 
 
 class FaultsTest(VolumeServers):

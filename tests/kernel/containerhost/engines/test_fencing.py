@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import contextlib
 import json
 import os
 import signal
@@ -30,8 +31,9 @@ class Root(Privileged):
     def restore_block(self, server: int, container: str, device: str, pid: int, number: Any, mode: int) -> None:
         self.done.append(f"restore {server} {container} {device} {number} {mode:o}")
 
-    def block_users(self, server: int, container: str, device: str, pid: int, number: Any) -> tuple[str, ...]:
+    def block_users(self, server: int, container: str, device: str, pids: Any, number: Any) -> tuple[str, ...]:
         self.done.append("look")
+        self.pids = set(pids)
         return self._users
 
 
@@ -60,6 +62,12 @@ class FencingTest(testtools.TestCase):
         root = Root(users=("process 9 (dd)",))
         self.assertIn("process 9 (dd)", str(self.assertRaises(DeviceInUse, self.enter, root)))
         self.assertEqual(["fence", "look", RESTORED], root.done)
+
+    def test_those_to_whom_it_may_have_been_sent_are_looked_at_too(self) -> None:
+        root = Root(users=("process 9 (dd)",))
+        with contextlib.suppress(DeviceInUse), fenced(root, self.directory, 7, NODE, os.getpid(), DISK, 0o600, {1, 2}):
+            self.fail("it is in use")
+        self.assertEqual({os.getpid(), 1, 2}, root.pids)
 
     def test_it_is_given_back_after_a_failure(self) -> None:
         root = Root()

@@ -78,7 +78,7 @@ LOOK = """
 import sys
 from containerhost.linux import freezer
 from containerhost.linux.sysfs import Host
-with freezer.frozen(freezer.Freezer(sys.argv[1]), Host()):
+with freezer.frozen(freezer.Freezer(sys.argv[1]), Host(), *map(freezer.Freezer, sys.argv[2:])):
     print(flush=True)
     sys.stdin.read()
 """
@@ -104,7 +104,7 @@ class UsersTest(testtools.TestCase):
 
     def users(self, first: int) -> tuple[str, ...]:
         """Search a container as for a block device."""
-        return deviceusers.users_in(first, self.use)
+        return deviceusers.users_in([first], self.use)
 
     @staticmethod
     def use(pid: int) -> str | None:
@@ -156,9 +156,26 @@ class EscapeTest(UsersTest):
             def look(pid: int, container: Container = container, states: list[bool] = states) -> None:
                 states.append(container.is_frozen())
 
-            self.assertEqual((), deviceusers.users_in(container.pid, look))
+            self.assertEqual((), deviceusers.users_in([container.pid], look))
             self.assertEqual([True], states)
             self.assertFalse(container.is_frozen())
+
+    def test_containers_that_may_send_it_to_each_other_are_frozen_at_once(self) -> None:
+        for kind in hierarchies():
+            container = self.container(kind)
+            with Container(kind, HOLDING, self.node) as other:
+                states: list[bool] = []
+
+                def look(pid: int, both: tuple[Container, ...] = (container, other), states: list[bool] = states
+                         ) -> str | None:
+                    states.extend(each.is_frozen() for each in both)
+                    return self.use(pid)
+
+                self.assertEqual((), self.users(container.pid))
+                (found,) = deviceusers.users_in([container.pid, other.pid], look)
+                self.assertIn(f"process {other.pid} ", found)
+                self.assertEqual([True] * 4, states)
+                self.assertEqual([False] * 2, [each.is_frozen() for each in (container, other)])
 
     def test_topmost_group_is_frozen_whatever_the_tenant_names_its_own(self) -> None:
         for kind in hierarchies():
@@ -257,7 +274,7 @@ class ThawTest(UsersTest):
 
     def test_thawed_after_an_error(self) -> None:
         for container in self.containers:
-            self.assertRaises(ZeroDivisionError, deviceusers.users_in, container.pid, lambda pid: 1 // 0)
+            self.assertRaises(ZeroDivisionError, deviceusers.users_in, [container.pid], lambda pid: 1 // 0)
             self.assertFalse(container.is_frozen())
 
     def test_thawed_when_the_process_that_looks_is_killed(self) -> None:
@@ -310,7 +327,7 @@ class ThawTest(UsersTest):
                     container.thaw()
                     await_that(lambda: not freezer.Freezer(str(container.freeze)).is_frozen(Host()), "it runs")
 
-            self.assertEqual((), deviceusers.users_in(container.pid, look))
+            self.assertEqual((), deviceusers.users_in([container.pid], look))
             self.assertEqual([container.pid] * 2, looks)
             self.assertFalse(container.is_frozen())
 

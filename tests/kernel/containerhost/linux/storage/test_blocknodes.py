@@ -62,7 +62,7 @@ class NodeTest(testtools.TestCase):
     def test_a_helper_takes_no_other_path(self) -> None:
         root = Privileged()
         for container in ("..", "a/b", ""):
-            for action, more in ((root.fence_block, ((7, 200),)), (root.block_users, (OWN, (7, 200))),
+            for action, more in ((root.fence_block, ((7, 200),)), (root.block_users, ([OWN], (7, 200))),
                                  (root.restore_block, (OWN, (7, 200), 0o600))):
                 self.assertRaises(HostActionFailed, action, 1, container, "block-v", *more)
         for source in ("/etc/shadow", "/dev/../etc/shadow"):
