@@ -33,7 +33,9 @@ from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
 from containerhost.vendors.kernellog import read as read_log
 from nova_lxd_ext.access.consoles import Consoles
+from nova_lxd_ext.hardware import notifications
 from nova_lxd_ext.hardware.allocations import HostSlices, Placement
+from nova_lxd_ext.hardware.devicefaults import DeviceFaults
 from nova_lxd_ext.hardware.deviceproviders import DeviceProviders
 from nova_lxd_ext.hardware.flavor_devices import DRIVER, ENGINE, FlavorDevices
 from nova_lxd_ext.host.computenode import ComputeNode
@@ -152,7 +154,8 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
         snapshots=Snapshots(states, exports(conf, client, engine), image_api,
                             functools.partial(engine.apparent_size, timeout=conf.lxd.snapshot_timeout)),
         device_providers=DeviceProviders(store, placement, inventory),
-        resources=Resources(engine, host, inventory, store, pool, notice.tell_faults), flavor_devices=flavor_devices,
+        resources=Resources(engine, host, inventory, store, pool, DeviceFaults(notice.tell_faults, notifications.emit)),
+        flavor_devices=flavor_devices,
         lifecycle=lifecycle, power=power, peers=peers,
         rescue=Rescue(conf, engine, states, lifecycle, power, attachments, images),
         recovery=Recovery(states, lifecycle, power, changes.await_changes),

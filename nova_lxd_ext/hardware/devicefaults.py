@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Notify servers whose devices break, are tainted or recover: in the log, and in the server's container.
 
-Nova shows it only in diagnostics."""
+Nova shows it only in diagnostics. Operators' programs are notified of all devices of the host."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -19,10 +19,14 @@ class DeviceFaults:
     """Track the faults of servers' devices, and report what changed to the log and to the containers.
 
     :param tell: tells a container what is wrong with its devices, and whether it could
+    :param notify: is called with the faults of all devices of the host, at the first look and when they change
     """
 
-    def __init__(self, tell: Callable[[str, Sequence[str]], bool] = lambda name, faults: True) -> None:
+    def __init__(self, tell: Callable[[str, Sequence[str]], bool] = lambda name, faults: True,
+                 notify: Callable[[Sequence[faults.Fault]], None] = lambda found: None) -> None:
         self._tell = tell
+        self._notify = notify
+        self._notified: tuple[faults.Fault, ...] | None = None
         self._known: dict[str, str] = {}
         self._told: dict[str, tuple[str, ...]] | None = None  # container -> faults; None before the first look
 
@@ -40,6 +44,9 @@ class DeviceFaults:
             LOG.info("Device %s is well again, or its server released it", device_id)
         self._known = present
         self._tell_containers(held)
+        if (found := faults.of_host(records, inventory)) != self._notified:
+            self._notify(found)
+            self._notified = found
 
     def _tell_containers(self, held: Sequence[Allocation]) -> None:
         now: dict[str, list[str]] = {record.consumer.container: [] for record in held}

@@ -7,7 +7,7 @@ counted here.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from nova.objects.fields import HVType
@@ -52,17 +52,17 @@ class Resources:
 
     :param inventory: scans the host's devices
     :param pool: name of the storage pool of the servers' root disks
-    :param tell: tells a container what is wrong with its devices, and whether it could
+    :param faults: is shown the records and the devices at each look
     """
 
     def __init__(self, engine: Engine, host: Host, inventory: Callable[[], Inventory], store: AllocationStore,
-                 pool: str, tell: Callable[[str, Sequence[str]], bool] = lambda name, faults: True) -> None:
+                 pool: str, faults: DeviceFaults | None = None) -> None:
         self._engine = engine
         self._host = host
         self._inventory = inventory
         self._store = store
         self._pool = pool
-        self._faults = DeviceFaults(tell)
+        self._faults = faults or DeviceFaults()
 
     def look(self) -> HostFacts:
         found = topology.read(self._host)

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 import dataclasses
+from collections.abc import Sequence
 
 import testtools
 
+from containerhost.allocation.faults import Fault
+from containerhost.allocation.states import State
 from containerhost.allocation.store import Allocation, Consumer
 from containerhost.inventory.scan import Inventory, scan
 from nova_lxd_ext.hardware.devicefaults import LOG, DeviceFaults
@@ -89,3 +92,49 @@ class TestTelling(testtools.TestCase):
     def test_new_server_with_sound_devices_costs_nothing(self) -> None:
         self.faults.look({}, with_health())
         self.assertEqual([], self.look())
+
+
+class TestNotifying(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.sent: list[Sequence[Fault]] = []
+        self.faults = DeviceFaults(notify=self.sent.append)
+
+    def look(self, records: dict[str, Allocation], *health: str) -> list[dict[str, tuple[str, ...]]]:
+        """Return what is sent at a look: complaints by device."""
+        self.sent.clear()
+        self.faults.look(records, with_health(*health))
+        return [{fault.device_id: fault.complaints for fault in found} for found in self.sent]
+
+    def test_first_look_and_each_change_are_sent_complete(self) -> None:
+        self.assertEqual([{}], self.look({}))
+        self.assertEqual([], self.look({}))
+        self.assertEqual([{GPU: ("Xid 79",)}], self.look({}, "Xid 79"))
+        self.assertEqual([{GPU: ("Xid 79",), OTHER: ()}], self.look(record(OTHER, blocked="why"), "Xid 79"))
+        self.assertEqual([{OTHER: ()}], self.look(record(OTHER, blocked="why")))
+        self.assertEqual([], self.look(record(OTHER, blocked="why")))
+        self.assertEqual([{}], self.look({}))
+
+    def test_next_process_sends_anew_what_holds(self) -> None:
+        self.look({}, "Xid 79")
+        self.faults = DeviceFaults(notify=self.sent.append)
+        self.assertEqual([{GPU: ("Xid 79",)}], self.look({}, "Xid 79"))
+
+    def test_state_and_holder_are_sent_and_their_change_too(self) -> None:
+        held = record(GPU)
+        self.look(held, "Xid 79")
+        self.assertEqual([(State.CLAIMED, "uuid-1")], [(fault.state, fault.consumer.uuid) for fault in self.sent[0]])
+        detached = {GPU: dataclasses.replace(held[GPU], state=State.DETACHED)}
+        self.assertEqual([{GPU: ("Xid 79",)}], self.look(detached, "Xid 79"))
+
+    def test_device_that_left_the_host_is_sent_as_long_as_it_is_allocated(self) -> None:
+        self.assertEqual([{"0000:99:00.0": ("this host has no such device any more",)}],
+                         self.look(record("0000:99:00.0")))
+        self.assertEqual([{}], self.look({}))
+
+    def test_devices_of_the_host_itself_are_not_sent(self) -> None:
+        found = with_health("Xid 79")
+        own = Inventory(tuple(dataclasses.replace(device, host_use=("display",)) if device.id == GPU else device
+                              for device in found.devices))
+        self.faults.look({}, own)
+        self.assertEqual([()], self.sent)
