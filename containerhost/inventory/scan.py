@@ -3,7 +3,7 @@
 
 import functools
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from containerhost import vendors
 from containerhost.devices import pci
@@ -78,8 +78,7 @@ def scan(host: Host | None = None, log: Callable[[Host], Log] = kernellog.read) 
 
     :param log: reads what the kernel said of devices, which many hosts let only root do
     """
-    host = host or Host()
-    return Inventory(_devices(host, pci.functions(host, log(host))))
+    return HostView(host, log).inventory
 
 
 class HostView:
@@ -88,15 +87,18 @@ class HostView:
     Passed down through the operation. Not thread-safe.
 
     :param log: as for :func:`scan`
+    :param untainted: ids of devices whose taints are disregarded
     """
 
-    def __init__(self, host: Host | None = None, log: Callable[[Host], Log] = kernellog.read) -> None:
+    def __init__(self, host: Host | None = None, log: Callable[[Host], Log] = kernellog.read,
+                 untainted: Collection[str] = ()) -> None:
         self._host = host or Host()
         self._log = log
+        self._untainted = untainted
 
     @functools.cached_property
     def inventory(self) -> Inventory:
-        return scan(self._host, self._log)
+        return Inventory(_devices(self._host, pci.functions(self._host, self._log(self._host)), self._untainted))
 
     def refresh(self, device_ids: Iterable[str]) -> Inventory:
         """Read these devices anew, and all else at their PCI addresses; without a scan so far, scan.
@@ -110,15 +112,16 @@ class HostView:
             log = self._log(self._host)
             read = (pci.function(self._host, address, log) for address in sorted(addresses))
             kept = (device for device in self.inventory.devices if device.address not in addresses)
-            self.inventory = Inventory((*kept, *_devices(self._host, filter(None, read))))
+            self.inventory = Inventory((*kept, *_devices(self._host, filter(None, read), self._untainted)))
         return self.inventory
 
 
-def _devices(host: Host, functions: Iterable[PciFunction]) -> tuple[Device, ...]:
+def _devices(host: Host, functions: Iterable[PciFunction], untainted: Collection[str] = ()) -> tuple[Device, ...]:
     plugins = [vendor(host) for vendor in vendors.load()]
     found = tuple(device for function in functions for device in _describe(plugins, function))
     decided = taints.read(host)
-    return tuple(taints.tainted(sharing.divided(taints.tolerant(found, decided), sharing.read(host)), decided))
+    return tuple(taints.tainted(sharing.divided(taints.tolerant(found, decided), sharing.read(host)),
+                                taints.without(decided, untainted)))
 
 
 def _describe(plugins: list[Vendor], function: PciFunction) -> tuple[Device, ...]:

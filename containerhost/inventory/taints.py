@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import datetime
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,12 @@ def tainted(devices: Iterable[Device], taints: Taints) -> Iterator[Device]:
         complaint = taints.trouble or (SAYS.format(reason=reason) if reason else None)
         yield device if complaint is None else dataclasses.replace(
             device, taint=reason, health=(*device.health, complaint), outside=(*device.outside, complaint))
+
+
+def without(taints: Taints, device_ids: Collection[str]) -> Taints:
+    """Return the decisions without those about these devices themselves. Pure."""
+    return dataclasses.replace(taints, by_id={name: taint for name, taint in taints.by_id.items()
+                                              if name not in device_ids})
 
 
 def _of(device: Device, taints: Taints) -> Iterator[Taint]:

@@ -13,6 +13,9 @@ from typing import Any
 import fixtures
 
 from containerhost.allocation.store import AllocationStore
+from containerhost.inventory.scan import scan
+from containerhost.inventory.taints import TaintFile
+from containerhost.linux.sysfs import Host
 from containerhost.operator.selftest.steps import NAME
 from tests.waiting import await_that
 
@@ -70,6 +73,22 @@ class SelfTestContract:
         self.assertEqual(steps.keys() | {"doctor"}, {row["step"] for row in json.loads(written)["steps"]})
         self.assertEqual(0, written.count(blocked[1]), "an id of the run is in what is sent")
         self.assertEqual([3, 3], [self.store.hand_overs(device)[-1]["number"] for device in (GPU, FUNCTION)])
+        self.assert_nothing_left()
+
+    def test_drained_device_is_tested_before_it_is_untainted(self) -> None:
+        taints = TaintFile(Host())
+        taints.taint(FUNCTION, "replaced")
+        try:
+            refused = subprocess.run(self.command("--dry-run"), capture_output=True, text=True, timeout=TIMEOUT,
+                                     check=False)
+            self.assertEqual(0, refused.stdout.count(FUNCTION))
+            done = subprocess.run(self.command("--json", "--vf", FUNCTION), capture_output=True, text=True,
+                                  timeout=TIMEOUT, check=False)
+            steps = {row["step"]: row["outcome"] for row in json.loads(done.stdout or "{}").get("steps", ())}
+            self.assertEqual("passed", steps.get("second hand-over"), (done.stderr, steps))
+            self.assertEqual("replaced", scan().get(FUNCTION).taint)
+        finally:
+            taints.untaint(FUNCTION)
         self.assert_nothing_left()
 
     def test_killed_test_leaves_nothing(self) -> None:

@@ -19,7 +19,7 @@ from containerhost.engines import local
 from containerhost.engines.docker.recordfiles import DIRECTORY as RECORDS
 from containerhost.errors import EngineBusy, EngineUnavailable, NoPlacement, SpecError
 from containerhost.inventory import devicechoice, freedevices
-from containerhost.inventory.scan import scan
+from containerhost.inventory.scan import HostView
 from containerhost.linux import files
 from containerhost.linux.lock import FileLock
 from containerhost.linux.process import rungroup
@@ -56,8 +56,8 @@ def selftest(engine_name: str | None, project: str, pool: str, gpus: tuple[str, 
              dry_run: bool, output: Path, records: Path, as_json: bool, owners_directory: Path | None) -> None:
     """Give free devices to containers of its own, take them and require that they are clean. Needs root.
 
-    Without --gpu and --vf, a free GPU and a free virtual function, if there are. What is in use is not touched. Status
-    1 if a step failed; `not here` is what this host cannot show."""
+    Without --gpu and --vf, a free GPU and a free virtual function, if there are; one that is named may be tainted. What
+    is in use is not touched. Status 1 if a step failed; `not here` is what this host cannot show."""
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(message)s")
     owners = clioptions.directory(Path("/"), owners_directory)
     store, host = AllocationStore(owners), Host()
@@ -100,9 +100,10 @@ def selftest(engine_name: str | None, project: str, pool: str, gpus: tuple[str, 
 def free(store: AllocationStore, host: Host, wanted: Sequence[str]) -> tuple[str, ...]:
     """Return the ids of the devices to use, which are free; without any named, a GPU and a virtual function.
 
+    :param wanted: may be tainted, so that they are tested before somebody gets them
     :raises DeviceNotFound, NoPlacement: one is not there or not free, or none is
     """
-    inventory, records = scan(host), store.records()
+    inventory, records = HostView(host, untainted=wanted).inventory, store.records()
     found = [inventory.get(name) for name in wanted]
     for device in found:
         if device.id in records or not device.healthy or device.host_use:

@@ -87,15 +87,17 @@ class SelfTest:
         self._consumers = consumers
         self._report = report
         self._allocator = DeviceAllocator(
-            store, HostView, local.privileged,
+            store, lambda: HostView(untainted=self._tested), local.privileged,
             lambda devices: {**configured(known := tuple(devices)), **local.engine.held(known)},
             holders=lambda _: [pid for pid in (first_process(self._engine, NAME),) if pid is not None])
         self._image = ""
+        self._tested: Sequence[str] = ()
         self._grants: tuple[Grant, ...] = ()
         self.rows: list[Row] = []
 
     def run(self, device_ids: Sequence[str]) -> None:
-        """Run all steps, up to the first that fails; then clean up."""
+        """Run all steps, up to the first that fails; then clean up. The devices may be tainted."""
+        self._tested = device_ids
         with contextlib.suppress(_Failed), contextlib.ExitStack() as stack:
             stack.callback(self._step, "clean up", self.clean_up)
             self._step("image", self._made_image)

@@ -12,10 +12,15 @@ import fixtures
 import testtools
 
 from containerhost import errors
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.refusals import Request
+from containerhost.inventory.scan import HostView
 from containerhost.operator.selftest import cli, rootimage
 from containerhost.vendors.nvidia import computation
 from containerhost.vendors.nvidia.vendor import Nvidia
-from tests.unit.containerhost.allocation.allocatorcase import AllocatorTestCase
+from tests.unit.containerhost.allocation.allocatorcase import AllocatorTestCase, Marking, consumer
+from tests.unit.containerhost.inventory import test_taints
+from tests.unit.containerhost.inventory.test_taints import GPU
 
 
 class RootImageTest(testtools.TestCase):
@@ -74,6 +79,31 @@ class FreeTest(AllocatorTestCase):
     def test_refuses_where_nothing_is_free(self) -> None:
         self.acquire("anna", *(device.id for device in (*self.gpus, *self.vfs)))
         self.assertRaises(errors.NoPlacement, self.free)
+
+
+class TaintedTest(test_taints.TaintCase):
+    def free(self, *wanted: str) -> tuple[str, ...]:
+        return cli.free(self.store, self.host, wanted)
+
+    def test_tainted_device_is_taken_by_name_alone(self) -> None:
+        self.run_command("drain", GPU, "--reason", "fan was replaced", "--timeout", "0")
+        self.assertNotIn(GPU, self.free())
+        self.assertEqual((GPU,), self.free(GPU))
+        self.tree.path("/dev/nvidia0").unlink()
+        self.assertRaises(errors.NoPlacement, self.free, GPU)
+
+    def test_part_of_what_is_tainted_is_refused(self) -> None:
+        self.run_command("taint", test_taints.CUT, "--reason", "x")
+        self.assertRaises(errors.NoPlacement, self.free, test_taints.SLICE)
+
+    def test_view_of_the_test_alone_gives_it(self) -> None:
+        self.run_command("taint", GPU, "--reason", "x")
+        self.assertRaises(errors.DeviceUnhealthy, self.allocator.acquire, [Request(GPU)], consumer("one"))
+        own = DeviceAllocator(self.store, lambda: HostView(self.host, untainted=(GPU,)), Marking(self.tree),
+                              host=self.host)
+        own.acquire([Request(GPU)], consumer("one"))
+        self.assertEqual((), own.release(consumer("one")))
+        self.assertEqual({GPU}, self.sick())
 
 
 class Cuda:
