@@ -101,7 +101,9 @@ def decide(member: GpuMember, gpus: Gpus, well: Collection[str]) -> Decision:
     bad = sorted((device for device in gpus.present if not device.healthy and device.nodes),
                  key=lambda device: device.sound)
     spare = max(0, len(gpus.present) - member.bounds.least)
-    return Decision(give, tuple(device.id for device in bad[:spare]), member.told != gpus.ids)
+    take = tuple(device.id for device in bad[:spare])
+    # One that left the host and returned out of order is not told before it is taken.
+    return Decision(give, take, member.told != gpus.ids - (set(take) - member.told))
 
 
 def row(member: GpuMember, gpus: Gpus, reasons: Mapping[str, str]) -> dict[str, Any]:

@@ -93,6 +93,11 @@ class DecideTest(testtools.TestCase):
         found = self.decide(1, [gpu(A)], (A,), (), b=State.DETACHED)
         self.assertEqual(Decision(), found)
 
+    def test_one_that_returned_out_of_order_is_taken_before_it_is_told(self) -> None:
+        sick = gpu(B, "Xid 79")
+        self.assertEqual(Decision((), (B,), False), self.decide(1, [gpu(A), sick], (A,)))
+        self.assertEqual(Decision((), (), True), self.decide(2, [gpu(A), sick], (A,)))  # it has to do with it
+
     def test_records_of_two_consumers_are_nobodys(self) -> None:
         found = records(a=State.ATTACHED) | records(dataclasses.replace(OWNER, uuid="other"), b=State.ATTACHED)
         self.assertIsNone(gpuplan.allocated("lxd", "c1", found, Inventory((gpu(A), gpu(B)))).consumer)
