@@ -6,7 +6,12 @@ A test case mixes this in beside its driver's own. Import the module, not its cl
 
 from typing import Any
 
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.states import State
+from containerhost.allocation.store import AllocationStore
 from containerhost.engines.contract import Status
+from containerhost.inventory.scan import HostView
+from containerhost.privileged import Privileged
 from tests.fakehost.control import FakeHostControl
 from tests.functional_one.vms import Machine
 
@@ -44,3 +49,20 @@ class LostGpuContract:
             self.assertEqual(Status.RUNNING, self.status(machine))
         finally:
             control.restore(address)
+
+    def test_gpu_that_was_detached_off_the_bus_is_seen_by_its_next_vm_alone(self: Any) -> None:
+        control, store = FakeHostControl.from_environment(), AllocationStore(self.node.owners)
+        machine, address = self.deployed(Machine(devices=(self.gpus[0], self.gpus[1]))), self.gpus[1].id
+        control.set_fallen(address)
+        try:
+            self.ok("detach_nic", machine.changed(attach="pci"), machine.mac(9))
+            self.assertEqual(State.BLOCKED, store.records()[address].state)
+        finally:
+            control.set_fallen(address, False)
+        DeviceAllocator(store, HostView, Privileged()).repair.clean(address)
+        other = self.deployed(Machine(2, devices=(self.gpus[1],)))
+        self.assertEqual({address: "one-2", self.gpus[0].id: "one-1"},
+                         {name: record.consumer.container for name, record in store.records().items()})
+        for vm, own, foreign in ((machine, 0, 1), (other, 1, 0)):
+            self.assertIn("No such file", self.inside(vm, "ls", f"/dev/nvidia{foreign}"))
+            self.assertEqual(f"/dev/nvidia{own}", self.inside(vm, "ls", f"/dev/nvidia{own}").strip())

@@ -5,6 +5,7 @@ Keys and values: Docker's Engine API, ``POST /containers/create``. Nothing here 
 never privileged, its seccomp and AppArmor profiles, no capability but IPC_LOCK, and that only with RDMA.
 """
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,19 @@ from typing import Any
 from containerhost.devices.grants import Grant
 from containerhost.engines.capabilities import Size
 from containerhost.engines.docker.record import Netdev, Node, Record, union
-from containerhost.engines.spec import CloudInit, ContainerSpec, Cpu, Health, IoLimit, Memory, Mount, Nic, Part, Program
+from containerhost.engines.spec import (
+    CloudInit,
+    ContainerSpec,
+    Cpu,
+    Health,
+    IoLimit,
+    Memory,
+    Mount,
+    Nic,
+    Part,
+    Program,
+    grants_of,
+)
 from containerhost.errors import SpecError
 from containerhost.linux import guest_directory
 from containerhost.linux.idlist import id_text
@@ -278,7 +291,17 @@ def part_record(part: Part) -> Record:
             raise SpecError(f"{kind} {part.name}: a container on Docker cannot be given one")
 
 
-def going(part: Part, remaining: Iterable[Part]) -> Record:
-    """Return what is removed with ``part``: all it brought, except what the remaining parts share with it."""
-    return part_record(part) - record_of(remaining)
+def going(part: Part, remaining: Sequence[Part], record: Record) -> Record:
+    """Return what is removed with ``part``: all it brought, except what the remaining parts share with it.
 
+    A device that fell off the bus may not tell its nodes any more, and one that came back may have others. So nodes
+    that no part brings now go too, unless they may be those of a broken device that stays.
+
+    :param record: what the container has
+    """
+    stay = record_of(remaining)
+    gone = part_record(part) - stay
+    sound = all(grant.device.sound for grant in grants_of(remaining))
+    if isinstance(part, Grant) and (sound or not part.device.sound):
+        return dataclasses.replace(gone, nodes=gone.nodes | (record.nodes - stay.nodes))
+    return gone

@@ -345,7 +345,7 @@ class DockerEngine:
 
     def detach(self, name: str, part: Part, remaining: Sequence[Part] = ()) -> None:
         with self._found(name) as (container, record, pid):
-            go = record.called_here(config.going(part, remaining))
+            go = record.called_here(config.going(part, remaining, record))
             with memorynodes.withdrawn(self._host, self._privileged, lambda: pid, grants_of([part]),
                                        grants_of(remaining)):
                 self._take(pid, go, is_grant=isinstance(part, Grant))

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import dataclasses
 import json
 
 import testtools
@@ -27,6 +28,7 @@ from containerhost.errors import SpecError
 from tests.unit.containerhost.engines.test_lxd_config import GPU, GiB, container, gpu_grant, vf_grant
 
 DISK = "/dev/vda"
+BOTH = config.record_of((vf_grant(0), vf_grant(1)))
 
 
 def made(**more):
@@ -165,12 +167,30 @@ class TestParts(testtools.TestCase):
     def test_libraries_come_with_a_gpu_and_stay_as_long_as_it_runs(self):
         record = config.part_record(gpu_grant(libraries=frozenset({"compute"})))
         self.assertEqual(frozenset({"compute"}), record.libraries)
-        self.assertEqual(Record(libraries=frozenset({"compute"})), record - config.going(gpu_grant(), []))
+        self.assertEqual(Record(libraries=frozenset({"compute"})), record - config.going(gpu_grant(), [], record))
 
     def test_what_is_shared_stays(self):
         self.assertEqual({"/dev/infiniband/uverbs1"},
-                         {node.path for node in config.going(vf_grant(1), [vf_grant(0)]).nodes})
-        self.assertEqual(config.part_record(vf_grant(1)), config.going(vf_grant(1), []))
+                         {node.path for node in config.going(vf_grant(1), [vf_grant(0)], BOTH).nodes})
+        alone = config.part_record(vf_grant(1))
+        self.assertEqual(alone, config.going(vf_grant(1), [], alone))
+
+    def test_nodes_that_a_broken_device_does_not_tell_any_more_go_with_it(self):
+        whole = gpu_grant()
+        record = config.record_of((whole, vf_grant(0), vf_grant(1)))
+        fallen = dataclasses.replace(whole, device=dataclasses.replace(whole.device, health=("fallen off the bus",)),
+                                     nodes=whole.nodes[1:2])
+        self.assertEqual(BOTH.nodes, (record - config.going(fallen, (vf_grant(0), vf_grant(1)), record)).nodes)
+        # Of a device that stays and is broken it is not told which nodes are its own.
+        self.assertEqual({"/dev/infiniband/uverbs1"},
+                         {node.path for node in config.going(vf_grant(1), (vf_grant(0), fallen), record).nodes})
+
+    def test_nodes_of_earlier_numbers_go_with_any_device(self):
+        moved = Record(nodes=frozenset({Node("/dev/nvidia1", 195, 1)}))
+        record = BOTH | moved
+        self.assertEqual({"/dev/infiniband/uverbs1", "/dev/nvidia1"},
+                         {node.path for node in config.going(vf_grant(1), [vf_grant(0)], record).nodes})
+        self.assertEqual(frozenset(), config.going(Nic("eth0", "one-1-0"), (), record).nodes)
 
     def test_what_a_container_lacks_for_a_grant(self):
         self.assertEqual(("locked memory (unlimited)", "capability IPC_LOCK"), config.lacking(host(), [vf_grant()]))
