@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import fixtures
+from click.testing import CliRunner
 
 from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore
@@ -22,6 +23,7 @@ from containerhost.guest.guestfiles import GuestFiles
 from containerhost.guest.guestnotice import GuestNotice
 from containerhost.inventory.taints import TaintFile
 from containerhost.linux.sysfs import Host
+from containerhost.operator.cli import main
 from containerhost.privileged import Privileged
 from tests import levels
 from tests.functional.kmsg import xid
@@ -88,6 +90,57 @@ class ElasticGpusTest(HealthServers):
         self.restart_compute_service(self.computes[HOST])
         self.assertEqual({kept: State.ATTACHED, taken: State.ATTACHED}, self.allocations())
         for each in (server, other, another):
+            self._delete_server(each)
+        self.assert_nothing_left()
+
+    def notified(self) -> list[tuple[str, str]]:
+        """Return device and state of those in nova's last notification, after a periodic look; fail without one."""
+        self.notifier.reset()
+        self._run_periodics()
+        (*_, sent) = [each for each in self.notifier.versioned_notifications
+                      if each["event_type"] == "device_faults.update"]
+        devices = (device["nova_object.data"] for device in sent["payload"]["nova_object.data"]["devices"])
+        return [(device["device"], device["state"]) for device in devices]
+
+    def faults(self, server: Any) -> list[str]:
+        """Return which devices its container was told to be broken."""
+        told = json.loads(self.inside(server, "cat", "/run/containerhost/faults.json").output)
+        return [fault.partition(": ")[0] for fault in told["faults"]]
+
+    def scrub(self, gpu: str, status: int) -> None:
+        done = CliRunner().invoke(main, ["scrub", gpu, "--owners", str(self.owners)])
+        self.assertEqual(status, done.exit_code, done.output)
+
+    def test_gpu_that_falls_off_the_bus_returns_to_its_server_when_it_is_repaired(self) -> None:
+        server = self.server(self.elastic())
+        kept, fallen = self.gpus
+        self._run_periodics()
+        self.control.set_fallen(fallen)
+        self.control.say(xid(fallen, 79))
+        self.service.round()
+        without = {kept: State.ATTACHED, fallen: State.DETACHED}
+        self.assertEqual((without, {kept}, {"nvidia0"}), (self.allocations(), self.told(server), self.nodes(server)))
+        self.assertEqual(([(fallen, "detached")], [fallen]), (self.notified(), self.faults(server)))
+        self.scrub(fallen, status=1)
+        self.restart_compute_service(self.computes[HOST])
+        other = self.with_gpu(expected="ERROR")
+        self.control.set_fallen(fallen, False)
+        self.service.round()
+        self.assertEqual(without, self.allocations())  # its Xid stands until it is reset
+        self.scrub(fallen, status=0)
+        self.service.round()
+        self.assertEqual(({kept: State.ATTACHED, fallen: State.ATTACHED}, {"nvidia0", "nvidia1"}),
+                         (self.allocations(), self.nodes(server)))
+        self.assertEqual(([], []), (self.notified(), self.faults(server)))
+        self.control.set_fallen(fallen)
+        self.service.round()
+        self._delete_server(server)
+        self.assertEqual({fallen: State.BLOCKED}, self.allocations())
+        another = self.with_gpu()
+        self.assertEqual({kept: State.ATTACHED, fallen: State.BLOCKED}, self.allocations())
+        self.control.set_fallen(fallen, False)
+        self.scrub(fallen, status=0)
+        for each in (other, another):
             self._delete_server(each)
         self.assert_nothing_left()
 
