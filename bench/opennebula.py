@@ -7,8 +7,8 @@
 Start: from the call of the installed script ``reset`` to the first connection to LXD, of which this program plays the
 part; aim <= 0.25 s for the median. Deployment: of a disk with a file system that LXD does not have yet, against
 mounting it, packing it, importing it and starting a container of it by raw calls; aim <= 1.3 times and the start.
-Round: vm/status and vm/monitor, each against the one raw request to the real LXD that it makes; aim <= 1.3 times and
-the start; medians. A probe is also a process: what its start adds is the figure above. What is known before the
+Round: vm/status and vm/monitor, each against the one raw request to the real LXD that tells as much; aim <= 1.3 times
+and the start; medians. A probe is also a process: what its start adds is the figure above. What is known before the
 containers are made is told on standard error. The driver is installed, by itself.
 """
 

@@ -199,7 +199,7 @@ class Containers(Protocol):
         """Return all containers of this engine's project (one request)."""
 
     def measured(self) -> tuple[tuple[ContainerState, Metrics], ...]:
-        """Return the metrics of all running containers, perhaps of others too, in one request.
+        """Return the metrics of all running containers, perhaps of others too, without their disks; in one request.
 
         A container that ends meanwhile is left out."""
 
@@ -262,6 +262,9 @@ class Containers(Protocol):
         """Return the container that names each device, by device id, for the containers of any project."""
 
     def metrics(self, name: str) -> Metrics: ...
+
+    def disks(self, name: str) -> Mapping[str, int] | None:
+        """Return ``disks`` of the container's metrics; None, without a request, if the engine never tells them."""
 
     def pid(self, name: str) -> int | None:
         """Return the host's number of the container's first process; None when it does not run."""

@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure what the probes report: one request to the engine for any number of containers."""
+"""Measure what the probes report, with few requests to the engine for any number of containers."""
 
 import json
 import logging
+import math
 import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from containerhost import vendors
 from containerhost.allocation import faults
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind
 from containerhost.engines.contract import ContainerState, Status
+from containerhost.errors import EngineError, EngineUnavailable
 from containerhost.inventory.scan import scan
 from containerhost.linux.files import atomic_write
 from containerhost.linux.storage.diskio import disk_io
@@ -25,7 +27,7 @@ from onedriver.node import probes, vmlock
 from onedriver.node.monitored import MonitoredEngine
 from onedriver.node.names import LABEL
 from onedriver.node.pcifilter import PciFilter
-from onedriver.node.probes import Sample, Space
+from onedriver.node.probes import ROOT, Sample, Space
 
 if TYPE_CHECKING:
     from containerhost.inventory.topology import CpuTimes
@@ -34,6 +36,9 @@ LOG = logging.getLogger(__name__)
 
 LAST = "cpu-times.json"  # total and idle nanoseconds of the round before
 SAMPLES = "vm-cpu-times.json"  # of the round before, by container
+DISKS = "vm-disk-use.json"
+DISK_ROUNDS = 20  # in which the use of every disk is asked for
+DISK_TIME = 5.0  # s of a round
 WHOLE = "vm-states-told"  # its time is that of the last complete list
 ASKED = ".monitor"  # in a datastore's directory
 TELL_TIME = 5.0  # s; what is written into a container takes some milliseconds
@@ -106,19 +111,47 @@ class Measure:
         return tuple(state for state in found if state.labels.get(LABEL) not in busy), not busy
 
     def vm_monitor(self) -> str:
-        """Report the VMs' metrics (one request). Without devices in use, no device and no vendor's library is read."""
+        """Report the VMs' metrics. Without devices in use, no device and no vendor's library is read."""
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         measured = [(state, metrics) for state, metrics in self._engine.measured()
                     if LABEL in state.labels and state.status is Status.RUNNING]
         before = samples(self._state / SAMPLES)
         self._keep(SAMPLES, {state.name: (metrics.pid or 0, metrics.cpu_time, now) for state, metrics in measured})
+        disks = self._disks([state.name for state, _ in measured])
         gpus, faulty = self._devices()
         tell_faults(faulty, {state.name: metrics.pid for state, metrics in measured})
         return "\n".join(probes.vm_monitor(
             state, probes.vm_values(metrics, now, before.get(state.name))
             | probes.io_values(disk_io(self._host, metrics.pid) if metrics.pid else None)
             | probes.gpu_values(gpus.get(state.name, ())) | probes.fault_values(faulty.get(state.name, ())),
-            probes.disk_values(metrics)) for state, metrics in measured)
+            probes.disk_values(disks.get(state.name, 0))) for state, metrics in measured)
+
+    def _disks(self, names: Sequence[str]) -> Mapping[str, int]:
+        """Return the bytes that root disks use, where the storage pool tells.
+
+        The engine has to be asked for each, so a round asks for new containers and the share of the others that was
+        asked for longest ago.
+
+        :param names: of containers
+        """
+        kept = uses(self._state / DISKS)
+        found = {name: kept[name] for name in names if name in kept}
+        stale = sorted(found, key=lambda name: found[name].moment)[:math.ceil(len(names) / DISK_ROUNDS)]
+        end = time.monotonic() + DISK_TIME
+        for name in [*(name for name in names if name not in found), *stale]:
+            if time.monotonic() > end:
+                break
+            try:
+                told = self._engine.disks(name)
+                if told is None:
+                    return {}
+                found[name] = Used(told.get(ROOT, 0), time.time())
+            except EngineUnavailable:
+                raise
+            except EngineError as error:
+                LOG.info("The disk use of container %s is not known: %s", name, error)
+        self._keep(DISKS, found)
+        return {name: used.size for name, used in found.items()}
 
     def _devices(self) -> tuple[Mapping[str, Sequence[Use | None]], Mapping[str, Sequence[str]]]:
         """Return how each GPU of the containers is used, and what is wrong with which device, by container."""
@@ -202,6 +235,21 @@ def samples(file: Path) -> dict[str, Sample]:
     try:
         return {name: Sample(int(pid), int(cpu_time), float(moment))
                 for name, (pid, cpu_time, moment) in json.loads(file.read_text()).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+class Used(NamedTuple):
+    """Hold the bytes that a disk used at a moment, in seconds since 1970."""
+
+    size: int
+    moment: float
+
+
+def uses(file: Path) -> dict[str, Used]:
+    """Return the use of disks that is known, or {} if it cannot be read."""
+    try:
+        return {name: Used(int(size), float(moment)) for name, (size, moment) in json.loads(file.read_text()).items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
 

@@ -2,7 +2,7 @@
 """Pass on to monitoring what the engine answers; its rounds start the driver's ``reconcile`` where there is work."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from containerhost.engines.contract import Containers, ContainerState, Metrics, ServerInfo
 from containerhost.linux.run import detached
@@ -34,6 +34,9 @@ class MonitoredEngine:
 
     def measured(self) -> tuple[tuple[ContainerState, Metrics], ...]:
         return self._engine.measured()
+
+    def disks(self, name: str) -> Mapping[str, int] | None:
+        return self._engine.disks(name)
 
     def start_reconciling(self) -> None:
         """Start a background process, as cleaning takes long; a second one finds the VMs locked and leaves them."""

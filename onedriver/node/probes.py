@@ -233,11 +233,12 @@ def io_values(found: DiskIo | None) -> dict[str, template.Value]:
             "DISKWRIOPS": found.writes}
 
 
-def disk_values(now: Metrics) -> str:
-    """Return the root disk's use, where the storage pool reports it."""
-    if not now.disks.get(ROOT):
-        return ""
-    return template.vector("DISK_SIZE", {"ID": 0, "SIZE": math.ceil(now.disks[ROOT] / MIB)})
+def disk_values(used: int) -> str:
+    """Return the root disk's use.
+
+    :param used: bytes; 0 where it is not known
+    """
+    return template.vector("DISK_SIZE", {"ID": 0, "SIZE": math.ceil(used / MIB)}) if used else ""
 
 
 def fault_values(faults: Sequence[str]) -> dict[str, template.Value]:

@@ -27,6 +27,7 @@ from containerhost.engines.docker.record import DIRECTORY, Record, Records
 from containerhost.engines.docker.states import bare_name, container_state, status_of, summary_state
 from containerhost.engines.network import rdma_netns
 from containerhost.engines.spec import ContainerSpec, IoLimit, Part, grants_of
+from containerhost.engines.usage import NOTHING
 from containerhost.engines.verify import complaints, require_interface
 from containerhost.inventory import memorynodes
 from containerhost.linux.lock import FileLock
@@ -77,7 +78,7 @@ class DockerEngine:
             state = summary_state(summary, self._record_or_none(summary["Id"]))
             runs = state.status in (Status.RUNNING, Status.FROZEN)
             used = usage.read(self._host, summary["Id"], state.status) if runs else dataclasses.replace(
-                usage.NOTHING, status=state.status)
+                NOTHING, status=state.status)
             if used:
                 found.append((state, used))
         return tuple(found)
@@ -122,7 +123,10 @@ class DockerEngine:
         container = self.client.container(name)
         status, pid = status_of(container), container["State"]["Pid"] or None
         used = usage.read(self._host, container["Id"], status) if pid else None
-        return dataclasses.replace(used or usage.NOTHING, status=status, pid=pid)
+        return dataclasses.replace(used or NOTHING, status=status, pid=pid)
+
+    def disks(self, name: str) -> None:
+        pass
 
     def pid(self, name: str) -> int | None:
         return self._pid(self.client.container(name))

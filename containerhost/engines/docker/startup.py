@@ -9,6 +9,7 @@ import select
 import time
 
 from containerhost.engines.docker import usage
+from containerhost.engines.usage import cpu_time, processes
 from containerhost.linux.files import closing
 from containerhost.linux.sysfs import Host
 
@@ -55,11 +56,11 @@ def worked(host: Host, container: str, pid: int) -> int | None:
     group = usage.directory(host, "", container) or usage.directory(host, "/cpuacct", container)
     if name.startswith(RUNTIMES) or group is None:
         return None
-    processes = (host.text(f"{group}/cgroup.procs") or "").split()
-    states = {state(host, process) for process in processes}
-    return usage.cpu_time(host, group) if processes and not states & BUSY else None
+    found = processes(host, group)
+    states = {state(host, process) for process in found}
+    return cpu_time(host, group) if found and not states & BUSY else None
 
 
-def state(host: Host, process: str) -> str:
+def state(host: Host, process: int) -> str:
     """Return the state of a process, a letter of proc(5)."""
     return (host.fields(f"/proc/{process}/status").get("State") or "X")[0]

@@ -72,7 +72,7 @@ LIMITS = {
     "lxdone: host_system": Cost(1, 0, 1, 1, 2),
     "lxdone: host_monitor": Cost(0, 0, 0, 0, 0),
     "lxdone: vm_status": Cost(0, 0, 0, 0, 1),
-    "lxdone: vm_monitor": Cost(1, 0, 2, 1, 1),
+    "lxdone: vm_monitor": Cost(1, 0, 2, 1, 2),
     "lxdone: deploy without devices": Cost(0, 0, 0, 0, 5),
     "lxdone: cancel without devices": Cost(0, 0, 0, 1, 4),
     "onedock: deploy": Cost(1, 3, 2, 4, 11),

@@ -47,6 +47,12 @@ class NodeEngine(fakes.FakeEngine):
         self._called("wait_started", name)
         return 0
 
+    def disks(self, name: str) -> dict[str, int] | None:
+        if self.name == "docker":
+            return None
+        self._called("disks", name)
+        return {"root": 1}
+
     def measured(self) -> tuple[Any, ...]:
         self._called("measured")
         return tuple((self._state(name), Metrics(self.statuses[name], 1, 0, 0, 0, 0, 0, {}, ())) for name in self.specs)

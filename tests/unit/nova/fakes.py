@@ -186,6 +186,9 @@ class FakeEngine:
         self._called("set_limits", name)
         self.specs[name] = dataclasses.replace(self.specs[name], cpu=spec.cpu, memory=spec.memory, root=spec.root)
 
+    def disks(self, name: str) -> Mapping[str, int] | None:
+        return self.metrics(name).disks
+
     def metrics(self, name: str) -> Metrics:
         self._called("metrics", name)
         return Metrics(self.statuses[name], None, 0, 0, 0, 0, 0, {"root": self.used}, ())

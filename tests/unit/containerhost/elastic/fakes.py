@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 from containerhost import errors
 from containerhost.elastic.service import ManagedEngine, Options, Service
 from containerhost.elastic.state import StateFile
-from containerhost.engines import bounds
+from containerhost.engines import bounds, usage
 from containerhost.engines.bounds import Bounds, Range
 from containerhost.engines.capabilities import Size
 from containerhost.engines.contract import ContainerState, Metrics, Status
-from containerhost.engines.docker import usage
 from containerhost.guest import resources
 from containerhost.guest.guestnotice import GuestNotice
 from containerhost.linux.sysfs import Host

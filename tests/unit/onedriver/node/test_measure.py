@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import fixtures
 import testtools
 
+from containerhost.errors import EngineTimeout
 from containerhost.inventory.topology import CpuTimes
+from containerhost.linux.sysfs import Host
 from onedriver.errors import BadInput
 from onedriver.node import measure
+from onedriver.node.pcifilter import PciFilter
 from onedriver.node.probes import Sample
 
 
@@ -53,6 +57,33 @@ class MeasureTest(testtools.TestCase):
         with mock.patch.object(measure.random, "shuffle", list.reverse):  # by chance, so that each has its turn
             measure.tell_faults(names, dict.fromkeys(names, 7))
         self.assertEqual(["one-49", "one-48"], told)
+
+    def test_use_of_disks_is_asked_for_in_turns(self) -> None:
+        asked: list[str] = []
+
+        def disks(name: str) -> dict[str, int] | None:
+            asked.append(name)
+            if name == "one-7":
+                raise EngineTimeout("no answer")
+            return {"root": len(asked)}
+        state = Path(self.useFixture(fixtures.TempDir()).path)
+        measured = measure.Measure("lxdone", SimpleNamespace(disks=disks), state, state, PciFilter(), Host(state),
+                                   state)
+        names = [f"one-{number}" for number in range(40)]
+        first = measured._disks(names)
+        self.assertEqual((names, set(names) - {"one-7"}), (asked, first.keys()))
+        again: list[str] = []
+        for _ in range(measure.DISK_ROUNDS):
+            asked.clear()
+            self.assertEqual(first.keys() | {"one-40"}, measured._disks([*names, "one-40"]).keys())
+            self.assertEqual("one-7", asked[0], "one that is not known comes first")
+            self.assertLessEqual(len(asked), 5)
+            again += asked
+        self.assertEqual({*names, "one-40"}, set(again))
+        (state / measure.DISKS).write_text("damaged")
+        self.assertEqual(first.keys(), measured._disks(names).keys())
+        self.assertEqual({}, measure.Measure("onedock", SimpleNamespace(disks=lambda name: None), state, state,
+                                             PciFilter(), Host(state), state)._disks(names))
 
     def test_a_probe_that_there_is_not(self) -> None:
         self.assertRaises(BadInput, measure.probe, "host/../x", self.fail)

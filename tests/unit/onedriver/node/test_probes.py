@@ -160,8 +160,8 @@ class VmTest(testtools.TestCase):
             self.assertNotIn("CPU", probes.vm_values(METRICS, 12.0, before))
 
     def test_the_root_disk_where_the_pool_tells(self) -> None:
-        self.assertEqual("", probes.disk_values(METRICS))
-        disks = probes.disk_values(dataclasses.replace(METRICS, disks={"root": 3 * MIB + 1, "other": 9 * MIB}))
+        self.assertEqual("", probes.disk_values(0))
+        disks = probes.disk_values(3 * MIB + 1)
         self.assertEqual('DISK_SIZE=[ ID="0", SIZE="4" ]', disks)
         line = probes.vm_monitor(self.state(1), {"CPU": 1}, disks)
         self.assertEqual(f'CPU="1"\n{disks}\n', base64.b64decode(line.split('MONITOR="')[1].split('"')[0]).decode())
