@@ -161,8 +161,8 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
         recovery=Recovery(states, lifecycle, power, changes.await_changes),
         consoles=Consoles(conf, engine, states),
         incoming=IncomingMigrations(conf, engine, transfers, states, attachments, lifecycle, ephemerals),
-        moves=Migrations(conf, engine, states, attachments, lifecycle, power, live, transfers, ephemerals, peers,
-                         conf.lxd.migration_address))
+        moves=Migrations(conf, engine, states, attachments, lifecycle, power, live, notice, transfers, ephemerals,
+                         peers, conf.lxd.migration_address))
 
 
 def kernel_log(root_actions: Privileged, host: Host) -> kernellog.Log:

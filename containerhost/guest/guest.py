@@ -6,7 +6,8 @@
     containerhost-guest watch [-- COMMAND...] follow changes: run COMMAND at each, acknowledge when it succeeds
     containerhost-guest ack                   acknowledge what is announced now
     containerhost-guest run -- COMMAND...     run a program with as many threads as it has cores, and its GPUs
-    containerhost-guest follow -- COMMAND...  the same, and end and start the program at each change
+    containerhost-guest follow -- COMMAND...  the same, and end and start the program at each change; before the
+                                              container is stopped, only end it
     containerhost-guest faults                what is wrong with its devices, one a line; status 1 if anything is
 
 One file, needing nothing but Python 3.9: copy it into an image as it is, and as containerhost_guest.py to where a
@@ -133,7 +134,8 @@ def environment(document: Document) -> dict[str, str]:
     resources = latest(document)
     # A host of an earlier version tells no variables.
     return {**dict.fromkeys(THREADS, str(threads(resources))), **resources.get("environment", {}),
-            "CONTAINERHOST_GENERATION": str(resources["generation"])}
+            "CONTAINERHOST_GENERATION": str(resources["generation"]),
+            "CONTAINERHOST_STOP": "1" if resources.get("stop") else ""}
 
 
 def threads(resources: Document) -> int:
@@ -156,7 +158,8 @@ class Follower:
     Only root can acknowledge: a program of another user follows, but the host does not wait for it.
 
     :param apply: takes the resources, while something is announced those to come; {} where the host tells nothing, when
-        the CPUs that the process may run on have changed. If it raises, nothing is acknowledged
+        the CPUs that the process may run on have changed. ``stop`` in them announces that the container will be
+        stopped: time for a checkpoint. If it raises, nothing is acknowledged
     :raises CannotFollow: this process is one of the ranks of an MPI program
     """
 
@@ -197,6 +200,8 @@ def signature(path: str) -> tuple[int, int] | None:
 def follow(command: list[str], directory: str) -> int:
     """Run a command, and at each change end it and start it again: for one that goes on from a checkpoint.
 
+    Before the container is stopped it is ended only; if the stop does not come about, it is started again.
+
     :returns: its exit status, when it ends by itself
     :raises CannotFollow: it starts an MPI program
     """
@@ -207,6 +212,8 @@ def follow(command: list[str], directory: str) -> int:
 
     def restart(resources: Document) -> None:
         end_all()
+        if resources.get("stop"):
+            return
         variables = environment(resources) if resources else dict.fromkeys(THREADS, str(threads({})))
         jobs.append(subprocess.Popen(command, env={**os.environ, **variables}, start_new_session=True,
                                      preexec_fn=unblock))  # noqa: PLW1509  (this process has one thread)
@@ -222,7 +229,7 @@ def follow(command: list[str], directory: str) -> int:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         follower = Follower(restart, directory)
-        while jobs[-1].poll() is None:
+        while not jobs or jobs[-1].poll() is None:
             if signal.sigtimedwait({signal.SIGTERM}, POLL_INTERVAL):
                 return 128 + signal.SIGTERM
             follower.poll()

@@ -14,7 +14,8 @@ A JSON object:
   before this container got it (:mod:`containerhost.allocation.provenance`)
 - ``environment``: variables that tell programs which of the devices there are
 - ``announced``: null, or what will be when the guest has acknowledged or ``until`` (seconds since 1970) has passed:
-  the same keys ``generation``, ``cpus``, ``memory``, ``devices`` and ``environment``
+  the same keys ``generation``, ``cpus``, ``memory``, ``devices`` and ``environment``; ``stop``, which is true if the
+  container will be stopped then, to start again later, maybe on another host
 """
 
 import dataclasses
@@ -35,6 +36,7 @@ ACKNOWLEDGED = "ack.json"
 
 Document = dict[str, Any]
 BODY = ("cpus", "memory", "devices", "environment")
+STOP = "stop"
 
 
 def of(spec: ContainerSpec) -> Document:
@@ -112,23 +114,33 @@ def exchanged(before: str, going: Collection[str], coming: Sequence[Grant], know
     return following({key: present.get(key) for key in BODY} | {"devices": devices, "environment": variables}, before)
 
 
+def stopping(before: str) -> str:
+    """Return the document that a container which will be stopped has to acknowledge.
+
+    :param before: its present document
+    """
+    present = parse(before) or {}
+    return text(present | {"generation": generation(present) + 1, STOP: True})
+
+
 def announcing(before: str, coming: str, until: int) -> str:
     """Return the document that announces a change.
 
     :param before, coming: documents
     """
     later = parse(coming) or {}
-    return text((parse(before) or {}) | {"announced": {key: later.get(key) for key in ("generation", *BODY)}
+    stop = {STOP: True} if later.get(STOP) else {}
+    return text((parse(before) or {}) | {"announced": {key: later.get(key) for key in ("generation", *BODY)} | stop
                                          | {"until": until}})
 
 
 def shrinks(before: str | None, coming: str) -> bool:
-    """Return whether the container loses cores, memory or a device."""
+    """Return whether the container loses cores, memory or a device, or is stopped."""
     present, later = parse(before), parse(coming)
     if present is None or later is None:
         return False
     there = {device["id"] for device in later["devices"]}
-    return (later["cpus"]["count"] < present["cpus"]["count"] or later["memory"] < present["memory"]
+    return (STOP in later or later["cpus"]["count"] < present["cpus"]["count"] or later["memory"] < present["memory"]
             or any(device["id"] not in there for device in present["devices"]))
 
 

@@ -139,8 +139,7 @@ class LiveResize:
         spec = self._spec(instance, requested, current, view)
         if not self._live.differs(current, spec):
             self._attachments.release_unused(instance, spec.grants, view)  # who was killed may have claimed more
-            if resources.generation(resources.parse(notified(current))) > 1:
-                self._notify(instance)
+            self._notify(instance)
             return True
         volumes = ("nova disconnects volumes at a resize",) if volumeconfig.volumes(requested.block_device_info) else ()
         obstacles = (*volumes, *self._live.obstacles(current, spec), *self._users(instance, spec, view),

@@ -25,6 +25,7 @@ from oslo_utils import units
 from containerhost.engines.capabilities import Transfers
 from containerhost.engines.contract import Engine, Status
 from containerhost.guest import resources
+from containerhost.guest.guestnotice import GuestNotice
 from containerhost.inventory.scan import HostView
 from containerhost.rollback import Rollback
 from nova_lxd_ext.errors import as_nova
@@ -57,8 +58,8 @@ class Migrations:
     """
 
     def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, attachments: DeviceAttachments,
-                 lifecycle: Lifecycle, power: Power, live: LiveResize, transfers: Transfers, ephemerals: Ephemerals,
-                 peers: Peers, address: str | None, publish_tags: PublishTags = tags.refresh,
+                 lifecycle: Lifecycle, power: Power, live: LiveResize, notice: GuestNotice, transfers: Transfers,
+                 ephemerals: Ephemerals, peers: Peers, address: str | None, publish_tags: PublishTags = tags.refresh,
                  clock: Callable[[], float] = time.monotonic) -> None:
         self._conf = conf
         self._engine = engine
@@ -67,6 +68,7 @@ class Migrations:
         self._lifecycle = lifecycle
         self._power = power
         self._live = live
+        self._notice = notice
         self._transfers = transfers
         self._ephemerals = ephemerals
         self._peers = peers
@@ -80,8 +82,8 @@ class Migrations:
                 timeout: int, retry_interval: int) -> None:
         """Stop the server, bring its files to a new host if there is one, and release what it has here.
 
-        Where both engines can, the new host copies most of the files while it runs. One that can change while it runs
-        has changed when this returns, and runs.
+        Where both engines can, the new host copies most of the files while it runs. A guest that listens has notice of
+        the stop. One that can change while it runs has changed when this returns, and runs.
 
         :param timeout: seconds the guest has to shut down by itself
         :raises InstanceFaultRollback: and the server is as it was
@@ -98,6 +100,10 @@ class Migrations:
                 if not is_at_home(move):
                     undo.on_error("what arrived", self._peers.forget, context, move.dest_compute, instance)
                     copied = state.status is Status.RUNNING and self._copy_running(context, instance, move.dest_compute)
+                if state.status is Status.RUNNING:
+                    undo.on_error("what was announced", self._withdraw_notice, instance)
+                    if self._announce_stop(instance) and copied:
+                        self._copy_round(context, instance, move.dest_compute)  # its checkpoint
                 if state.status is not Status.STOPPED:
                     undo.on_error("start it again", self._start_again, instance, requested)
                     self._power.off(instance, timeout, retry_interval)
@@ -131,6 +137,16 @@ class Migrations:
                 f"the server uses {used / units.Gi:.1f} GiB of its root disk, and flavor {flavor.name} gives it "
                 f"{flavor.root_gb} GiB; delete files in it, or choose a larger flavor"))
 
+    def _announce_stop(self, instance: objects.Instance) -> bool:
+        """Let a guest that listens prepare for the stop, and wait for it; whether there is one."""
+        document = self._states.require(instance).labels.get(resources.LABEL)
+        return document is not None and self._notice.announce(instance.name, document, resources.stopping(document))
+
+    def _withdraw_notice(self, instance: objects.Instance) -> None:
+        document = self._states.require(instance).labels.get(resources.LABEL)
+        if document is not None:
+            self._notice.notify(instance.name, document)
+
     def _start_again(self, instance: objects.Instance, requested: RequestedResources) -> None:
         startup.await_server(self._engine, self._conf.lxd.ready_timeout)
         self._power.on(instance, requested)
@@ -143,15 +159,18 @@ class Migrations:
         took = math.inf
         for number in range(1, self._conf.lxd.migration_rounds + 1):
             began, before = self._clock(), took
-            with self._withdrawn_on_error(instance):
-                if not self._send_changes(context, instance, host, last=False):
-                    return False
+            if not self._copy_round(context, instance, host):
+                return False
             took = self._clock() - began
             LOG.info("Round %d of copying the server to %s while it runs took %.1f s", number, host, took,
                      instance=instance)
             if took < SHORT_ROUND or took > SHRINKS * before:
                 break
         return took < math.inf
+
+    def _copy_round(self, context: Any, instance: objects.Instance, host: str) -> bool:
+        with self._withdrawn_on_error(instance):
+            return self._send_changes(context, instance, host, last=False)
 
     def _send_changes(self, context: Any, instance: objects.Instance, host: str, last: bool) -> bool:
         """Send what the container has now and the other host has not.
@@ -267,6 +286,7 @@ class Migrations:
             self._engine.update_devices(instance.name, ())
             self._attachments.revert_resize(instance, requested)
         elif not is_at_home(move):
+            self._withdraw_notice(instance)
             return
         self.finish(context, instance, self._live.requested(requested, instance.flavor, move.uuid), power_on)
 

@@ -5,6 +5,7 @@ from tests.functional.nova import twohosts  # isort: skip (decides how nova runs
 
 import errno
 import os
+import shlex
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -186,6 +187,12 @@ class FaultTest(MigrationServers):
         self.useFixture(fixtures.MonkeyPatch("containerhost.engines.lxd.client.LxdClient.request", request))
 
 
+# What containerhost-guest does before a stop, in an image without Python.
+CHECKPOINT = """mkdir -p /run/containerhost; cd /run/containerhost; echo '{"generation": 1}' > ack.json
+while ! grep -q '"stop": true' resources.json; do sleep 0.1; done
+echo 3 > /root/three; echo '{"generation": 2}' > ack.json"""
+
+
 class CopiedWhileItRunsTest(MigrationServers):
     """Two hosts with Incus: LXD 5.0.2 copies what is stopped."""
 
@@ -225,18 +232,22 @@ class CopiedWhileItRunsTest(MigrationServers):
         self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.server.migration.SHRINKS", 1e9))
         self.flags(migration_rounds=3, group="lxd")
         big = self.script("sha256sum /root/big")
+        self.script(f"setsid sh -c {shlex.quote(CHECKPOINT)} > /dev/null 2>&1 < /dev/null &")
         self._migrate_server(self.the_server)
-        self.assertEqual([(False, Status.RUNNING)] * 3 + [(True, Status.STOPPED)], self.seen)
+        self.assertEqual([(False, Status.RUNNING)] * 4 + [(True, Status.STOPPED)], self.seen,
+                         "one more, after the guest had notice")
         self.assert_lives_on(SECOND, self.the_server)
-        self.assertEqual(f"{big}big\none\ntwo\n",
+        self.assertEqual(f"{big}big\none\nthree\ntwo\n",
                          self.script("sha256sum /root/big; cd /root; ls | grep -v file", SECOND))
         self.assertEqual([], self.snapshots())
         self._confirm_resize(self.the_server)
         self.seen.clear()
+        self.script("rm /run/containerhost/ack.json", SECOND)  # /run of this image is no tmpfs, and no guest listens
         self._migrate_server(self.the_server)
         self.assertEqual([(False, Status.RUNNING)] * 3 + [(True, Status.STOPPED)], self.seen)
         self.assert_lives_on(FIRST, self.the_server)
-        self.assertEqual(f"{big}big\none\ntwo\n", self.script("sha256sum /root/big; cd /root; ls | grep -v file"))
+        self.assertEqual(f"{big}big\none\nthree\ntwo\n",
+                         self.script("sha256sum /root/big; cd /root; ls | grep -v file"))
         self.revert(self.the_server)
         self.assert_lives_on(SECOND, self.the_server)
         self.assertEqual([], self.snapshots())

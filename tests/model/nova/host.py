@@ -279,8 +279,9 @@ class Host:
             "recovery": Recovery(states, lifecycle, power, fakes.FakeLive(engine).await_changes,
                                  lambda: self.cloud.rpc, lambda: self.cloud.placement),
             "incoming": IncomingMigrations(conf, engine, transfers, states, attachments, lifecycle, ephemerals),
-            "moves": Migrations(conf, engine, states, attachments, lifecycle, power, live, transfers, ephemerals,
-                                self._bus, "https://here:8443", clock=functools.partial(next, itertools.count(0, 60)))})
+            "moves": Migrations(conf, engine, states, attachments, lifecycle, power, live, notice, transfers,
+                                ephemerals, self._bus, "https://here:8443",
+                                clock=functools.partial(next, itertools.count(0, 60)))})
 
     def _offer(self, name: str, address: str) -> Offer:
         self.engine._called("offer", name)

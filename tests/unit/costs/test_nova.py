@@ -39,7 +39,8 @@ class NovaTest(CostCase):
         self.useFixture(fixtures.MockPatchObject(objects.Migration, "get_by_id", side_effect=lambda *_: self.move))
         self.migrations = Migrations(
             nova.conf.CONF, self.engine, self.world.states, self.world.attachments, self.world.lifecycle,
-            self.world.power, self.world.resize, None, self.world.ephemerals, None, None, lambda *_: None)
+            self.world.power, self.world.resize, self.world.notice, None, self.world.ephemerals, None, None,
+            lambda *_: None)
 
     def boot(self, wanted: RequestedResources = NOTHING) -> None:
         self.world.lifecycle.spawn(None, self.server, objects.ImageMeta(id=records.IMAGE), (), None, wanted, True)

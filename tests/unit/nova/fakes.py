@@ -394,6 +394,7 @@ class World:
     live: FakeLive
     resize: LiveResize
     files: "FakeFiles"
+    notice: GuestNotice
     ephemerals: Ephemerals
     disks: FakeDisks
     disk_transfers: FakeDiskTransfers
@@ -430,10 +431,11 @@ def world(directory: Path, conf: cfg.ConfigOpts, clock: Callable[[], float] | No
     lifecycle = Lifecycle(conf, engine, states, attachments, FakeImages(),
                           CoreBinding(engine, host, directory, labels.UUID), lambda: cpus, lambda *_: None)
     live, files = FakeLive(engine), FakeFiles()
+    notice = GuestNotice(files, conf.lxd.shrink_notice)
     return World(engine, owners, states, attachments, lifecycle,
                  Power(conf, engine, states, attachments, *[clock] if clock else []), ports, flavor_devices, live,
-                 LiveResize(conf, engine, live, GuestNotice(files, conf.lxd.shrink_notice), states, attachments,
-                            flavor_devices, lifecycle), files, ephemerals, disks, disk_transfers)
+                 LiveResize(conf, engine, live, notice, states, attachments, flavor_devices, lifecycle), files, notice,
+                 ephemerals, disks, disk_transfers)
 
 
 class Clock:

@@ -2,6 +2,7 @@
 """Move a server between two hosts in memory: what the tests of migrations share."""
 
 import dataclasses
+import json
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,6 +16,7 @@ from oslo_utils import units
 from containerhost.engines.capabilities import ChangesOffer, Offer
 from containerhost.engines.contract import Status
 from containerhost.engines.spec import ContainerSpec
+from containerhost.guest import resources
 from nova_lxd_ext import conf
 from nova_lxd_ext.instance.requested import NOTHING
 from nova_lxd_ext.server.incoming import IncomingMigrations
@@ -130,8 +132,21 @@ class MovesCase(testtools.TestCase):
 
     def moves(self, world: fakes.World) -> Migrations:
         return Migrations(nova.conf.CONF, world.engine, world.states, world.attachments, world.lifecycle, world.power,
-                          world.resize, self.transfers, world.ephemerals, Bus(self.incoming), "https://one:8443",
-                          lambda *_: None, lambda: self.time)
+                          world.resize, world.notice, self.transfers, world.ephemerals, Bus(self.incoming),
+                          "https://one:8443", lambda *_: None, lambda: self.time)
+
+    def listen(self, prepare: Callable[[], object]) -> None:
+        """The guest listens, and does this when something is announced, before it acknowledges."""
+        files = self.one.files
+        files.files[resources.ACKNOWLEDGED] = b'{"generation": 1}'
+        write = files.write
+
+        def written(name: str, path: str, content: bytes) -> None:
+            write(name, path, content)
+            if announced := json.loads(content)["announced"]:
+                prepare()
+                files.files[resources.ACKNOWLEDGED] = json.dumps({"generation": announced["generation"]}).encode()
+        files.write = written
 
     def leave(self, flavor: objects.Flavor | None = None) -> None:
         self.here.migrate(None, self.server, flavor or self.large, NOTHING, 0, 0)

@@ -88,8 +88,8 @@ class BetweenHostsTest(MovesCase):
         self.one.engine.used = 3 * units.Gi
         small = records.flavor(root_gb=2)
         nowhere = Migrations(nova.conf.CONF, self.one.engine, self.one.states, self.one.attachments, self.one.lifecycle,
-                             self.one.power, self.one.resize, self.transfers, self.one.ephemerals, Bus(self.incoming),
-                             None)
+                             self.one.power, self.one.resize, self.one.notice, self.transfers, self.one.ephemerals,
+                             Bus(self.incoming), None)
         for words, moves, flavor in (("3.0 GiB of its root disk", self.here, small),
                                      ("migration_address", nowhere, self.large)):
             with self.subTest(words):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copy a server to another host while it runs, in rounds."""
 
+import json
 from collections.abc import Callable
 from unittest import mock
 
@@ -52,6 +53,36 @@ class CopiedWhileItRunsTest(MovesCase):
         self.durations = [60.0, 50.0]
         self.leave()
         self.assert_rounds(2)
+
+    def test_guest_that_listens_has_notice_before_the_last_round(self) -> None:
+        self.listen(lambda: self.seen.append((True, Status.FROZEN)))
+        self.leave()
+        running = [(False, Status.RUNNING), (True, Status.RUNNING), (True, Status.RUNNING)]
+        self.assertEqual([*running, (True, Status.FROZEN), (True, Status.RUNNING), (True, Status.STOPPED)], self.seen)
+
+    def test_notice_is_withdrawn_when_the_server_stays(self) -> None:
+        for at in (3, 4):
+            with self.subTest(at):
+                self.seen.clear()
+                self.listen(lambda: None)
+                self.fail_round(at)
+                self.assertRaises(exception.InstanceFaultRollback, self.leave)
+                announced, last = (json.loads(content)["announced"] for content in self.one.files.written[-2:])
+                self.assertEqual((True, None), (announced["stop"], last))
+                self.assert_as_it_was()
+
+    def test_notice_is_withdrawn_by_the_next_start(self) -> None:
+        class Killed(BaseException):
+            pass
+
+        def kill() -> None:
+            raise Killed
+        self.listen(kill)
+        self.assertRaises(Killed, self.leave)
+        self.one.files.written.clear()
+        self.go_back()
+        self.assertEqual([None], [json.loads(content)["announced"] for content in self.one.files.written])
+        self.assert_as_it_was()
 
     def test_rounds_are_limited(self) -> None:
         self.durations = [60.0 / 2 ** number for number in range(20)]

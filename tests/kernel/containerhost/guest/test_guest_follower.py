@@ -53,6 +53,19 @@ class FollowTest(Directory):
         self.assertEqual([most, "asked to end", "1"], notes.read_text().split("\n")[:-1])
         self.assertEqual(3, self.acknowledged())
 
+    def test_command_does_not_run_while_a_stop_is_announced(self) -> None:
+        notes = self.directory / "notes"
+        self.write(TWO)
+        follow = subprocess.Popen(self.command("sh", "-c", JOB, str(notes)))
+        self.addCleanup(follow.wait, 60)
+        self.addCleanup(follow.terminate)
+        await_that(lambda: notes.exists() and notes.read_text(), "the command runs")
+        self.write(resources.announcing(TWO, resources.stopping(TWO), 1))
+        await_that(lambda: self.acknowledged() == 2, "it has ended")
+        self.assertEqual("asked to end", notes.read_text().split("\n")[-2])
+        self.write(TWO)
+        self.assertEqual(7, follow.wait(60), "started again when the stop does not come about")
+
     def test_command_ends_with_its_follower(self) -> None:
         notes = self.directory / "notes"
         self.write(ONE)

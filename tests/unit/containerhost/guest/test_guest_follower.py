@@ -52,6 +52,14 @@ class FollowerTest(Directory):
         self.assertEqual([(1, 2), (2, 1), (2, 1)],
                          [(found["generation"], found["cpus"]["count"]) for found in self.applied])
 
+    def test_a_stop_is_announced_with_what_it_has(self) -> None:
+        self.write(resources.announcing(TWO, resources.stopping(TWO), 1))
+        self.follower()
+        self.assertEqual((2, 2, True), tuple(self.applied[-1][key] if key != "cpus" else self.applied[-1][key]["count"]
+                                             for key in ("generation", "cpus", "stop")))
+        self.assertEqual(["1", ""], [guest.environment(document)["CONTAINERHOST_STOP"] for document in (
+            self.applied[-1], resources.parse(TWO) or {})])
+
     def test_withdrawn_announcement_is_taken_back(self) -> None:
         self.write(resources.announcing(TWO, told(TWO, cpu=Cpu(1)), 1))
         follower = self.follower()
