@@ -45,14 +45,15 @@ class GuestNotice:
         """
         if before is None or not resources.shrinks(before, coming):
             return False
-        awaited, announced = resources.generation(resources.parse(coming)), False
+        awaited: int | None = None
         deadline = self._monotonic() + self._timeout
         while True:
             try:
-                if not announced:
-                    if not self.begin(name, before, coming, self._clock() + self._timeout):
+                if awaited is None:
+                    awaited = self._begin(name, before, coming, self._clock() + self._timeout)
+                    if awaited is None:
                         return False
-                    announced, deadline = True, self._monotonic() + self._timeout
+                    deadline = self._monotonic() + self._timeout
                 if self.acknowledged(name) >= awaited:
                     return True
             except errors.EngineUnavailable:
@@ -62,8 +63,8 @@ class GuestNotice:
             if self._monotonic() >= deadline:
                 break
             self._sleep(POLL_INTERVAL)
-        LOG.warning("Container %s did not acknowledge generation %d within %g s", name, awaited, self._timeout)
-        return announced
+        LOG.warning("Container %s did not acknowledge generation %s within %g s", name, awaited, self._timeout)
+        return awaited is not None
 
     def begin(self, name: str, before: str, coming: str, until: float) -> bool:
         """Let the container know that it will lose something, and do not wait.
@@ -73,16 +74,25 @@ class GuestNotice:
         :raises EngineError: the engine failed, so this is not known. What the tenant does is not the engine's failure,
             and a container that does not run has no guest
         """
+        return self._begin(name, before, coming, until) is not None
+
+    def _begin(self, name: str, before: str, coming: str, until: float) -> int | None:
+        """Do as :meth:`begin` does, and return the generation that was announced; None if the guest does not listen."""
+        awaited = resources.generation(resources.parse(coming))
         try:
-            if self._acknowledged(name) < resources.generation(resources.parse(before)):
-                return False
+            earlier = self._acknowledged(name)
+            if earlier < resources.generation(resources.parse(before)):
+                return None
+            if earlier >= awaited:  # an answer to an announcement that was withdrawn, which is none to this one
+                awaited = earlier + 1
+                coming = resources.renumbered(coming, awaited)
             self._write(name, resources.announcing(before, coming, int(until)))
         except errors.EngineBusy:
             raise  # another operation on the container: it says nothing of its guest
         except (errors.HostActionFailed, errors.EngineConflict, errors.EngineNotFound) as error:
             LOG.warning(NOT_TOLD, name, error)
-            return False
-        return True
+            return None
+        return awaited
 
     def notify(self, name: str, document: str) -> bool:
         """Write the document into the container.

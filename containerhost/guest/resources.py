@@ -123,6 +123,10 @@ def stopping(before: str) -> str:
     return text(present | {"generation": generation(present) + 1, STOP: True})
 
 
+def renumbered(document: str, number: int) -> str:
+    return text((parse(document) or {}) | {"generation": number})
+
+
 def announcing(before: str, coming: str, until: int) -> str:
     """Return the document that announces a change.
 

@@ -94,6 +94,13 @@ class AnnouncementTest(testtools.TestCase):
         self.assertTrue(self.announce(Guest(knows=1, nth=0)))
         self.assertTrue(1030 <= self.now < 1031)
 
+    def test_answer_to_an_earlier_announcement_is_none_to_this_one(self) -> None:
+        files = Guest(knows=2, nth=5)
+        self.assertTrue(self.announce(files))
+        (written,) = files.written
+        self.assertEqual((1, 3), (written["generation"], written["announced"]["generation"]))
+        self.assertEqual(b'{"generation": 3}', files.files[resources.ACKNOWLEDGED])
+
     def test_who_does_not_listen_is_not_waited_for(self) -> None:
         """Nor who listened to an earlier generation and then ended, nor who is to get more."""
         for files, after in ((Guest(None, 1), None), (Guest(0, 1), None), (Guest(1, 1), told(self.before, cpu=Cpu(8)))):
