@@ -71,7 +71,7 @@ def _tool(path: str, arguments: list[str]) -> None:
         del arguments[1:]  # a command of its own
     if path in TOOLS and arguments[:1] not in (["exec"], ["opennebula"]):
         _click(importlib.import_module(TOOLS[path]).main, [*arguments, *GIVEN.get(tuple(arguments[:1]), ())])
-    elif path.startswith("bench/"):
+    elif path.startswith(("bench/", "examples/drain/")):
         _script(path, arguments)
     else:
         _text(path, arguments)
