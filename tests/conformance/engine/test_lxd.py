@@ -33,5 +33,11 @@ class LxdTest(suite.EngineConformance, LxdTestCase):
         self.engine.attach("c1", second)
         self.assertEqual(nodes, {path for path in nodes if self.opens(path)})
 
+    def test_list_of_metrics_needs_no_state_of_any_container(self) -> None:
+        self.running()
+        pid = self.engine.pid("c1")
+        with mock.patch.object(self.engine.client, "state", side_effect=AssertionError("LXD was asked")):
+            self.assertEqual([pid], [metrics.pid for state, metrics in self.engine.measured() if state.name == "c1"])
+
     def test_server_is_the_daemon_that_was_started(self) -> None:
         self.assertEqual(Path(self.daemon.program).name.removesuffix("d"), self.engine.server().name.removesuffix("d"))

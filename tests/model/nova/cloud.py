@@ -153,7 +153,10 @@ class Cloud:
             self.current.alive = False
             raise Killed
         if fault == "other host restarts":
-            self.restart_other(self.current.name)
+            process = self.current
+            self.restart_other(process.name)
+            if not process.alive:  # the next fault restarted this one's host
+                raise Killed
         elif fault == "locked":
             for uuid in [uuid for uuid, stored in self.instances.items() if stored.task_state is not None]:
                 self.begin_action(uuid, "lock")
