@@ -73,6 +73,42 @@ class Matching:
         self._open -= reached.keys()  # no free core is in reach of any of them
         return False
 
+    def exchange(self, present: Sequence[int]) -> None:
+        """Let cores change hands as long as more of them are then with the taker that had them before.
+
+        :param present: by taker, which it had before
+        """
+        wanted = [cores & allowed for cores, allowed in zip(present, self._allowed, strict=True)]
+        while any(cores & ~held for cores, held in zip(wanted, self.held, strict=True)):
+            cycle = self._better([*wanted, 0])
+            if not cycle:
+                return
+            for to, giver, core in cycle:
+                for taker in {to, giver} - {len(self.held)}:
+                    self.held[taker] ^= core
+            self._free = _union(self._allowed) & ~_union(self.held)
+
+    def _better(self, wanted: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Return exchanges in a circle that bring more wanted cores to takers than they take away; Bellman and Ford.
+
+        :param wanted: by taker; the last one is nobody, who has the free cores
+        :returns: receiver, giver and core of each; empty if there is none
+        """
+        held, allowed = [*self.held, self._free], [*self._allowed, _union(self._allowed)]
+        gain = [0] * len(held)
+        reached: list[tuple[int, int] | None] = [None] * len(held)  # by which receiver, and the core that it would get
+        for _ in held:
+            changed = False
+            for to, giver in itertools.permutations(range(len(held)), 2):
+                core, more = _best(held[giver] & allowed[to], wanted[to], wanted[giver])
+                if core and gain[to] + more > gain[giver]:
+                    gain[giver], reached[giver], changed = gain[to] + more, (to, core), True
+                    if circle := _circle(reached, giver):
+                        return circle
+            if not changed:
+                break
+        return []
+
     def _pass_on(self, at: int, core: int, reached: Mapping[int, tuple[int, int]]) -> None:
         self.give(at, core)
         while reached[at][0] != at:
@@ -174,6 +210,7 @@ def choose(shares: Sequence[Share], hardware: Sequence[tuple[int, Cores]], least
     for number, share in enumerate(shares):
         own = chosen.held[number]
         _fill(chosen, number, host.nearest(own, chosen.free(number), share.size - own.bit_count()), share.size)
+    chosen.exchange([host.mask(share.present & share.allowed) for share in shares])
     found = {share.name: host.cores(cores) for share, cores in zip(shares, chosen.held, strict=True)}
     _share(found, shares, least)
     return found
@@ -183,6 +220,29 @@ def _fill(matching: Matching, taker: int, best: int, size: int) -> None:
     matching.give(taker, best)
     while matching.held[taker].bit_count() < size and matching.take(taker):
         pass
+
+
+def _best(cores: int, wanted: int, given_up: int) -> tuple[int, int]:
+    """Return the core of several that is best passed on, and how many more are then with a taker that wants them.
+
+    :param wanted, given_up: what the receiver and the giver want
+    """
+    for some, more in ((cores & wanted & ~given_up, 1), (cores & ~(wanted ^ given_up), 0), (cores, -1)):
+        if some:
+            return some & -some, more
+    return 0, 0
+
+
+def _circle(reached: Sequence[tuple[int, int] | None], giver: int) -> list[tuple[int, int, int]]:
+    """Return the exchanges that lead from a giver back to itself; empty if they lead elsewhere."""
+    found: list[tuple[int, int, int]] = []
+    at = giver
+    while (step := reached[at]) is not None and len(found) <= len(reached):
+        found.append((step[0], at, step[1]))
+        at = step[0]
+        if at == giver:
+            return found
+    return []
 
 
 def _share(found: dict[str, Cores], shares: Sequence[Share], least: Mapping[str, int]) -> None:

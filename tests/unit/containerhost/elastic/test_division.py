@@ -171,6 +171,9 @@ class ExhaustiveTest(testtools.TestCase):
     @given(cases())
     @settings(max_examples=levels.budget(gate=24, exhaustive=60), deadline=None)
     def test_as_few_cores_as_possible_change_hands(self, case: Case) -> None:
+        self.as_few_as_possible(case)
+
+    def as_few_as_possible(self, case: Case) -> None:
         found = divided(case.members, capacity(case.cores), case.policy)
         if best(case) is None:
             return
@@ -179,6 +182,13 @@ class ExhaustiveTest(testtools.TestCase):
         possible = [kept(each) for each in assignments(case)
                     if all(len(each[name]) == len(cores) for name, cores in found.items())]
         self.assertEqual(max(possible), kept(found), found)
+
+    def test_one_that_passes_a_core_on_gets_another_that_it_had(self) -> None:
+        own, other = member("a", 1, 1, {0, 1, 2}, {1, 2}), member("b", 1, 1, {1}, set())
+        self.as_few_as_possible(Case(3, [own, other], "fair"))
+        self.as_few_as_possible(Case(4, [
+            member("a", 1, 2, {0, 1}, set()), member("b", 2, 3, {0, 1, 2, 3}, {0, 1, 2, 3}),
+            member("c", 1, 1, {0, 2, 3}, {0, 2})], "fair"))
 
     @given(cases())
     @settings(max_examples=levels.budget(gate=24, exhaustive=60), deadline=None)
