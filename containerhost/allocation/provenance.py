@@ -88,7 +88,7 @@ class Provenance:
     def public_key(self) -> str | None:
         """Return the host's public key as Base64; None before the first hand-over."""
         try:
-            return (self._root / PUBLIC_KEY).read_text("ascii").strip()
+            return (self._root / PUBLIC_KEY).read_text("ascii", "replace").strip()
         except FileNotFoundError:
             return None
 
@@ -104,13 +104,15 @@ class Provenance:
 
     def _seed(self) -> bytes:
         try:
-            return self.seed()
+            seed, new = self.seed(), False
         except (FileNotFoundError, ValueError) as error:
             if not isinstance(error, FileNotFoundError):
                 LOG.warning("The host's key is replaced, and what it signed is not verified any more: %s", error)
-        seed = secrets.token_bytes(32)
-        self._put(PUBLIC_KEY, public_key(seed), 0o644)
-        self._put(KEY, seed.hex(), 0o600)  # last: without it both are made anew
+            seed, new = secrets.token_bytes(32), True
+        if self.public_key() != (public := public_key(seed)):  # it may have been lost or damaged
+            self._put(PUBLIC_KEY, public, 0o644)
+        if new:
+            self._put(KEY, seed.hex(), 0o600)  # last: without it both are made anew
         return seed
 
     def _readable(self, device_id: str) -> list[HandOver]:

@@ -156,6 +156,14 @@ class SignatureTest(ProvenanceTestCase):
         self.hand_over("bert", self.gpu)
         self.assertEqual(["signed with another key than this host's", None], self.complaints(self.gpu))
 
+    def test_public_key_that_was_lost_is_written_again(self) -> None:
+        public = self.store.directory / provenance.PUBLIC_KEY
+        self.hand_over("anna", self.gpu)
+        for lose in (public.unlink, lambda: public.write_bytes(b"\xff")):
+            lose()
+            self.hand_over("bert", self.gpu)
+            self.assertEqual({None}, set(self.complaints(self.gpu)))
+
     def test_unreadable_history_keeps_no_device(self) -> None:
         for damage in (b"", b"\0\xff{", b"{}", b"[1]"):
             self.hand_over("anna", self.gpu)
