@@ -93,6 +93,10 @@ class EngineConflict(EngineError):
     """Signal that the object changed since it was read, or exists already."""
 
 
+class EngineChanged(EngineConflict):
+    """Signal that the object changed since it was read."""
+
+
 class NotAsGranted(EngineError):
     """Signal that a running container sees more or less than its grants say."""
 

@@ -47,8 +47,8 @@ TEXTS: tuple[tuple[re.Pattern[str], type[errors.EngineError]], ...] = (
                 re.I), errors.EngineNotFound),
     (re.compile(r"image not provided for instance creation", re.I), errors.EngineNotFound),  # Incus 6.0: no such alias
     (re.compile(r"is busy running|non-reusable operation", re.I), errors.EngineBusy),
-    (re.compile(r"already exists|UNIQUE constraint failed|etag doesn't match|is running\s*$", re.I),
-     errors.EngineConflict),
+    (re.compile(r"etag doesn't match", re.I), errors.EngineChanged),
+    (re.compile(r"already exists|UNIQUE constraint failed|is running\s*$", re.I), errors.EngineConflict),
     (re.compile(r"context deadline exceeded|timed? ?out", re.I), errors.EngineTimeout),
     (re.compile(r"\b(daemon|LXD|incus) is (shutting down|starting)", re.I), errors.EngineUnavailable),
 )
@@ -56,7 +56,7 @@ TEXTS: tuple[tuple[re.Pattern[str], type[errors.EngineError]], ...] = (
 STATUSES: Mapping[int, type[errors.EngineError]] = {
     404: errors.EngineNotFound,
     409: errors.EngineConflict,
-    412: errors.EngineConflict,
+    412: errors.EngineChanged,
     503: errors.EngineUnavailable,
     504: errors.EngineTimeout,
     507: errors.StorageFull,
@@ -344,7 +344,7 @@ class LxdClient:
     def replace_instance(self, name: str, body: Mapping[str, Any], etag: str) -> None:
         """Replace an instance's configuration.
 
-        :raises EngineConflict: the instance changed since ``etag`` was read
+        :raises EngineChanged: the instance changed since ``etag`` was read
         """
         asked = f"change container {name}"
         self.finish(self.request("put", "instances", name, asked=asked, json=body, headers={"If-Match": etag}), asked)

@@ -4,6 +4,7 @@
 import contextlib
 import dataclasses
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -39,6 +40,9 @@ from containerhost.rollback import Rollback
 LOG = logging.getLogger(__name__)
 
 CONFLICT_TRIES = 5
+# By the guest API of Incus and LXD a guest can tell many times a second that it is ready, and that it is not. Each time
+# the ETag is another one, so most tries may fail; they take a random time, so that the guest cannot let all fail.
+CHANGED_TRIES = 40
 FENCES = "fences"  # below the locks' directory
 BUSY_INTERVAL = 0.2  # s between looks at a container that another operation works on
 
@@ -479,10 +483,17 @@ class LxdEngine:
             ETag to write it back with
         :param current: what the caller has just read
         """
-        conflicts, limit = 0, None
+        conflicts, changed, limit = 0, 0, None
         while True:
             try:
-                return change(*(current or self.client.instance(name)))
+                read = current or self.client.instance(name)
+                if changed:
+                    time.sleep(random.uniform(0, BUSY_INTERVAL))  # noqa: S311  (no secret)
+                return change(*read)
+            except errors.EngineChanged:
+                changed += 1
+                if changed == CHANGED_TRIES:
+                    raise
             except (errors.EngineConflict, errors.OperationForgotten):
                 conflicts += 1
                 if conflicts == CONFLICT_TRIES:

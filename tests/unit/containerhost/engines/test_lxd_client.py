@@ -18,7 +18,7 @@ class TestRefusals(testtools.TestCase):
         for status, text, expected in (
             (404, "anything", errors.EngineNotFound),
             (409, "anything", errors.EngineConflict),
-            (412, "ETag doesn't match", errors.EngineConflict),
+            (412, "ETag doesn't match", errors.EngineChanged),
             (503, "anything", errors.EngineUnavailable),
             (500, "write /x: no space left on device", errors.StorageFull),
             (400, "Failed to run: tar: Disk quota exceeded", errors.StorageFull),

@@ -3,8 +3,10 @@ import os
 from typing import Any
 from unittest import mock
 
+import fixtures
 import testtools
 
+from containerhost import errors
 from containerhost.devices.grants import Grant
 from containerhost.engines.lxd import config, operations
 from containerhost.engines.lxd.client import LxdClient, VersionedInstance
@@ -36,6 +38,26 @@ class UpdateDevicesTest(testtools.TestCase):
             changed = [call.args[1]["config"] for call in client.replace_instance.call_args_list] or [config]
             self.assertEqual([{"limits.cpu": "1", "limits.processes": after,
                                "security.syscalls.deny": "io_uring_setup errno 38"}], changed)
+
+
+class ChangeTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(fixtures.MockPatch("containerhost.engines.lxd.engine.BUSY_INTERVAL", 0.0))
+        self.client = mock.Mock(extensions=frozenset())
+        self.client.instance.return_value = VersionedInstance({"config": {}, "devices": {}}, "etag")
+
+    def tries(self, *answers: Exception | None) -> int:
+        self.client.replace_instance.side_effect = answers
+        LxdEngine(self.client).relabel("c1", {"key": "value"})
+        return int(self.client.replace_instance.call_count)
+
+    def test_guest_that_changes_itself_again_and_again_hinders_none(self) -> None:
+        self.assertEqual(31, self.tries(*[errors.EngineChanged("etag")] * 30, None))
+
+    def test_other_conflicts_are_told_soon(self) -> None:
+        self.assertRaises(errors.EngineConflict, self.tries, *[errors.EngineConflict("it runs")] * 30)
+        self.assertEqual(5, self.client.replace_instance.call_count)
 
 
 class StartTest(testtools.TestCase):
