@@ -5,7 +5,10 @@ Whoever may make groups below a container's own chooses their names, in which th
 a line feed: nothing else ends a line.
 """
 
+import contextlib
+import os
 import re
+from collections.abc import Iterator
 
 from containerhost.linux.sysfs import TABLE_LIMIT, Host
 
@@ -36,3 +39,48 @@ def container_part(path: str) -> str:
     """Return the group that has the container's limits: its processes may be in one below. Another path as it is."""
     found = CONTAINER.match(path)
     return found[0] if found else path
+
+
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def walk(top: str) -> Iterator[tuple[str, bool]]:
+    """Yield a group and those below it, each before and again after those below it; none of a group that is gone.
+
+    A tenant can nest groups deeper than a path or a table of open files reaches, so one descriptor goes from group to
+    group.
+
+    :returns: a path that is good until the next step; whether the groups below it are still to come
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            fd = os.open(top, DIRECTORY)
+        except FileNotFoundError:
+            return
+        stack.callback(lambda: os.close(fd))
+        left = [_below(fd)]
+        yield f"/proc/self/fd/{fd}", True
+        while left:
+            if left[-1]:
+                try:
+                    there = os.open(left[-1].pop(), DIRECTORY, dir_fd=fd)
+                except FileNotFoundError:
+                    continue
+                os.close(fd)
+                fd = there
+                left.append(_below(fd))
+                yield f"/proc/self/fd/{fd}", True
+            else:
+                yield f"/proc/self/fd/{fd}", False
+                left.pop()
+                there = os.open("..", DIRECTORY, dir_fd=fd)
+                os.close(fd)
+                fd = there
+
+
+def _below(fd: int) -> list[str]:
+    try:
+        with os.scandir(fd) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []

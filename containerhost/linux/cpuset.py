@@ -78,34 +78,27 @@ def _bind(pid: int, group: str, file: str, text: str) -> None:
                 raise
             found = freezer.of_container(pid, Host())
             with freezer.frozen(found, Host()) if found else contextlib.nullcontext():
-                _narrow(group, file, text)
+                _narrow(group, file, id_list(text))
     except OSError as error:
         raise HostActionFailed(f"control group {group} cannot have {text or 'all'} as {file}: {error.strerror}"
                                ) from error
 
 
-def _narrow(group: str, file: str, text: str) -> None:
-    """Let a group, and those below it, have these CPUs or nodes only: each those of them that it has, or else all."""
-    wanted, end = id_list(text), time.monotonic() + WALK_TIMEOUT
-    before = {each: found for each in _groups(group, end) if (found := id_list(_read(f"{each}/{file}")))}
-    for each, found in before.items():  # no group has what that above it has not
-        if not wanted <= found:
-            _write(each, file, _text(found | wanted))
-    for each, found in reversed(before.items()):
-        if time.monotonic() > end:
+def _narrow(group: str, file: str, wanted: frozenset[int]) -> None:
+    """Let a group have these CPUs or nodes, and those below it what they have of them, or else all that is above."""
+    end, targets = time.monotonic() + WALK_TIMEOUT, list[frozenset[int]]()
+    for each, before in controlgroups.walk(group):
+        if time.monotonic() > end:  # a container may have made thousands of groups
             raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
-        _write(each, file, text if each == group else _text(found & wanted or wanted))
-
-
-def _groups(group: str, end: float) -> Iterator[str]:
-    """Yield a group and those below it, each after that above it.
-
-    :raises TimeoutError: there are too many
-    """
-    for directory, _, _ in os.walk(group):
-        if time.monotonic() > end:
-            raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
-        yield directory
+        found = id_list(_read(f"{each}/{file}"))
+        if before:
+            targets.append((found & targets[-1] or targets[-1]) if targets else wanted)
+            if found and not targets[-1] <= found:  # no group has what that above it has not
+                _write(each, file, _text(found | targets[-1]))
+            continue
+        target = targets.pop()
+        if found:
+            _write(each, file, _text(target))
 
 
 def _write(group: str, file: str, text: str) -> None:

@@ -180,7 +180,9 @@ def permit(pid: int, number: Number, allowed: bool) -> bool:
         return False
     top, end = f"{CGROUPS}{payload[0]}", time.monotonic() + WALK_TIMEOUT
     # The kernel passes down what is denied, and not what is permitted again.
-    for group, _, _ in os.walk(top) if allowed else [(top, [], [])]:
+    for group, before in controlgroups.walk(top) if allowed else [(top, True)]:
+        if not before:
+            continue
         if time.monotonic() > end:
             raise HostActionFailed(f"container {os.path.basename(top)} has too many control groups to permit it a "
                                    f"device within {WALK_TIMEOUT:g} s: stop it, then try again")

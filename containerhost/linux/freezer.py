@@ -267,9 +267,10 @@ def kill(pid: int) -> None:
         signal.pidfd_send_signal(process, signal.SIGKILL)
 
         def has_ended() -> bool:
-            for directory, _, _ in os.walk(top):
-                with contextlib.suppress(OSError):  # it is gone
-                    write_attribute(f"{directory}/{V1}", group.thawing)
+            for directory, before in controlgroups.walk(top):
+                if before:
+                    with contextlib.suppress(OSError):  # it is gone
+                        write_attribute(f"{directory}/{V1}", group.thawing)
             return bool(select.select([process], [], [], 0)[0])
 
         wait_until(has_ended, KILL_TIMEOUT, KILL_INTERVAL)

@@ -6,17 +6,15 @@ from pathlib import Path
 from containerhost.engines.capabilities import LiveSizes
 from containerhost.engines.lxd.client import VersionedInstance
 from containerhost.engines.lxd.live import Live
+from containerhost.linux import controlgroups
+from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
 from tests import levels
 from tests.conformance.engine import elastic, frame
 from tests.functional.containerhost.base import LxdTestCase
+from tests.nestedgroups import DEPTH, nested
 
 CPUSET = Path("/sys/fs/cgroup/cpuset")
-# A group below the container's own has its CPUs, and a further one below that.
-NEST = """mkdir -p /groups && mount -t cgroup -o cpuset none /groups && cd /groups && mkdir -p one/two &&
-for group in one one/two; do
-    cat cpuset.cpus > $group/cpuset.cpus && cat cpuset.mems > $group/cpuset.mems || exit 1
-done"""
 
 
 @levels.exhaustive(frame.REPEATED, when=frame.INCUS)
@@ -34,8 +32,11 @@ class LxdElasticTest(elastic.ElasticConformance, LxdTestCase):
         service = self.service()
         self.member("c1")
         self.rounds_until(service, "c1", 2)
-        status, output = self.inside("c1", "sh", "-c", NEST)
-        self.assertEqual(0, status, output)
+        pid = self.engine.pid("c1") or 0
+        group = CPUSET / controlgroups.of(pid, Host())["cpuset"].lstrip("/")
+        process = nested(pid, str(group), DEPTH, "cpuset.cpus", "cpuset.mems")
+        self.assertEqual((b"", None), process.communicate())
+        self.assertEqual(0, process.returncode)
         self.member("c2")
         self.rounds_until(service, "c2", 1)
         self.assertEqual(1, len(self.cores("c1")))

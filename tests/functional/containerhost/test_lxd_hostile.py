@@ -20,7 +20,7 @@ from containerhost.engines.contract import Status
 from containerhost.engines.lxd.exports import Exports
 from containerhost.engines.spec import RootDisk
 from containerhost.guest.guestfiles import GuestFiles
-from containerhost.linux import daemonhelpers, freezer
+from containerhost.linux import controlgroups, daemonhelpers, freezer
 from containerhost.linux.files import write_attribute
 from containerhost.linux.guest_directory import LIMIT
 from containerhost.linux.process import deviceusers
@@ -30,6 +30,7 @@ from containerhost.privileged import Privileged
 from tests import holddirectory, levels
 from tests.functional.containerhost.base import LxdTestCase
 from tests.functional.containerhost.test_lxd_devices import DeviceTestCase
+from tests.nestedgroups import DEPTH, nested
 from tests.waiting import await_that
 
 HANGS = 30  # s; nothing here takes one of them
@@ -214,28 +215,43 @@ class FrozenGroupTest(LxdTestCase):
             self.skipTest("this host has control groups of version 2")
         super().setUp()
 
-    def frozen(self) -> None:
+    FREEZE = """
+import subprocess
+sleeper = subprocess.Popen(["sleep", "1000"])
+open("cgroup.procs", "w").write(str(sleeper.pid))
+open("freezer.state", "w").write("FROZEN")
+print(flush=True)
+while True:
+    open("freezer.state", "w").write("FROZEN")
+"""
+
+    def frozen(self, depth: int) -> None:
+        """Let the guest freeze a process again and again.
+
+        :param depth: of its control group, below the container's
+        """
         self.running("c1")
-        script = ("mkdir -p /groups; mount -t cgroup -o freezer none /groups && mkdir -p /groups/own/one || exit 7; "
-                  "sleep 1000 > /dev/null 2>&1 & sleep 1; echo $! > /groups/own/one/cgroup.procs; "
-                  "echo FROZEN > /groups/own/one/freezer.state; "
-                  "(while :; do echo FROZEN > /groups/own/one/freezer.state; done) > /dev/null 2>&1 &")
-        status, output = self.inside("c1", "sh", "-c", script)
-        self.assertEqual((0, ""), (status, output))
-        group = freezer.of_container(self.engine.pid("c1") or 0, Host())
+        pid = self.engine.pid("c1") or 0
+        group = freezer.of_container(pid, Host())
         assert group
-        self.addCleanup(self.thaw, os.path.dirname(group.path))
+        top = os.path.dirname(group.path)
+        self.addCleanup(self.thaw, top)
+        process = nested(pid, top, depth, then=self.FREEZE)
+        self.addCleanup(process.wait, HANGS)
+        assert process.stdout
+        with process.stdout as output:
+            self.assertEqual(b"\n", output.readline())
 
     @staticmethod
     def thaw(group: str) -> None:
-        for directory in (group, f"{group}/own", f"{group}/own/one"):
+        for directory, _ in controlgroups.walk(group):
             with contextlib.suppress(OSError):
                 write_attribute(f"{directory}/{freezer.V1}", "THAWED")
 
     def test_processes_that_the_guest_froze_do_not_keep_its_container(self) -> None:
-        for paused in (False, True):
-            with self.subTest(paused=paused):
-                self.frozen()
+        for paused, depth in ((False, 2), (True, 2), (False, DEPTH)):
+            with self.subTest(paused=paused, depth=depth):
+                self.frozen(depth)
                 if paused:
                     self.engine.freeze("c1")
                 _, error = ends(lambda: self.engine.delete("c1"))
