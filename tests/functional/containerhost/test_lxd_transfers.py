@@ -2,6 +2,7 @@
 """Containers that go from one real daemon to another while they run: two of Incus, and what LXD 5.0.2 says."""
 
 import dataclasses
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,9 @@ class RunningTransferTest(frame.EngineFrame):
         self.address = self.one.listen()
         self.one.engine.create(self.spec())
         self.one.engine.start("c1")
+        self.make_subvolume("sub")
         self.shell(self.one, "mkdir /root/d; dd if=/dev/urandom of=/root/big bs=1M count=24; echo x > /root/gone; "
-                             "echo old > /root/d/changed; chown 1000:100 /root/d/changed; sync")
+                             "echo old > /root/d/changed; chown 1000:100 /root/d/changed; echo 1 > /root/sub/one; sync")
 
     def spec(self, name: str = "c1", **more: Any) -> ContainerSpec:
         parts: dict[str, Any] = {"image": self.one.lxd.imported(), "cpu": Cpu(1), "memory": Memory(128 * MiB),
@@ -62,6 +64,11 @@ class RunningTransferTest(frame.EngineFrame):
         done = host.engine.execute("c1", ["sh", "-c", script], b"", timeout=TIMEOUT)
         self.assertEqual(0, done.status, done.stderr)
         return done.stdout
+
+    def make_subvolume(self, name: str) -> None:
+        """Make one as programs in containers do, which need a tool for it."""
+        root = Path(self.one.lxd.daemon.directory, "storage-pools", lxd.POOL, "containers/c1/rootfs/root")
+        subprocess.run(["btrfs", "subvolume", "create", str(root / name)], check=True, capture_output=True)
 
     def send(self, refresh: bool) -> int:
         """Send one round.
@@ -77,7 +84,10 @@ class RunningTransferTest(frame.EngineFrame):
         return received() - before
 
     def change(self) -> None:
-        self.shell(self.one, "rm /root/gone; mv /root/big /root/moved; echo new > /root/d/changed; mkdir /root/e; "
+        self.make_subvolume("sub/inner")
+        self.make_subvolume("e")
+        self.shell(self.one, "rm /root/gone; mv /root/big /root/moved; echo new > /root/d/changed; "
+                             "echo 2 > /root/sub/two; echo 3 > /root/sub/inner/a; "
                              "dd if=/dev/urandom of=/root/e/new bs=1M count=1")
 
     def test_container_that_runs_is_copied_and_only_the_difference_after_its_stop(self) -> None:
@@ -85,7 +95,7 @@ class RunningTransferTest(frame.EngineFrame):
         self.assertEqual(Status.RUNNING, self.one.engine.container("c1").status)
         self.change()
         self.assertLess(self.send(refresh=True), 4 * MiB)
-        self.shell(self.one, "echo last > /root/d/last; rm -r /root/e")
+        self.shell(self.one, "echo last > /root/d/last; rm /root/e/new; echo 4 > /root/sub/inner/four")
         sums = self.shell(self.one, SUMS)
         self.one.engine.stop("c1", timeout=TIMEOUT, force=True)
         self.assertLess(self.send(refresh=True), 4 * MiB)
