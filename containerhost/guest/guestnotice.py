@@ -18,6 +18,7 @@ LOG = logging.getLogger(__name__)
 
 POLL_INTERVAL = 0.1  # s between two looks
 NOT_TOLD = "Container %s cannot be notified of its resources: %s"
+LARGEST = 1 << 53  # generation that is believed; Python writes no number of more than 4300 digits
 FAULTS = "faults.json"  # {"schema": 1, "faults": ["0000:3b:00.0: tainted by the operator: ...", ...]}
 
 
@@ -149,4 +150,5 @@ class GuestNotice:
 
     def _acknowledged(self, name: str) -> int:
         found = resources.parse(self._files.read(name, resources.ACKNOWLEDGED))
-        return resources.generation(found) if found else -1
+        number = resources.generation(found) if found else -1
+        return number if number <= LARGEST else -1

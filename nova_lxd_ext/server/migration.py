@@ -103,7 +103,7 @@ class Migrations:
                 if state.status is Status.RUNNING:
                     undo.on_error("what was announced", self._withdraw_notice, instance)
                     if self._announce_stop(instance) and copied:
-                        self._copy_round(context, instance, move.dest_compute)  # its checkpoint
+                        copied = self._copy_round(context, instance, move.dest_compute)  # its checkpoint
                 if state.status is not Status.STOPPED:
                     undo.on_error("start it again", self._start_again, instance, requested)
                     self._power.off(instance, timeout, retry_interval)

@@ -60,6 +60,13 @@ class CopiedWhileItRunsTest(MovesCase):
         running = [(False, Status.RUNNING), (True, Status.RUNNING), (True, Status.RUNNING)]
         self.assertEqual([*running, (True, Status.FROZEN), (True, Status.RUNNING), (True, Status.STOPPED)], self.seen)
 
+    def test_host_that_cannot_any_more_after_the_notice(self) -> None:
+        self.listen(lambda: setattr(self.transfers, "takes", False))
+        self.leave()
+        self.assertEqual([Status.RUNNING] * 3, [status for _, status in self.seen])
+        self.assertIn(self.server.name, self.two.engine.specs)
+        self.assertNotIn("sender", self.transfers.with_snapshots)
+
     def test_notice_is_withdrawn_when_the_server_stays(self) -> None:
         for at in (3, 4):
             with self.subTest(at):

@@ -108,7 +108,8 @@ class AnnouncementTest(testtools.TestCase):
             self.assertEqual(([], 1000.0), (files.written, self.now))
 
     def test_what_a_hostile_guest_writes(self) -> None:
-        for content in (b"", b"[1]", b'{"generation": "1"}', b"\xff\xfe", b"[" * 60000, b'{"generation": null}'):
+        for content in (b"", b"[1]", b'{"generation": "1"}', b"\xff\xfe", b"[" * 60000, b'{"generation": null}',
+                        b'{"generation": %s}' % (b"9" * 4300)):
             files = Guest(None, 0)
             files.files[resources.ACKNOWLEDGED] = content
             self.assertFalse(self.announce(files))
