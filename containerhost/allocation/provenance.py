@@ -105,7 +105,7 @@ class Provenance:
     def _seed(self) -> bytes:
         try:
             seed, new = self.seed(), False
-        except (FileNotFoundError, ValueError) as error:
+        except (FileNotFoundError, PermissionError, ValueError) as error:
             if not isinstance(error, FileNotFoundError):
                 LOG.warning("The host's key is replaced, and what it signed is not verified any more: %s", error)
             seed, new = secrets.token_bytes(32), True

@@ -156,6 +156,13 @@ class SignatureTest(ProvenanceTestCase):
         self.hand_over("bert", self.gpu)
         self.assertEqual(["signed with another key than this host's", None], self.complaints(self.gpu))
 
+    def test_key_of_the_directorys_former_owner_keeps_no_device(self) -> None:
+        """Root made it, and the directory was given to a service's user afterwards."""
+        self.hand_over("anna", self.gpu)
+        with mock.patch.object(self.store.provenance, "seed", side_effect=PermissionError("not mine")):
+            self.hand_over("bert", self.gpu)
+        self.assertEqual(["signed with another key than this host's", None], self.complaints(self.gpu))
+
     def test_public_key_that_was_lost_is_written_again(self) -> None:
         public = self.store.directory / provenance.PUBLIC_KEY
         self.hand_over("anna", self.gpu)
