@@ -28,6 +28,11 @@ class UnifiedTest(OnedockCase):
         self.useFixture(Unified())
         return Daemon("--exec-opt", "native.cgroupdriver=cgroupfs")
 
+    def test_no_huge_pages(self) -> None:
+        """Anybody may map those of the host."""
+        found = self.shell(self.deployed(Machine()), "cat /sys/fs/cgroup/hugetlb.[0-9]*B.max")
+        self.assertEqual({"0"}, set(found.split()))
+
     def test_devices_come_and_go_while_it_runs(self) -> None:
         machine = self.deployed(Machine(devices=(self.vfs[0],)))
         self.shell(machine, "mknod /zero c 1 5; mknod /kept c 195 0")

@@ -20,13 +20,15 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from containerhost.engines.docker import recordfiles
+from containerhost.linux import hugepages
 from containerhost.linux.files import closing
 from containerhost.linux.lock import FileLock
+from containerhost.linux.sysfs import Host
 
 RUNC = "runc"
 LOCK_TIMEOUT = 60.0  # s; a holder changes a few nodes or interfaces
@@ -164,7 +166,8 @@ def rewrite(path: str, nodes: Sequence[tuple[str, int, int]], hook: dict[str, An
             make_directory(root_of(path, config), mount["destination"], owner_of_root(config))
         config = without_mounts(config, VOLUME)
     with open(path, "w", encoding="utf-8") as target:
-        json.dump(without_io_uring(with_process_memory(with_hook(with_nodes(config, nodes), hook))), target)
+        config = without_io_uring(with_process_memory(with_hook(with_nodes(config, nodes), hook)))
+        json.dump(without_huge_pages(config, hugepages.limitable(Host())), target)
     return mapped
 
 
@@ -298,6 +301,14 @@ def without_io_uring(config: dict[str, Any]) -> dict[str, Any]:
              if (names := [name for name in rule["names"] if name not in IO_URING])]
     added = {"names": sorted(IO_URING), "action": REFUSE, "errnoRet": errno.ENOSYS}
     return config | {"linux": config["linux"] | {"seccomp": seccomp | {"syscalls": [*rules, added]}}}
+
+
+def without_huge_pages(config: dict[str, Any], sizes: Collection[str]) -> dict[str, Any]:
+    """Return the configuration with a limit of no huge page of these sizes, for which Docker has no option. Pure."""
+    if not sizes:
+        return config
+    limits = {"hugepageLimits": [{"pageSize": size, "limit": 0} for size in sizes]}
+    return config | {"linux": config["linux"] | {"resources": (config["linux"].get("resources") or {}) | limits}}
 
 
 def permits(rule: dict[str, Any], call: str) -> bool:

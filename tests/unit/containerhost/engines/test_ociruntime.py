@@ -77,6 +77,12 @@ class NodesTest(testtools.TestCase):
                                                     "resources": {"pids": {"limit": 1}, "devices": [deny, RULE]}}},
             ociruntime.with_nodes(config, NODES))
 
+    def test_no_huge_pages(self):
+        config = {"linux": {"resources": {"pids": {"limit": 1}}}}
+        self.assertEqual(config, ociruntime.without_huge_pages(config, ()))
+        self.assertEqual({"pids": {"limit": 1}, "hugepageLimits": [{"pageSize": "2MB", "limit": 0}]},
+                         ociruntime.without_huge_pages(config, ("2MB",))["linux"]["resources"])
+
     def test_process_memory_is_permitted_where_ptrace_is(self):
         allow, deny = "SCMP_ACT_ALLOW", "SCMP_ACT_ERRNO"
         ptrace = {"names": ["ptrace", "read"], "action": allow}
