@@ -23,8 +23,10 @@ from pylxd.client import get_session_for_url
 from pylxd.exceptions import ClientConnectionFailed, LXDAPIException
 
 from containerhost import errors
-from containerhost.engines.lxd.config import CGROUP2
+from containerhost.engines.lxd.config import CGROUP2, host_pages
 from containerhost.engines.timeouts import is_timeout
+from containerhost.linux import hugepages
+from containerhost.linux.sysfs import Host
 
 LOG = logging.getLogger(__name__)
 
@@ -288,7 +290,8 @@ class LxdClient:
         """Return the names of the daemon's API extensions, and of what the host has beside: probed, never guessed."""
         with translated("read the server's API extensions", self.settings.shown()):
             found = frozenset(self._client().host_info["api_extensions"])
-        return found | ({CGROUP2} if os.path.exists(UNIFIED) else set())
+        return (found | ({CGROUP2} if os.path.exists(UNIFIED) else set())
+                | {host_pages(name) for name in hugepages.limitable(Host())})
 
     def server(self) -> Mapping[str, Any]:
         return self.get(asked="read the server's description")

@@ -2,10 +2,10 @@
 """Translate ContainerSpec and Grant to LXD's configuration. Pure.
 
 Keys and values: LXD's instance options and device options documents; Incus has the same. No profile is ever used, and
-of the ``raw.*`` keys only ``raw.lxc``, for memory nodes: neither daemon has a key that binds a container's memory
-(``limits.cpu.nodes`` chooses CPUs). Device names are made from PCI addresses and node paths, so that two grants which
-share a node (rdma_cm) name one device, and a device is found again by its grant alone. They hold no dot: LXD splits
-its ``volatile.<device>.<key>`` at dots.
+of the ``raw.*`` keys only ``raw.lxc``, for memory nodes and for limits of control groups: neither daemon has a key that
+binds a container's memory (``limits.cpu.nodes`` chooses CPUs). Device names are made from PCI addresses and node paths,
+so that two grants which share a node (rdma_cm) name one device, and a device is found again by its grant alone. They
+hold no dot: LXD splits its ``volatile.<device>.<key>`` at dots.
 """
 
 import fnmatch
@@ -60,6 +60,11 @@ CGROUP2 = "containerhost.cgroup2"
 
 # Marks that say which size a container has and may have: they change with its limits.
 SIZE_LABELS = (bounds.LABEL, gpubounds.LABEL, marks.RESOURCES)
+
+# Control groups of version 2 that a container may make. The kernel has 65535 numbers for the groups of memory of all
+# containers together, and it does not tell the group of a process whose path is longer than 4096 bytes: 14 names have
+# at most 255 each.
+GROUPS = "lxc.cgroup2.cgroup.max.descendants = 1024\nlxc.cgroup2.cgroup.max.depth = 14"
 
 OWN_CORES = "user.containerhost.cores"  # the cores that a container has for itself
 RESERVED_CORES = f"{OWN_CORES}.reserved"  # those that it had, and may have to have again
@@ -148,8 +153,15 @@ def instance_devices(spec: ContainerSpec, extensions: Collection[str]) -> dict[s
 
 def limits(spec: ContainerSpec, extensions: Collection[str]) -> dict[str, str]:
     sizes = {f"user.{key}": spec.labels[key] for key in SIZE_LABELS if key in spec.labels}
-    return (cpu(spec.cpu, extensions) | memory(spec.memory, extensions) | {"limits.processes": str(spec.processes)}
-            | sizes)
+    found = cpu(spec.cpu, extensions) | memory(spec.memory, extensions) | {"limits.processes": str(spec.processes)}
+    if raw := "\n".join(filter(None, (found.get(RAW), groups(extensions)))):
+        found[RAW] = raw
+    return found | sizes
+
+
+def groups(extensions: Collection[str]) -> str | None:
+    """Return the lines of LXC's configuration that limit the control groups of a container's own, if it can be."""
+    return GROUPS if CGROUP2 in extensions else None
 
 
 def is_limit(key: str) -> bool:
@@ -198,6 +210,11 @@ def core_list(cores: Iterable[int]) -> str:
     return ",".join(f"{first}-{last}" for first, last in id_runs(cores))
 
 
+def host_pages(name: str) -> str:
+    """Return the extension that stands for huge pages of the host's which a container can be kept from."""
+    return f"containerhost.hugepages.{name}"
+
+
 def memory(wanted: Memory, extensions: Collection[str]) -> dict[str, str]:
     """Return the memory limits: ``size`` is all the container gets; swap is off, so that it does not look like more."""
     config = {
@@ -205,6 +222,8 @@ def memory(wanted: Memory, extensions: Collection[str]) -> dict[str, str]:
         "limits.memory.enforce": "hard",
         "limits.memory.swap": "false",
     }
+    if "limits_hugepages" in extensions:
+        config |= {f"limits.hugepages.{name}": "0" for name in HUGE_PAGES.values() if host_pages(name) in extensions}
     for page, size in wanted.hugepages.items():
         if page not in HUGE_PAGES:
             raise SpecError(f"huge pages of {page} bytes: LXD limits pages of {', '.join(HUGE_PAGES.values())} only")

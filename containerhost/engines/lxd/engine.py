@@ -409,12 +409,13 @@ class LxdEngine:
         release without limits of processes, or with io_urings, gets the default."""
         extensions = self.client.extensions
         wanted = config.devices_of_all(parts, extensions)
-        fixed = config.start_config(grants_of(parts), extensions)
+        fixed, groups = config.start_config(grants_of(parts), extensions), config.groups(extensions)
 
         def change(instance: dict[str, Any], etag: str) -> None:
             kept = {key: device for key, device in instance["devices"].items() if not config.is_of_part(key)}
-            limited = {"limits.processes": str(PROCESSES), config.DENIED_CALLS: config.IO_URING} | instance["config"]
-            changed = {"devices": kept | wanted, "config": limited | fixed}
+            limited = {"limits.processes": str(PROCESSES), config.DENIED_CALLS: config.IO_URING} | (
+                {config.RAW: groups} if groups else {})
+            changed = {"devices": kept | wanted, "config": limited | instance["config"] | fixed}
             if instance | changed != instance:
                 self.client.replace_instance(name, instance | changed, etag)
 

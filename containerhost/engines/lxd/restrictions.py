@@ -21,7 +21,7 @@ class Need(NamedTuple):
 
 # Each of these forbids by default, and LXD names one alone with each container that it refuses.
 NEEDS: Mapping[str, Need] = {
-    "restricted.containers.lowlevel": Need("allow", "memory of NUMA nodes"),
+    "restricted.containers.lowlevel": Need("allow", "memory of NUMA nodes, limits of control groups"),
     "restricted.devices.disk": Need("allow", "config drives, shared memory"),
     "restricted.devices.gpu": Need("allow", "GPUs, their slices and libraries"),
     "restricted.devices.nic": Need("allow", "ports, virtual functions"),

@@ -145,6 +145,22 @@ class TestParts(testtools.TestCase):
         self.assertRaises(SpecError, config.memory, Memory(GiB, {3 << 20: 1}), OLD)
         self.assertRaises(SpecError, config.memory, Memory(GiB, {2 << 20: 1}), frozenset())
 
+    def test_hosts_hugepages_that_nobody_asked_for(self):
+        hosts = OLD | {config.host_pages("2MB"), config.host_pages("1GB"), config.host_pages("32MB")}
+        limits = config.memory(Memory(GiB, {1 << 30: GiB}), hosts)
+        self.assertEqual({"limits.hugepages.2MB": "0", "limits.hugepages.1GB": str(GiB)},
+                         {key: value for key, value in limits.items() if "hugepages" in key})
+        self.assertNotIn("limits.hugepages.2MB", config.memory(Memory(GiB), hosts - {"limits_hugepages"}))
+
+    def test_groups_of_the_containers_own_are_limited_with_version_2(self):
+        bound = container(cpu=Cpu(1, nodes=frozenset({1}), cores=frozenset({5})))
+        for wanted, extensions, expected in (
+            (container(), OLD, None),
+            (container(), OLD | {config.CGROUP2}, config.GROUPS),
+            (bound, OLD | {config.CGROUP2}, f"lxc.cgroup2.cpuset.mems = 1\n{config.GROUPS}"),
+        ):
+            self.assertEqual(expected, config.instance_config(wanted, extensions).get("raw.lxc"), wanted)
+
     def test_io_limits(self):
         for wanted, expected in (
             (IoLimit(), {}),

@@ -39,6 +39,14 @@ class UpdateDevicesTest(testtools.TestCase):
             self.assertEqual([{"limits.cpu": "1", "limits.processes": after,
                                "security.syscalls.deny": "io_uring_setup errno 38"}], changed)
 
+    def test_container_of_an_older_release_gets_limits_of_control_groups(self) -> None:
+        for before, after in (({}, config.GROUPS), ({"raw.lxc": "x"}, "x")):
+            client = mock.Mock(extensions=frozenset({config.CGROUP2}))
+            client.settings.operation_timeout = 1
+            client.instance.return_value = VersionedInstance({"config": before, "devices": {}}, "etag")
+            LxdEngine(client).update_devices("c1", ())
+            self.assertEqual(after, client.replace_instance.call_args.args[1]["config"]["raw.lxc"])
+
 
 class ChangeTest(testtools.TestCase):
     def setUp(self) -> None:
