@@ -5,6 +5,7 @@ import dataclasses
 import enum
 import json
 import logging
+import os
 import re
 import warnings
 from pathlib import Path
@@ -67,10 +68,14 @@ class Commands(click.Group):
         try:
             return super().invoke(context)
         except (ContainerHostError, PlanError) as error:
-            raise click.ClickException(str(error)) from error
+            denied = isinstance(error.__cause__, PermissionError) and os.geteuid() != 0
+            raise click.ClickException(f"{error}: {self._needs_root(context)}" if denied else str(error)) from error
         except PermissionError as error:
-            raise click.ClickException(f"{error.strerror}: {context.info_name} {context.invoked_subcommand} needs root"
-                                       ) from error
+            raise click.ClickException(f"{error.strerror}: {self._needs_root(context)}") from error
+
+    @staticmethod
+    def _needs_root(context: click.Context) -> str:
+        return f"{context.info_name} {context.invoked_subcommand} needs root"
 
 
 def vendor_commands() -> dict[str, click.Command]:

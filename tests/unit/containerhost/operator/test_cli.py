@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from containerhost.allocation.repair import DeviceRepair
 from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore, Consumer
-from containerhost.errors import ScrubFailed
+from containerhost.errors import AllocationsUnreadable, ScrubFailed
 from containerhost.inventory.scan import scan
 from containerhost.linux.idlist import id_text
 from containerhost.linux.sysfs import Host
@@ -171,6 +171,17 @@ class Refusals(testtools.TestCase):
         self.useFixture(fixtures.MonkeyPatch("containerhost.operator.cli.look", refuse))
         result = run("topology", "--text", "--root", str(shared("mixed").root))
         self.assertEqual((1, "Error: Permission denied: main topology needs root\n"), (result.exit_code, result.output))
+
+    def test_a_user_without_the_right_to_lock_a_device(self):
+        def refuse(*_):
+            raise AllocationsUnreadable("device 0000:3b:00.0 cannot be locked") from PermissionError(errno.EACCES, "no")
+
+        self.useFixture(fixtures.MonkeyPatch("containerhost.operator.cli.look", refuse))
+        for user, hint in ((1000, ": main topology needs root"), (0, "")):
+            self.useFixture(fixtures.MonkeyPatch("os.geteuid", lambda user=user: user))
+            result = run("topology", "--text", "--root", str(shared("mixed").root))
+            self.assertEqual((1, f"Error: device 0000:3b:00.0 cannot be locked{hint}\n"),
+                             (result.exit_code, result.output))
 
 
 class Owners(testtools.TestCase):
