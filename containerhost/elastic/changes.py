@@ -95,18 +95,19 @@ class Changes:
         key, now = container.key, self._monotonic()
         deadline = now + self._time if step.deadline is None else step.deadline
         try:
-            listens = self._notice(key).begin(container.name, container.document or "", step.document,
+            awaited = self._notice(key).begin(container.name, container.document or "", step.document,
                                               self._clock() + deadline - now)
         except errors.EngineUnavailable:
             raise
         except errors.EngineError as error:
             LOG.warning("Container %s cannot be notified yet of what it is to lose: %s", key, error)
             return now < self._untold.setdefault(key, now + self._time)
-        if listens:
-            LOG.info("Container %s is asked to release resources, generation %d", key, step.generation + 1)
-            self._announced.add(key)
-            self.put(key, dataclasses.replace(step, deadline=deadline))
-        return listens
+        if awaited is None:
+            return False
+        LOG.info("Container %s is asked to release resources, generation %d", key, awaited)
+        self._announced.add(key)
+        self.put(key, dataclasses.replace(step, deadline=deadline, awaited=awaited))
+        return True
 
     def is_awaited(self, container: Running, step: Step) -> bool:
         """Return whether a guest knows of a change that was begun; one of a former process is announced anew."""
@@ -118,8 +119,7 @@ class Changes:
                 or self.is_acknowledged(key, step))
 
     def is_acknowledged(self, key: str, step: Step) -> bool:
-        return self._notice(key).acknowledged(key.partition("/")[2]) >= resources.generation(
-            resources.parse(step.document))
+        return step.awaited is not None and self._notice(key).acknowledged(key.partition("/")[2]) >= step.awaited
 
     def put(self, key: str, step: Step) -> None:
         self.steps[key] = step

@@ -31,6 +31,7 @@ class Step:
     :ivar mark: that says what it may have
     :ivar document: the coming one
     :ivar deadline: by the kernel's monotonic clock, when the guest's time is over; None as long as it was not told
+    :ivar awaited: the generation that the guest has to acknowledge; None as long as it was not told
     :ivar applying: the engine was asked for it
     :ivar devices: those that the container is to lose; none where its size changes
     """
@@ -41,6 +42,7 @@ class Step:
     deadline: float | None = None
     applying: bool = False
     devices: tuple[str, ...] = ()
+    awaited: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", tuple(self.devices))  # JSON has lists

@@ -51,7 +51,7 @@ class GuestNotice:
         while True:
             try:
                 if awaited is None:
-                    awaited = self._begin(name, before, coming, self._clock() + self._timeout)
+                    awaited = self.begin(name, before, coming, self._clock() + self._timeout)
                     if awaited is None:
                         return False
                     deadline = self._monotonic() + self._timeout
@@ -67,18 +67,14 @@ class GuestNotice:
         LOG.warning("Container %s did not acknowledge generation %s within %g s", name, awaited, self._timeout)
         return awaited is not None
 
-    def begin(self, name: str, before: str, coming: str, until: float) -> bool:
+    def begin(self, name: str, before: str, coming: str, until: float) -> int | None:
         """Let the container know that it will lose something, and do not wait.
 
         :param until: seconds since 1970
-        :returns: whether its guest listens, and was told
+        :returns: the generation that its guest has to acknowledge; None if it does not listen, or cannot be told
         :raises EngineError: the engine failed, so this is not known. What the tenant does is not the engine's failure,
             and a container that does not run has no guest
         """
-        return self._begin(name, before, coming, until) is not None
-
-    def _begin(self, name: str, before: str, coming: str, until: float) -> int | None:
-        """Do as :meth:`begin` does, and return the generation that was announced; None if the guest does not listen."""
         awaited = resources.generation(resources.parse(coming))
         try:
             earlier = self._acknowledged(name)

@@ -75,8 +75,8 @@ class Notice:
         self.told: list[str] = []
         self.listens = True
 
-    def begin(self, name: str, before: str, after: str, deadline: float) -> bool:
-        return self.listens
+    def begin(self, name: str, before: str, after: str, deadline: float) -> int | None:
+        return 2 if self.listens else None
 
     def acknowledged(self, name: str) -> int:
         return 0

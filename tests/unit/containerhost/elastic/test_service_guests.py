@@ -38,6 +38,16 @@ class GuestTest(ServiceCase):
         self.assert_settled(a=1, b=1, c=2)
         self.assertEqual(2, self.service.done["change", "acknowledged"])
 
+    def test_answer_to_an_announcement_that_was_withdrawn_is_none_to_the_next(self) -> None:
+        self.files.acknowledge("a", 2)
+        self.coming()
+        self.assertEqual(3, self.files.document("a")["announced"]["generation"])
+        self.world.rounds(self.service, 3)
+        self.assertEqual(2, self.world.counts()["a"])
+        self.files.acknowledge("a", 3)
+        self.world.rounds(self.service)
+        self.assert_settled(a=1, b=1, c=2)
+
     def test_guest_that_never_acknowledges_loses_it_in_the_end(self) -> None:
         self.files.listening.add("a")
         self.files.acknowledge("a", 1)
