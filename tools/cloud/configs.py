@@ -173,8 +173,10 @@ def nova_compute(parts: Parts, node: Node) -> Ini:
     """nova-compute reaches no database: that is the conductor's."""
     common = nova_common(parts, node)
     moving = {"migration_address": f"https://{node.address}:{parts.ports.engine}"} if parts.shape.second_host else {}
+    notifications = {"notifications": {"notification_format": "versioned"},
+                     "oslo_messaging_notifications": {"driver": "messagingv2"}} if parts.shape.notifications else {}
     return {
-        **common,
+        **common, **notifications,
         "DEFAULT": {**common["DEFAULT"], "compute_driver": "lxd.LXDDriver"},
         "pci": {**common["pci"], "report_in_placement": "true",
                 "device_spec": [spec for offer in node.offers for spec in offer.spec_options]},

@@ -27,6 +27,7 @@ LEFT_OUT = (
     "usr/share/lammps/*", "usr/share/perl/*", "usr/share/proj/*", "usr/share/X11/*", "usr/share/xml/*",
     "var/cache/*", "var/lib/dpkg/info/*")
 INIT = "/sbin/init"
+LINKS = {"usr/sbin/init": "/bin/busybox"}
 
 
 def recipe() -> DebianImage:
@@ -34,14 +35,17 @@ def recipe() -> DebianImage:
 
     :raises debian.Failed: the program cannot be compiled
     """
-    helper = Path(guest.__file__).read_bytes()
     files = {f"{PROGRAMS}/{file.name}": File(file.read_bytes(), 0o755) for file in EXAMPLES.iterdir()
              if file.suffix in (".py", ".lammps")}
     return DebianImage(CACHE, PACKAGES, {
-        **debianimage.below(FILES), **files, f"{PROGRAMS}/openmp": File(compiled(EXAMPLES / "openmp.c"), 0o755),
-        "usr/local/bin/containerhost-guest": File(helper, 0o755),
-        "usr/lib/python3/dist-packages/containerhost_guest.py": File(helper)},
-        {"usr/sbin/init": "/bin/busybox"}, LEFT_OUT)
+        **base(), **files, f"{PROGRAMS}/openmp": File(compiled(EXAMPLES / "openmp.c"), 0o755)}, LINKS, LEFT_OUT)
+
+
+def base() -> dict[str, File]:
+    """Return the files of an image that starts so and has the helper for guests."""
+    helper = Path(guest.__file__).read_bytes()
+    return {**debianimage.below(FILES), "usr/local/bin/containerhost-guest": File(helper, 0o755),
+            "usr/lib/python3/dist-packages/containerhost_guest.py": File(helper)}
 
 
 def compiled(source: Path) -> bytes:

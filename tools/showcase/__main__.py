@@ -23,6 +23,7 @@ from tools.cloud.layout import CHECKOUT, PLAIN, Layout, Shape
 from tools.debianimage import DebianImage
 from tools.elasticjobs import image as elasticjobs
 from tools.mpi import image
+from tools.showcase import breakfix as breaking
 from tools.showcase import stage
 from tools.showcase.ansible import DIRECTORIES, AnsibleStory
 from tools.showcase.elastic import ElasticStory
@@ -42,8 +43,11 @@ TWO_HOSTS = Shape(networks=True, second_host=True)
 ELASTIC_USE = (f"sudo tools/demo exec openstack --os-cloud {TENANT} server create --flavor elastic "
                "--image elastic-jobs --nic none mine",)
 NO_COMPUTE = Shape(compute=False)
+NOTIFYING = Shape(notifications=True)
 MPI_USE = (f"sudo tools/demo exec env OS_CLOUD={TENANT} hpcjob start openstack examples/mpi/job.yaml",)
 SLURM_USE = (f"sudo tools/demo exec env OS_CLOUD={TENANT} hpcjob start openstack examples/slurm/job.yaml",)
+BREAKFIX_USE = (f"sudo tools/demo exec openstack --os-cloud {TENANT} server create --flavor {breaking.FLAVOR} "
+                f"--image {breaking.IMAGE} --nic none mine",)
 ANSIBLE_USE = ("sudo tools/demo exec openstack flavor list --all",)
 Command = Callable[..., Any]
 
@@ -109,6 +113,21 @@ def slurm(context: click.Context, json_file: Path | None, keep: bool) -> None:
         fetch(slurm_recipe(), report)
         story = story_command("tell-slurm", context.obj / json_file if json_file else None, keep, since)
         sys.exit(play_emulated(story, slurm_layout(), keep))
+
+
+@main.command()
+@of_demo
+@click.pass_context
+def breakfix(context: click.Context, json_file: Path | None, keep: bool) -> None:
+    """Show a GPU that breaks under a server, which goes on without it until it is repaired."""
+    since = context.parent.params["since"] if context.parent else time.time()
+    with alone(Layout.default()):
+        report = Report(since)
+        take_down_earlier(report)
+        report.say("GPUs, their faults and resets are emulated. LXD, nova and all the rest are real.", "bold yellow")
+        fetch(breaking.recipe(), report)
+        story = story_command("tell-breakfix", context.obj / json_file if json_file else None, keep, since)
+        sys.exit(play_emulated(story, breakfix_layout(), keep))
 
 
 @main.command("ansible")
@@ -230,6 +249,19 @@ def tell_slurm(json_file: Path | None, keep: bool, since: float) -> None:
                      SLURM_USE if keep else ()))
 
 
+@main.command("tell-breakfix", hidden=True)
+@of_story
+def tell_breakfix(json_file: Path | None, keep: bool, since: float) -> None:
+    """Tell the story of GPUs that break, on the emulated host."""
+    stage.end_on_signals()
+    report = Report(since)
+    offers = hardware.offers(stage.pairs())
+    cloud = Cloud(breakfix_layout(), offers, say=report.say, shape=NOTIFYING)
+    report.setting = {"versions": cloud.versions()}
+    sys.exit(perform(cloud, report, lambda: breaking.BreakfixStory(cloud, offers[0], report).tell(), json_file,
+                     BREAKFIX_USE if keep else ()))
+
+
 @main.command("tell-elastic", hidden=True)
 @of_story
 def tell_elastic(json_file: Path | None, keep: bool, since: float) -> None:
@@ -277,6 +309,10 @@ def slurm_layout() -> Layout:
     return Layout(CHECKOUT / ".demo" / "slurm")
 
 
+def breakfix_layout() -> Layout:
+    return Layout(CHECKOUT / ".demo" / "breakfix")
+
+
 def elastic_layout() -> Layout:
     return Layout(CHECKOUT / ".demo" / "elastic")
 
@@ -284,7 +320,8 @@ def elastic_layout() -> Layout:
 def in_use() -> list[tuple[Layout, Shape]]:
     """Return the clouds of all stories of which there is anything."""
     every = [(Layout.default(), PLAIN), (horizon_layout(), DASHBOARD), (mpi_layout(), TWO_HOSTS),
-             (slurm_layout(), NETWORKS), (elastic_layout(), PLAIN), (ansible_layout(), NO_COMPUTE)]
+             (slurm_layout(), NETWORKS), (elastic_layout(), PLAIN), (breakfix_layout(), NOTIFYING),
+             (ansible_layout(), NO_COMPUTE)]
     return [(layout, shape) for layout, shape in every if layout.in_use]
 
 

@@ -8,6 +8,7 @@ each second of CPU time that it had, so that other load of the machine makes lit
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class ElasticStory:
         self.offer()
         self._servers = Servers(self._cloud, self._report, IMAGE)
         arguments = self._servers, self._cloud.engine, self._report, self._cores
-        with self._service():
+        with service(self._cloud, self._report):
             self._trades, self._finish = Trades(*arguments), Finish(*arguments)
             fixed = self.create(FIXED_FLAVOR)
             self.trade(FIXED, fixed, 1)
@@ -71,14 +72,6 @@ class ElasticStory:
                                  f"--property hpc:vcpus_min={least}")
             flavor = self._admin.compute.create_flavor(name=name, vcpus=vcpus, ram=MEMORY, disk=DISK)
             self._admin.compute.create_flavor_extra_specs(flavor, {"hpc:vcpus_min": str(least)})
-
-    def _service(self) -> "Service":
-        words = ["elastic", "run", "--engine", f"lxd={self._cloud.engine.socket}", "--interval", "1", "--notice", "10"]
-        self._report.command(f"containerhost {' '.join(words)}")
-        with (self._cloud.layout.logs / "elastic.log").open("wb") as log:
-            return Service([str(Path(sys.executable).with_name("containerhost")), *words, "--owners",
-                            str(self._cloud.owners), "--state", str(self._cloud.layout.run / "elastic")],
-                           stdout=log, stderr=log)
 
     def create(self, flavor: str) -> list[Worker]:
         """Create a server for each program, and pause it: a paused one has no cores."""
@@ -152,8 +145,21 @@ class ElasticStory:
         self._servers.delete([worker])
 
 
+def service(cloud: Cloud, report: Report) -> "Service":
+    words = ["elastic", "run", "--engine", f"lxd={cloud.engine.socket}", "--interval", "1", "--notice", "10"]
+    report.command(f"containerhost {' '.join(words)}")
+    return Service.begun(cloud.layout.logs / "elastic.log", [
+        str(Path(sys.executable).with_name("containerhost")), *words, "--owners", str(cloud.owners), "--state",
+        str(cloud.layout.run / "elastic")])
+
+
 class Service(subprocess.Popen[bytes]):
     """A process that ends with the block, as a service does."""
+
+    @classmethod
+    def begun(cls, log: Path, command: Sequence[str]) -> "Service":
+        with log.open("wb") as file:
+            return cls(command, stdout=file, stderr=file)
 
     def __exit__(self, *error: object) -> None:
         self.terminate()
