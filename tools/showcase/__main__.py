@@ -16,6 +16,7 @@ import click
 
 from containerhost.allocation.store import DIRECTORY
 from tools import debian
+from tools.aicloudrun import story as aicloudrun
 from tools.cloud import dashboard, hardware
 from tools.cloud.cloud import Cloud
 from tools.cloud.identity import TENANT
@@ -48,6 +49,7 @@ MPI_USE = (f"sudo tools/demo exec env OS_CLOUD={TENANT} hpcjob start openstack e
 SLURM_USE = (f"sudo tools/demo exec env OS_CLOUD={TENANT} hpcjob start openstack examples/slurm/job.yaml",)
 BREAKFIX_USE = (f"sudo tools/demo exec openstack --os-cloud {TENANT} server create --flavor {breaking.FLAVOR} "
                 f"--image {breaking.IMAGE} --nic none mine",)
+AICLOUD_USE = (f"sudo tools/aicloud exec openstack --os-cloud {TENANT} server list",)
 ANSIBLE_USE = ("sudo tools/demo exec openstack flavor list --all",)
 Command = Callable[..., Any]
 
@@ -128,6 +130,26 @@ def breakfix(context: click.Context, json_file: Path | None, keep: bool) -> None
         fetch(breaking.recipe(), report)
         story = story_command("tell-breakfix", context.obj / json_file if json_file else None, keep, since)
         sys.exit(play_emulated(story, breakfix_layout(), keep))
+
+
+@main.command()
+@of_demo
+@click.option("--suite", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="A checkout of github.com/NVIDIA/ai-cloud-validation.")
+@click.argument("suites", nargs=-1, type=click.Choice(list(aicloudrun.SUITES)))
+@click.pass_context
+def aicloud(context: click.Context, json_file: Path | None, keep: bool, suite: Path, suites: tuple[str, ...]) -> None:
+    """Run the AI-cloud validation suite with this project's provider."""
+    since = context.parent.params["since"] if context.parent else time.time()
+    with alone(Layout.default()):
+        report = Report(since)
+        take_down_earlier(report)
+        report.say("The host's devices are emulated. LXD, nova, Neutron and all the rest are real.", "bold yellow")
+        fetch(aicloudrun.recipe(), report)
+        report.say("Installing the suite")
+        aicloudrun.install(suite)
+        story = story_command("tell-aicloud", context.obj / json_file if json_file else None, keep, since)
+        sys.exit(play_emulated([*story, "--suite", str(suite), *suites], aicloud_layout(), keep))
 
 
 @main.command("ansible")
@@ -262,6 +284,21 @@ def tell_breakfix(json_file: Path | None, keep: bool, since: float) -> None:
                      BREAKFIX_USE if keep else ()))
 
 
+@main.command("tell-aicloud", hidden=True)
+@of_story
+@click.option("--suite", required=True, type=click.Path(path_type=Path))
+@click.argument("suites", nargs=-1)
+def tell_aicloud(json_file: Path | None, keep: bool, since: float, suite: Path, suites: tuple[str, ...]) -> None:
+    """Run the suite, on the emulated host."""
+    stage.end_on_signals()
+    report = Report(since)
+    offers = hardware.offers(stage.pairs())
+    cloud = Cloud(aicloud_layout(), offers, say=report.say, shape=NETWORKS)
+    report.setting = {"versions": cloud.versions()}
+    sys.exit(perform(cloud, report, lambda: aicloudrun.AicloudStory(cloud, offers, report, suite, suites).tell(),
+                     json_file, AICLOUD_USE if keep else ()))
+
+
 @main.command("tell-elastic", hidden=True)
 @of_story
 def tell_elastic(json_file: Path | None, keep: bool, since: float) -> None:
@@ -297,6 +334,10 @@ def ansible_layout() -> Layout:
     return Layout(CHECKOUT / ".demo" / "ansible")
 
 
+def aicloud_layout() -> Layout:
+    return Layout(CHECKOUT / ".demo" / "aicloud")
+
+
 def horizon_layout() -> Layout:
     return Layout(CHECKOUT / ".demo" / "horizon")
 
@@ -321,7 +362,7 @@ def in_use() -> list[tuple[Layout, Shape]]:
     """Return the clouds of all stories of which there is anything."""
     every = [(Layout.default(), PLAIN), (horizon_layout(), DASHBOARD), (mpi_layout(), TWO_HOSTS),
              (slurm_layout(), NETWORKS), (elastic_layout(), PLAIN), (breakfix_layout(), NOTIFYING),
-             (ansible_layout(), NO_COMPUTE)]
+             (ansible_layout(), NO_COMPUTE), (aicloud_layout(), NETWORKS)]
     return [(layout, shape) for layout, shape in every if layout.in_use]
 
 

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Test how results of the AI-cloud suite are read, and what the provider prints when something does not hold."""
+
+import contextlib
+import importlib
+import io
+import json
+import re
+import sys
+from types import ModuleType, SimpleNamespace
+from unittest import mock
+
+import openstack
+import testtools
+import yaml
+
+from tools.aicloudrun import results, story
+from tools.cloud.layout import CHECKOUT
+
+SUITE = {"tests": {"validations": {
+    "one": {"step": "check_api", "checks": {
+        "GoodCheck": {"test_id": "A-1", "labels": ["min_req"], "compose": [{"OsCheck": {"expected_os": "ubuntu"}}]},
+        "BadCheck": {"test_id": "A-2", "labels": []}}},
+    "two": {"checks": {
+        "SkippedCheck": {"test_id": "A-3", "labels": []}, "LostCheck": {"test_id": "A-4", "labels": ["min_req"]},
+        "BareMetalCheck": {"test_id": "N/A", "labels": ["min_req"], "expected_os": "ubuntu"}}}}}}
+REPORT = """<testsuites><testsuite name="vm/test">
+<testcase name="GoodCheck"/><testcase name="GoodCheck::os_type"><failure message="no matter"/></testcase>
+<testcase name="BadCheck"><failure message="Failed: a part">trace</failure>
+<failure message="AssertionError: Validation failed: it failed&#10;Output:">trace</failure></testcase>
+<testcase name="SkippedCheck"><skipped type="step_not_configured" message="no step"/></testcase>
+<testcase name="BareMetalCheck"><skipped message="excluded"/></testcase>
+</testsuite></testsuites>"""
+EXCLUDED = {"BareMetalCheck": ("not applicable", "a container")}
+SCRIPTS = story.PROVIDER / "scripts"
+
+
+def script(case: testtools.TestCase, name: str) -> ModuleType:
+    """Import a script and the modules that it shares with others, for this test alone."""
+    modules = mock.patch.dict(sys.modules)
+    modules.start()
+    case.addCleanup(modules.stop)
+    for path in SCRIPTS.glob("*.py"):
+        sys.modules.pop(path.stem, None)
+    with mock.patch.object(sys, "path", [str(SCRIPTS), *sys.path]):
+        return importlib.import_module(name)
+
+
+class ResultsTest(testtools.TestCase):
+    def test_results_with_reasons(self) -> None:
+        found = {each.check: (each.result, each.reason)
+                 for each in results.judge("vm", SUITE, REPORT, EXCLUDED)}
+        self.assertEqual({
+            "GoodCheck": ("passed", ""), "BadCheck": ("failed", "it failed"), **EXCLUDED,
+            "SkippedCheck": ("failed", "skipped: no step"),
+            "LostCheck": ("failed", "the report does not have it")}, found)
+
+    def test_counts_have_minimum_requirements_in_parentheses(self) -> None:
+        self.assertEqual("3 failed (1), 1 not applicable (1), 1 passed (1)",
+                         results.line(results.judge("vm", SUITE, REPORT, EXCLUDED)))
+
+    def test_overlay_excludes_by_name_and_replaces_the_expected_system_everywhere(self) -> None:
+        found = results.overlay(SUITE, EXCLUDED, "debian")["tests"]
+        self.assertEqual({"tests": ["BareMetalCheck"]}, found["exclude"])
+        checks = results.declared({"tests": found})
+        self.assertEqual([{"OsCheck": {"expected_os": "debian"}}], checks["GoodCheck"]["compose"])
+        self.assertEqual("debian", checks["BareMetalCheck"]["expected_os"])
+        self.assertNotIn("expected_os", checks["BadCheck"])
+
+
+class ProviderTest(testtools.TestCase):
+    def test_each_step_of_a_configuration_is_in_its_script(self) -> None:
+        for path in sorted((story.PROVIDER / "config").glob("*.yaml")):
+            ((_, commands),) = yaml.safe_load(path.read_text())["commands"].items()
+            for step in commands["steps"]:
+                found = re.fullmatch(r"python \.\./scripts/(\w+)\.py \w+ (\w+)", step["command"])
+                assert found, step
+                with mock.patch.object(sys, "argv", ["", "platform", "no_step"]):
+                    module = script(self, found[1])
+                name = re.sub(r"sg_(workload|node|subnet|service)_scoping", "scoping", found[2])
+                self.assertTrue(callable(getattr(module, name, None)), f"{path.name}: {step['name']}")
+
+    def test_each_left_out_check_has_one_reason_which_the_manual_tells(self) -> None:
+        entries = yaml.safe_load((story.PROVIDER / "reasons.yaml").read_text())
+        checks = [check for entry in entries for check in entry["checks"]]
+        self.assertEqual(sorted(set(checks)), sorted(checks))
+        page = (CHECKOUT / "doc/source/aicloud.md").read_text()
+        self.assertEqual([], [check for check in checks if f"`{check}`" not in page])
+        self.assertEqual([], [entry["reason"] for entry in entries if entry["reason"] not in page])
+
+
+class StepTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.common = script(self, "common")
+
+    def printed(self, step: object, *arguments: str) -> tuple[int, dict[str, object]]:
+        """Return the exit status and the JSON object of a step."""
+        out = io.StringIO()
+        with mock.patch.object(sys, "argv", ["", "network", "step", *arguments]), contextlib.redirect_stdout(out):
+            step.__name__ = "step"  # type: ignore[attr-defined]
+            status = self.assertRaises(SystemExit, self.common.run, step).code
+        return int(str(status)), json.loads(out.getvalue())
+
+    def test_what_does_not_hold_is_recorded_and_the_step_goes_on(self) -> None:
+        def step(output, probes):
+            with output.test("first"):
+                self.common.need(False, "closed")
+            with output.test("second") as entry:
+                entry["probes"] = probes
+
+        self.assertEqual((1, {
+            "success": False, "platform": "network", "tests": {
+                "first": {"passed": False, "error": "Unmet: closed"}, "second": {"passed": True, "probes": "3"}}}),
+            self.printed(step, "--probes", "3"))
+
+    def test_an_error_ends_the_step_after_its_cleanup(self) -> None:
+        undone = []
+
+        def step(output):
+            output.undo.callback(undone.append, "port")
+            with output.test("first"):
+                raise ValueError("bad")
+
+        status, found = self.printed(step)
+        self.assertEqual((1, ["port"], "ValueError: bad"), (status, undone, found["error"]))
+        self.assertEqual({"first": {"passed": False, "error": "ValueError: bad"}}, found["tests"])
+
+    def test_only_a_refusal_is_a_refusal(self) -> None:
+        def fails(status: int) -> object:
+            raise openstack.exceptions.HttpException(http_status=status)
+
+        self.assertEqual(403, self.common.refusal(lambda: fails(403)))
+        self.assertRaises(openstack.exceptions.HttpException, self.common.refusal, lambda: fails(500))
+        self.assertRaises(self.common.Unmet, self.common.refusal, lambda: "the console's output")
+
+    def test_no_connection_is_not_a_closed_port(self) -> None:
+        server = {"public_ip": "192.0.2.1"}
+        for status, holds in ((0, True), (124, False)):
+            with mock.patch.object(self.common, "ssh", return_value=SimpleNamespace(returncode=status)):
+                self.assertIs(holds, self.common.succeeds(server, "true"))
+        with mock.patch.object(self.common, "ssh", return_value=SimpleNamespace(returncode=255, stderr="")):
+            self.assertRaises(RuntimeError, self.common.succeeds, server, "true")
+
+    def test_a_key_that_still_works_is_told(self) -> None:
+        control_plane = script(self, "control_plane")
+        output = control_plane.Output("control_plane")
+        with mock.patch.object(control_plane, "with_key"):
+            control_plane.verify_key_rejected(output, "key", "secret")
+        self.assertEqual((False, False), (output["success"], output["rejected"]))
+
+    def test_a_tenant_that_the_list_lacks_is_told(self) -> None:
+        control_plane = script(self, "control_plane")
+        output = control_plane.Output("control_plane")
+        cloud = mock.Mock()
+        cloud.identity.projects.return_value = [SimpleNamespace(name="demo", id="1")]
+        with mock.patch.object(control_plane, "admin", return_value=cloud):
+            control_plane.list_tenants(output, "isv-1")
+        self.assertEqual((False, 1), (output["found_target"], output["count"]))
+
+
+class NetworkTest(testtools.TestCase):
+    def test_a_port_has_its_own_groups_again_when_a_probe_fails(self) -> None:
+        traffic = script(self, "traffic")
+        port, cloud = SimpleNamespace(security_group_ids=["own"]), mock.Mock()
+        cloud.network.create_security_group.return_value.id = "probe"
+        cloud.network.update_port.side_effect = lambda port, security_groups: setattr(
+            port, "security_group_ids", security_groups)  # as the SDK does it, in place
+
+        def probe() -> None:
+            with traffic.group_on(cloud, port, **traffic.tcp(22)):
+                self.assertEqual(["own", "probe"], port.security_group_ids)
+                raise traffic.common.Unmet("closed")
+
+        self.assertRaises(traffic.common.Unmet, probe)
+        self.assertEqual(["own"], port.security_group_ids)
+        cloud.network.delete_security_group.assert_called_once()
+
+    def test_a_port_that_does_not_listen_proves_nothing(self) -> None:
+        traffic = script(self, "traffic")
+        target, source = {"private_ip": "10.0.0.2"}, {"private_ip": "10.0.0.1"}
+        for listens, answers, error in ((False, False, "listens"), (True, True, "answers"), (True, False, "")):
+            with mock.patch.object(traffic, "reaches", lambda server, *_where, told=(listens, answers): told[
+                    server is source]):
+                if error:
+                    self.assertIn(error, str(self.assertRaises(
+                        traffic.common.Unmet, traffic.refuses, target, 22, source)))
+                else:
+                    traffic.refuses(target, 22, source)
+
+    def test_free_addresses_are_those_of_the_pools_without_ports(self) -> None:
+        vpcs = script(self, "vpcs")
+        network = SimpleNamespace(id="n", name="isv-1", availability_zones=["nova"], dns_domain=None)
+        subnet = SimpleNamespace(id="s", name="isv-1-1", cidr="10.0.0.0/24", subnet_pool_id="p", dns_nameservers=[],
+                                 allocation_pools=[{"start": "10.0.0.2", "end": "10.0.0.254"}])
+        dhcp = SimpleNamespace(device_owner="network:dhcp", fixed_ips=[{"subnet_id": "s", "ip_address": "10.0.0.2"}])
+        router = SimpleNamespace(device_owner="network:router_interface",
+                                 fixed_ips=[{"subnet_id": "s", "ip_address": "10.0.0.1"}])
+        cloud = mock.Mock()
+        cloud.network.configure_mock(**{
+            "find_network.return_value": network, "subnets.return_value": [subnet],
+            "ports.return_value": [dhcp, router],
+            "get_subnet_pool.return_value": SimpleNamespace(prefixes=["10.0.0.0/16"])})
+        found = vpcs.described(cloud, "isv-1")
+        self.assertEqual(("10.0.0.0/16", 252, ["10.0.0.2"]), (
+            found["cidr"], found["subnets"][0]["available_ips"], found["dhcp_options"]["domain_name_servers"]))
+
+
+class ServerTest(testtools.TestCase):
+    NODES = """directory:/dev
+character special file:/dev/null
+block special file:/dev/loop0
+symbolic link:/dev/fd
+character special file:/dev/dri/card1
+socket:/dev/log
+"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.server = script(self, "server")
+
+    def test_device_nodes_are_what_stat_says(self) -> None:
+        self.assertEqual(["dri/card1", "loop0", "null"], self.server.device_nodes(self.NODES))
+
+    def test_an_unneeded_node_and_a_list_without_null_do_not_pass(self) -> None:
+        self.assertTrue(self.hardened(self.NODES, "dri/,loop"))
+        self.assertFalse(self.hardened(self.NODES, "dri/"))
+        error = self.assertRaises(self.server.common.Unmet, self.hardened, "", "dri/,loop")
+        self.assertIn("null", str(error))
+
+    def hardened(self, nodes: str, own: str) -> bool:
+        server = self.server
+        output = server.Output("vm")
+        with (mock.patch.object(server, "tenant"), mock.patch.dict("os.environ", AICLOUD_DEVICE_NODES=own),
+              mock.patch.multiple(server.common, describe=mock.Mock(return_value={"instance_id": "1"}),
+                                  inside=mock.Mock(return_value=nodes))):
+            server.virtual_device_hardening(output)
+        return bool(output.holds)
