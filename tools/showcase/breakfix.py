@@ -194,6 +194,8 @@ class BreakfixStory:
                     lambda: working(self._servers.lines(train)), lambda found: found == {self._kept})
         self._servers.delete([train])
         self._await("host", "both are free", self._states, lambda found: found == {})
+        self._await("operator", "is notified that one is kept back", self._notified,
+                    lambda found: found == [(self._broken, "free", None)])
         self.refuse("one GPU is tainted")
         with self._report.timed("reset"):
             self._run("scrub", self._broken)
@@ -206,6 +208,7 @@ class BreakfixStory:
             f"{name}: {outcome}" for name, outcome in steps.items()), Outcome.FAILED not in steps.values()
             and steps.get("second hand-over") == Outcome.PASSED)
         self._run("untaint", self._broken)
+        self._await("operator", "is notified that none is", self._notified, lambda found: found == [])
         last = self.train("train-4")
         self._servers.delete([last])
         self._await("host", "all is free", self._states, lambda found: found == {})
