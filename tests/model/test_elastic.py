@@ -30,7 +30,7 @@ from containerhost.engines.capabilities import Size
 from containerhost.engines.contract import Status
 from containerhost.engines.gpubounds import GpuBounds
 from containerhost.guest import resources
-from containerhost.guest.guestnotice import GuestNotice
+from containerhost.guest.guestnotice import LARGEST, GuestNotice
 from containerhost.inventory.scan import Inventory
 from containerhost.linux.sysfs import Host
 from tests.model import frame
@@ -342,8 +342,9 @@ class ElasticMachine(frame.Machine):
                 assert other == name or not each.size or not (size.cores - before) & each.size.cores, "a core is shared"
         if told is not None and (len(size.cores) < told["cpus"]["count"] or size.memory < told["memory"]):
             generation = resources.parse(self.files.read(name, resources.ACKNOWLEDGED))
-            # A guest that keeps its own files from being written is not waited for (containerhost.guest.guestnotice).
-            if (generation and resources.generation(generation) >= told["generation"]
+            # A guest that keeps its own files from being written is not waited for (containerhost.guest.guestnotice),
+            # nor one that acknowledges what no document can have.
+            if (generation and told["generation"] <= resources.generation(generation) <= LARGEST
                     and name not in self.files.refusing | self.unheard):
                 assert self.files.document(name)["announced"], "a guest that listens loses something without notice"
 
