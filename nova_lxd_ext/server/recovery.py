@@ -82,16 +82,18 @@ class Recovery:
     def complete_evacuations(self, host: str, instances: Iterable[objects.Instance]) -> None:
         """Complete evacuations from this host whose servers have come back, before nova removes what it finds of them.
 
-        An evacuation that ends after a start of this host, which completed it, is done once more for nova.
+        An evacuation that ends after a start of this host, which completed it, is done once more for nova: it would
+        remove what arrives here by a later move, too.
 
         :param instances: the servers that nova places on this host
         """
+        context = nova_context.get_admin_context()
         mine = {instance.uuid for instance in instances}
-        for move in objects.MigrationList.get_by_filters(nova_context.get_admin_context(), {
+        for move in objects.MigrationList.get_by_filters(context, {
                 "source_compute": host, "status": "done", "migration_type": "evacuation"}):
-            if move.instance_uuid in mine:
-                LOG.warning("Move %s, an evacuation, is over: the server is on this host again", move.uuid,
-                            instance_uuid=move.instance_uuid)
+            if move.instance_uuid in mine or returns(context, host, move):
+                LOG.warning("Move %s, an evacuation, is over: the server is on this host again, or on its way",
+                            move.uuid, instance_uuid=move.instance_uuid)
                 set_status(move, COMPLETED)
 
     def await_engine(self, instances: Iterable[objects.Instance]) -> None:
@@ -297,6 +299,12 @@ def current(context: Any, moves: Iterable[objects.Migration]) -> dict[str, objec
         if before is None or before.status in OVER or not is_made(context, before):
             found[move.instance_uuid] = move
     return {uuid: move for uuid, move in found.items() if move.migration_type in ("resize", "migration", "evacuation")}
+
+
+def returns(context: Any, host: str, evacuation: objects.Migration) -> bool:
+    """Return whether a later move of the server has this host as its new one."""
+    return any(move.id > evacuation.id and move.dest_compute == host for move in objects.MigrationList.get_by_filters(
+        context, {"instance_uuid": evacuation.instance_uuid}))
 
 
 def is_made(context: Any, move: objects.Migration) -> bool:

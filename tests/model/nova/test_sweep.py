@@ -53,6 +53,12 @@ def evacuated(machine: Nova, uuid: str, first: str) -> None:
     machine.evacuate_to("two", uuid)
 
 
+def evacuated_while_host_returns(machine: Nova, uuid: str) -> None:
+    """Evacuate a server from a host that is up again before the evacuation has ended: nova calls it done for ever."""
+    evacuated(machine, uuid, "two")
+    machine.start(machine.hosts["one"])
+
+
 def unshelved(machine: Nova, uuid: str, locked: bool = False) -> None:
     api.unshelve(machine.cloud, uuid, "two")
     if locked:
@@ -85,6 +91,7 @@ SWEPT: dict[str, tuple[tuple[Request, ...], Request]] = {
     "resize": ((), HERE),
     "move": ((), AWAY),
     "move, locked meanwhile": ((), functools.partial(resized, host="two", locked=True)),
+    "move back after an evacuation": ((evacuated_while_host_returns,), HERE),
     "confirm": ((HERE,), sent("confirm")),
     "revert": ((HERE,), sent("revert")),
     "confirm move": ((AWAY,), sent("confirm")),
@@ -178,6 +185,7 @@ def prepared(name: str) -> tuple[Nova, str]:
     for request in SWEPT[name][0]:
         request(machine, uuid)
         machine.drain()
+        machine.holds()  # notes what an evacuation has made anew
     return machine, uuid
 
 

@@ -190,6 +190,18 @@ class RecoveryTest(testtools.TestCase):
         self.assertEqual("completed", self.move.status)
         self.move.save.assert_called_once_with()
 
+    def test_evacuation_whose_server_is_on_its_way_back_is_completed_before_nova_removes_what_arrived(self) -> None:
+        recovery = Recovery(mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock())
+        self.move.migration_type, self.move.status = "evacuation", "done"
+        later = objects.Migration(id=8, instance_uuid=records.UUID, dest_compute="two")
+        with mock.patch.object(objects.MigrationList, "get_by_filters", side_effect=lambda context, filters: [
+                self.move] if "status" in filters else [self.move, later]):
+            recovery.complete_evacuations(HOST, [])
+            self.assertEqual("done", self.move.status)
+            later.dest_compute = HOST
+            recovery.complete_evacuations(HOST, [])
+        self.assertEqual("completed", self.move.status)
+
     def freed(self) -> list[str]:
         self.placement.delete_allocation_for_instance.reset_mock()
         self.recover()
