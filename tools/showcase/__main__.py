@@ -3,6 +3,7 @@
 
 import contextlib
 import fcntl
+import functools
 import os
 import shutil
 import subprocess
@@ -27,6 +28,7 @@ from tools.mpi import image
 from tools.showcase import breakfix as breaking
 from tools.showcase import stage
 from tools.showcase.ansible import DIRECTORIES, AnsibleStory
+from tools.showcase.breakfix import BreakfixStory
 from tools.showcase.elastic import ElasticStory
 from tools.showcase.mpi import MpiStory
 from tools.showcase.report import Report
@@ -41,17 +43,13 @@ DASHBOARD = Shape(networks=True, dashboard=True)
 """Horizon's form for a new server wants a network."""
 NETWORKS = Shape(networks=True)
 TWO_HOSTS = Shape(networks=True, second_host=True)
-ELASTIC_USE = (f"sudo tools/demo exec openstack --os-cloud {TENANT} server create --flavor elastic "
-               "--image elastic-jobs --nic none mine",)
 NO_COMPUTE = Shape(compute=False)
 NOTIFYING = Shape(notifications=True)
-MPI_USE = (f"sudo tools/demo exec env OS_CLOUD={TENANT} hpcjob start openstack examples/mpi/job.yaml",)
-SLURM_USE = (f"sudo tools/demo exec env OS_CLOUD={TENANT} hpcjob start openstack examples/slurm/job.yaml",)
-BREAKFIX_USE = (f"sudo tools/demo exec openstack --os-cloud {TENANT} server create --flavor {breaking.FLAVOR} "
-                f"--image {breaking.IMAGE} --nic none mine",)
-AICLOUD_USE = (f"sudo tools/aicloud exec openstack --os-cloud {TENANT} server list",)
-ANSIBLE_USE = ("sudo tools/demo exec openstack flavor list --all",)
+CREATE = f"openstack --os-cloud {TENANT} server create"
+JOB = f"env OS_CLOUD={TENANT} hpcjob start openstack examples"
 Command = Callable[..., Any]
+CLOUDS: list[tuple[Layout, Shape]] = []
+"""The clouds of all stories."""
 
 
 def of_demo(command: Command) -> Command:
@@ -66,116 +64,126 @@ def of_demo(command: Command) -> Command:
     return command
 
 
-def of_story(command: Command) -> Command:
-    """Add the options of a command that :func:`story_command` writes."""
-    for option in (click.option("--json", "json_file", type=click.Path(path_type=Path)),
-                   click.option("--keep", is_flag=True), click.option("--since", type=float, required=True)):
-        command = option(command)
-    return command
-
-
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @of_demo
 @click.option("--emulated", is_flag=True, help="Emulate the hardware even if this machine has some.")
 @click.option("--horizon", is_flag=True, help="Show it in Horizon too: a headless browser does what people do.")
 @click.option("--since", type=float, default=time.time, hidden=True)
 @click.option("--here", type=click.Path(path_type=Path), default=Path.cwd, hidden=True)
+@click.option("--playing", is_flag=True, hidden=True, help="This process is where the devices are.")
+@click.option("--why-emulated", hidden=True)
 @click.pass_context
 def main(context: click.Context, json_file: Path | None, keep: bool, emulated: bool, horizon: bool, since: float,
-         here: Path) -> None:
+         here: Path, playing: bool, why_emulated: str | None) -> None:
     """Show, on a real OpenStack of its own, servers that have a GPU and an InfiniBand virtual function each."""
     if os.geteuid() != 0:
         raise click.UsageError("It makes namespaces and containers, so it needs root: sudo tools/demo")
     context.obj = here
     if context.invoked_subcommand is None:
+        if playing:
+            sys.exit(tell(here / json_file if json_file else None, keep, horizon, since, why_emulated))
         with alone(Layout.default()):
-            sys.exit(show(here / json_file if json_file else None, keep, emulated, horizon, since))
+            sys.exit(show(keep, emulated, horizon, since))
 
 
-@main.command()
-@of_demo
-@click.pass_context
-def mpi(context: click.Context, json_file: Path | None, keep: bool) -> None:
+def layout_of(name: str) -> Layout:
+    return Layout(CHECKOUT / ".demo" / name)
+
+
+def demo(notice: str, shape: Shape = PLAIN, *, use: str, recipe: Callable[[], DebianImage] | None = None,
+         devices: bool = False, before: Callable[..., None] = lambda report, **_: None, behind: Sequence[str] = (),
+         ) -> Callable[[Command], click.Command]:
+    """Make a story a command of tools/demo, with a cloud of its own on an emulated host.
+
+    The function is called there, with the cloud, the report and its own options.
+
+    :param notice: tells the reader what is emulated
+    :param use: a command for a cloud that stays up
+    :param recipe: of an image; its packages are fetched first, because an emulated host reaches no mirror of Debian
+    :param devices: whether the cloud offers devices to servers
+    :param before: is called on this machine, with the report and the function's options
+    :param behind: the start of the command line on the emulated host
+    """
+    def made(story: Command) -> click.Command:
+        layout = layout_of(story.__name__)
+        CLOUDS.append((layout, shape))
+
+        @main.command()
+        @of_demo
+        @click.pass_context
+        @functools.wraps(story)
+        def command(context: click.Context, json_file: Path | None, keep: bool, **options: Any) -> None:
+            root = context.find_root().params
+            if root["playing"]:
+                stage.end_on_signals()
+                report = Report(root["since"])
+                cloud = Cloud(layout, hardware.offers(stage.pairs()) if devices else (), say=report.say, shape=shape)
+                report.setting = {"versions": cloud.versions()}
+                sys.exit(perform(cloud, report, lambda: story(cloud, report, **options),
+                                 root["here"] / json_file if json_file else None,
+                                 (f"sudo tools/demo exec {use}",) if keep else ()))
+            with alone(Layout.default()):
+                report = Report(root["since"])
+                take_down_earlier(report)
+                report.say(f"{notice} LXD, nova and all the rest are real.", "bold yellow")
+                if recipe:
+                    fetch(recipe(), report)
+                before(report, **options)
+                sys.exit(play_emulated([*behind, *same_command(root["since"])], layout, keep))
+
+        return command
+
+    return made
+
+
+@demo("Two hosts are emulated on this machine.", TWO_HOSTS, use=f"{JOB}/mpi/job.yaml", recipe=image.recipe)
+def mpi(cloud: Cloud, report: Report) -> None:
     """Show an MPI job of four containers on two emulated hosts, started by one command."""
-    since = context.parent.params["since"] if context.parent else time.time()
-    with alone(Layout.default()):
-        sys.exit(show_mpi(context.obj / json_file if json_file else None, keep, since))
+    MpiStory(cloud, report).tell()
 
 
-@main.command()
-@of_demo
-@click.pass_context
-def slurm(context: click.Context, json_file: Path | None, keep: bool) -> None:
+@demo("The host's devices are emulated.", NETWORKS, use=f"{JOB}/slurm/job.yaml", recipe=slurm_recipe, devices=True)
+def slurm(cloud: Cloud, report: Report) -> None:
     """Show a Slurm cluster of containers, whose idle nodes go back to the cloud until a job waits for them."""
-    since = context.parent.params["since"] if context.parent else time.time()
-    with alone(Layout.default()):
-        report = Report(since)
-        take_down_earlier(report)
-        report.say("The host's devices are emulated. Slurm, LXD, nova and all the rest are real.", "bold yellow")
-        fetch(slurm_recipe(), report)
-        story = story_command("tell-slurm", context.obj / json_file if json_file else None, keep, since)
-        sys.exit(play_emulated(story, slurm_layout(), keep))
+    SlurmStory(cloud, cloud.offers, report).tell()
 
 
-@main.command()
-@of_demo
-@click.pass_context
-def breakfix(context: click.Context, json_file: Path | None, keep: bool) -> None:
+@demo("GPUs, their faults and resets are emulated.", NOTIFYING, recipe=breaking.recipe, devices=True,
+      use=f"{CREATE} --flavor {breaking.FLAVOR} --image {breaking.IMAGE} --nic none mine")
+def breakfix(cloud: Cloud, report: Report) -> None:
     """Show a GPU that breaks under a server, which goes on without it until it is repaired."""
-    since = context.parent.params["since"] if context.parent else time.time()
-    with alone(Layout.default()):
-        report = Report(since)
-        take_down_earlier(report)
-        report.say("GPUs, their faults and resets are emulated. LXD, nova and all the rest are real.", "bold yellow")
-        fetch(breaking.recipe(), report)
-        story = story_command("tell-breakfix", context.obj / json_file if json_file else None, keep, since)
-        sys.exit(play_emulated(story, breakfix_layout(), keep))
+    BreakfixStory(cloud, cloud.offers[0], report).tell()
 
 
-@main.command()
-@of_demo
+def install_suite(report: Report, suite: Path, **_: object) -> None:
+    report.say("Installing the suite")
+    aicloudrun.install(suite)
+
+
+@demo("The host's devices are emulated.", NETWORKS, use=f"openstack --os-cloud {TENANT} server list",
+      recipe=aicloudrun.recipe, devices=True, before=install_suite)
 @click.option("--suite", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path),
               help="A checkout of github.com/NVIDIA/ai-cloud-validation.")
 @click.argument("suites", nargs=-1, type=click.Choice(list(aicloudrun.SUITES)))
-@click.pass_context
-def aicloud(context: click.Context, json_file: Path | None, keep: bool, suite: Path, suites: tuple[str, ...]) -> None:
+def aicloud(cloud: Cloud, report: Report, suite: Path, suites: tuple[str, ...]) -> None:
     """Run the AI-cloud validation suite with this project's provider."""
-    since = context.parent.params["since"] if context.parent else time.time()
-    with alone(Layout.default()):
-        report = Report(since)
-        take_down_earlier(report)
-        report.say("The host's devices are emulated. LXD, nova, Neutron and all the rest are real.", "bold yellow")
-        fetch(aicloudrun.recipe(), report)
-        report.say("Installing the suite")
-        aicloudrun.install(suite)
-        story = story_command("tell-aicloud", context.obj / json_file if json_file else None, keep, since)
-        sys.exit(play_emulated([*story, "--suite", str(suite), *suites], aicloud_layout(), keep))
+    aicloudrun.AicloudStory(cloud, cloud.offers, report, suite, suites).tell()
 
 
-@main.command("ansible")
-@of_demo
+@demo("The host is emulated. Ansible and dpkg,", NO_COMPUTE, use="openstack flavor list --all",
+      behind=(str(CHECKOUT / "tools/overlay"), *DIRECTORIES, "--"))
 @click.option("--package", required=True, hidden=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.pass_context
-def install(context: click.Context, json_file: Path | None, keep: bool, package: Path) -> None:
+def ansible(cloud: Cloud, report: Report, package: Path) -> None:
     """Show how Ansible makes an emulated host a compute node: from its package to the first server with a GPU."""
-    since = context.parent.params["since"] if context.parent else time.time()
-    with alone(Layout.default()):
-        report = Report(since)
-        take_down_earlier(report)
-        report.say("The host is emulated. Ansible, dpkg, LXD, nova and all the rest are real.", "bold yellow")
-        story = story_command("tell-ansible", context.obj / json_file if json_file else None, keep, since)
-        sys.exit(play_emulated([str(CHECKOUT / "tools/overlay"), *DIRECTORIES, "--", *story, "--package", str(package)],
-                               ansible_layout(), keep))
+    report.setting["package"] = package.name
+    AnsibleStory(cloud, report, package).tell()
 
 
-@main.command()
-@of_demo
-@click.pass_context
-def elastic(context: click.Context, json_file: Path | None, keep: bool) -> None:
+@demo("The host's devices are emulated, its cores are not.", recipe=elasticjobs.recipe,
+      use=f"{CREATE} --flavor elastic --image elastic-jobs --nic none mine")
+def elastic(cloud: Cloud, report: Report) -> None:
     """Show three servers that trade the cores of this machine, with a program that follows and one that does not."""
-    since = context.parent.params["since"] if context.parent else time.time()
-    with alone(Layout.default()):
-        sys.exit(show_elastic(context.obj / json_file if json_file else None, keep, since))
+    ElasticStory(cloud, report).tell()
 
 
 @main.command()
@@ -212,18 +220,14 @@ def end() -> None:
         Cloud(layout, shape=shape).down()
 
 
-@main.command(hidden=True)
-@of_story
-@click.option("--horizon", is_flag=True)
-@click.option("--why-emulated")
-def tell(json_file: Path | None, keep: bool, horizon: bool, since: float, why_emulated: str | None) -> None:
-    """Tell the story itself, where the devices are."""
+def tell(json_file: Path | None, keep: bool, horizon: bool, since: float, why_emulated: str | None) -> int:
+    """Tell the story of two servers, where the devices are; the demo's exit status."""
     stage.end_on_signals()
     report = Report(since)
     pairs = stage.pairs()
     offers = hardware.offers(pairs)
-    cloud = Cloud(horizon_layout() if horizon else Layout.default(), offers, owners=None if why_emulated else DIRECTORY,
-                  say=report.say, shape=DASHBOARD if horizon else PLAIN)
+    cloud = Cloud(layout_of("horizon") if horizon else Layout.default(), offers,
+                  owners=None if why_emulated else DIRECTORY, say=report.say, shape=DASHBOARD if horizon else PLAIN)
     report.setting = setting_of(cloud, pairs, why_emulated)
     if cloud.memlock != "unlimited":
         report.say(f"This machine lets nobody lock more than {cloud.memlock} bytes of memory, so RDMA servers get that "
@@ -234,7 +238,7 @@ def tell(json_file: Path | None, keep: bool, horizon: bool, since: float, why_em
         if horizon:
             tell_horizon(cloud, report, len(pairs[0].devices))
 
-    sys.exit(perform(cloud, report, story, json_file, how_to_use(cloud) if keep else ()))
+    return perform(cloud, report, story, json_file, how_to_use(cloud) if keep else ())
 
 
 def tell_horizon(cloud: Cloud, report: Report, devices: int) -> None:
@@ -247,145 +251,33 @@ def tell_horizon(cloud: Cloud, report: Report, devices: int) -> None:
     Dashboard(cloud, report, Layout.default().directory / "screenshots", devices).tell(FLAVOR, IMAGE)
 
 
-@main.command("tell-mpi", hidden=True)
-@of_story
-def tell_mpi(json_file: Path | None, keep: bool, since: float) -> None:
-    """Tell the story of the MPI job, on the emulated host."""
-    stage.end_on_signals()
-    report = Report(since)
-    cloud = Cloud(mpi_layout(), say=report.say, shape=TWO_HOSTS)
-    report.setting = {"versions": cloud.versions()}
-    sys.exit(perform(cloud, report, lambda: MpiStory(cloud, report).tell(), json_file, MPI_USE if keep else ()))
-
-
-@main.command("tell-slurm", hidden=True)
-@of_story
-def tell_slurm(json_file: Path | None, keep: bool, since: float) -> None:
-    """Tell the story of the Slurm cluster, on the emulated host."""
-    stage.end_on_signals()
-    report = Report(since)
-    offers = hardware.offers(stage.pairs())
-    cloud = Cloud(slurm_layout(), offers, say=report.say, shape=NETWORKS)
-    report.setting = {"versions": cloud.versions()}
-    sys.exit(perform(cloud, report, lambda: SlurmStory(cloud, offers, report).tell(), json_file,
-                     SLURM_USE if keep else ()))
-
-
-@main.command("tell-breakfix", hidden=True)
-@of_story
-def tell_breakfix(json_file: Path | None, keep: bool, since: float) -> None:
-    """Tell the story of GPUs that break, on the emulated host."""
-    stage.end_on_signals()
-    report = Report(since)
-    offers = hardware.offers(stage.pairs())
-    cloud = Cloud(breakfix_layout(), offers, say=report.say, shape=NOTIFYING)
-    report.setting = {"versions": cloud.versions()}
-    sys.exit(perform(cloud, report, lambda: breaking.BreakfixStory(cloud, offers[0], report).tell(), json_file,
-                     BREAKFIX_USE if keep else ()))
-
-
-@main.command("tell-aicloud", hidden=True)
-@of_story
-@click.option("--suite", required=True, type=click.Path(path_type=Path))
-@click.argument("suites", nargs=-1)
-def tell_aicloud(json_file: Path | None, keep: bool, since: float, suite: Path, suites: tuple[str, ...]) -> None:
-    """Run the suite, on the emulated host."""
-    stage.end_on_signals()
-    report = Report(since)
-    offers = hardware.offers(stage.pairs())
-    cloud = Cloud(aicloud_layout(), offers, say=report.say, shape=NETWORKS)
-    report.setting = {"versions": cloud.versions()}
-    sys.exit(perform(cloud, report, lambda: aicloudrun.AicloudStory(cloud, offers, report, suite, suites).tell(),
-                     json_file, AICLOUD_USE if keep else ()))
-
-
-@main.command("tell-elastic", hidden=True)
-@of_story
-def tell_elastic(json_file: Path | None, keep: bool, since: float) -> None:
-    """Tell the story of elastic servers, on the emulated host."""
-    stage.end_on_signals()
-    report = Report(since)
-    cloud = Cloud(elastic_layout(), say=report.say)
-    report.setting = {"versions": cloud.versions()}
-    sys.exit(perform(cloud, report, lambda: ElasticStory(cloud, report).tell(), json_file,
-                     ELASTIC_USE if keep else ()))
-
-
-@main.command("tell-ansible", hidden=True)
-@of_story
-@click.option("--package", required=True, type=click.Path(path_type=Path))
-def tell_ansible(json_file: Path | None, keep: bool, since: float, package: Path) -> None:
-    """Tell the story of the operator, on the emulated host."""
-    stage.end_on_signals()
-    report = Report(since)
-    cloud = Cloud(ansible_layout(), say=report.say, shape=NO_COMPUTE)
-    report.setting = {"package": package.name, "versions": cloud.versions()}
-    sys.exit(perform(cloud, report, lambda: AnsibleStory(cloud, report, package).tell(), json_file,
-                     ANSIBLE_USE if keep else ()))
-
-
 @main.command("restart-aliases", hidden=True)
 def restart_aliases() -> None:
     """Restart what has read the aliases of devices: Ansible's handler calls it."""
-    Cloud(ansible_layout(), shape=NO_COMPUTE).restart_aliases()
-
-
-def ansible_layout() -> Layout:
-    return Layout(CHECKOUT / ".demo" / "ansible")
-
-
-def aicloud_layout() -> Layout:
-    return Layout(CHECKOUT / ".demo" / "aicloud")
-
-
-def horizon_layout() -> Layout:
-    return Layout(CHECKOUT / ".demo" / "horizon")
-
-
-def mpi_layout() -> Layout:
-    return Layout(CHECKOUT / ".demo" / "mpi")
-
-
-def slurm_layout() -> Layout:
-    return Layout(CHECKOUT / ".demo" / "slurm")
-
-
-def breakfix_layout() -> Layout:
-    return Layout(CHECKOUT / ".demo" / "breakfix")
-
-
-def elastic_layout() -> Layout:
-    return Layout(CHECKOUT / ".demo" / "elastic")
+    Cloud(layout_of("ansible"), shape=NO_COMPUTE).restart_aliases()
 
 
 def in_use() -> list[tuple[Layout, Shape]]:
     """Return the clouds of all stories of which there is anything."""
-    every = [(Layout.default(), PLAIN), (horizon_layout(), DASHBOARD), (mpi_layout(), TWO_HOSTS),
-             (slurm_layout(), NETWORKS), (elastic_layout(), PLAIN), (breakfix_layout(), NOTIFYING),
-             (ansible_layout(), NO_COMPUTE), (aicloud_layout(), NETWORKS)]
+    every = [(Layout.default(), PLAIN), (layout_of("horizon"), DASHBOARD), *CLOUDS]
     return [(layout, shape) for layout, shape in every if layout.in_use]
 
 
-def show(json_file: Path | None, keep: bool, emulated: bool, horizon: bool, since: float) -> int:
+def show(keep: bool, emulated: bool, horizon: bool, since: float) -> int:
     """Choose the stage and let the story play there; the demo's exit status."""
     report = Report(since)
     take_down_earlier(report)
     reason = "asked for with --emulated" if emulated else stage.why_emulated()
-    story = [*story_command("tell", json_file, keep, since), *(["--horizon"] if horizon else [])]
     if not reason:
-        return play(story)
+        return play(same_command(since))
     report.say(f"EMULATED HARDWARE: {reason}. LXD, nova and all the rest are real.", "bold yellow")
-    return play_emulated([*story, "--why-emulated", reason],
-                         horizon_layout() if horizon else Layout.default(), keep)
+    return play_emulated(same_command(since, "--why-emulated", reason),
+                         layout_of("horizon") if horizon else Layout.default(), keep)
 
 
-def show_mpi(json_file: Path | None, keep: bool, since: float) -> int:
-    """Let the story of the MPI job play on emulated hosts; its exit status."""
-    report = Report(since)
-    take_down_earlier(report)
-    report.say("Two hosts are emulated on this machine. LXD, nova, Neutron and all the rest are real.", "bold yellow")
-    fetch(image.recipe(), report)
-    return play_emulated(story_command("tell-mpi", json_file, keep, since), mpi_layout(), keep)
+def same_command(since: float, *words: str) -> list[str]:
+    """Return the command line of the process that tells the story: that of this process, and some words more."""
+    return [sys.executable, "-m", "tools.showcase", "--playing", "--since", str(since), *words, *sys.argv[1:]]
 
 
 def fetch(recipe: DebianImage, report: Report) -> None:
@@ -397,20 +289,6 @@ def fetch(recipe: DebianImage, report: Report) -> None:
         recipe.packages(report.say)
     except debian.Failed as error:
         raise click.ClickException(str(error)) from error
-
-
-def show_elastic(json_file: Path | None, keep: bool, since: float) -> int:
-    """Let the story of elastic servers play; its exit status."""
-    report = Report(since)
-    take_down_earlier(report)
-    report.say("The host's devices are emulated; its cores, LXD, nova and all the rest are real.", "bold yellow")
-    fetch(elasticjobs.recipe(), report)
-    return play_emulated(story_command("tell-elastic", json_file, keep, since), elastic_layout(), keep)
-
-
-def story_command(name: str, json_file: Path | None, keep: bool, since: float) -> list[str]:
-    return [sys.executable, "-m", "tools.showcase", name, "--since", str(since),
-            *(["--json", str(json_file)] if json_file else []), *(["--keep"] if keep else [])]
 
 
 def take_down_earlier(report: Report) -> None:

@@ -12,28 +12,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore
-from containerhost.operator.selftest.steps import Outcome
 from tests.fakehost.control import FakeHostControl
 from tools.cloud import identity, services
 from tools.cloud.cloud import Cloud
-from tools.cloud.engine import POOL
 from tools.cloud.hardware import Offer
 from tools.cloud.layout import CHECKOUT
 from tools.debianimage import DebianImage, File
 from tools.elasticjobs import image
 from tools.elasticjobs.jobs import Program
-from tools.showcase import elastic
+from tools.showcase import elastic, selftest
 from tools.showcase.elasticservers import Servers, Worker
 from tools.showcase.report import Report
 from tools.showcase.story import wait_for
 
 REPAIR = CHECKOUT / "examples" / "breakfix" / "repair.py"
-CONTAINERHOST = str(Path(sys.executable).with_name("containerhost"))
 IMAGE, FLAVOR = "gpu-pool", "hpc.gpu2"
 PACKAGES = ("busybox-static", "python3")
 MOST = 10  # GPUs of a project: more than there are
@@ -199,14 +195,7 @@ class BreakfixStory:
         self.refuse("one GPU is tainted")
         with self._report.timed("reset"):
             self._run("scrub", self._broken)
-        with self._report.timed("self-test"):
-            done = self._call("selftest", "--engine", f"lxd={self._cloud.engine.socket}", "--pool", POOL, "--gpu",
-                              self._broken, "--output", str(self._cloud.layout.run / "selftest.json"), "--json")
-        steps = {row["step"]: row["outcome"] for row in json.loads(done.stdout or '{"steps": []}')["steps"]}
-        steps.pop("doctor", None)  # it judges the host as a whole, and machines of demos lack memory locks
-        self._report.check("selftest", "gives and takes it without a fault", done.stderr.strip() or ", ".join(
-            f"{name}: {outcome}" for name, outcome in steps.items()), Outcome.FAILED not in steps.values()
-            and steps.get("second hand-over") == Outcome.PASSED)
+        selftest.run(self._cloud, self._report, ("--gpu", self._broken))
         self._run("untaint", self._broken)
         self._await("operator", "is notified that none is", self._notified, lambda found: found == [])
         last = self.train("train-4")
@@ -230,8 +219,9 @@ class BreakfixStory:
     def _repair(self) -> elastic.Service:
         config = services.compute_file(self._cloud.layout)
         self._report.command(f"examples/breakfix/repair.py {config.name} containerhost scrub {{device}}")
-        return elastic.Service.begun(self._log, [sys.executable, str(REPAIR), str(config), CONTAINERHOST, "scrub",
-                                                 "{device}", "--owners", str(self._cloud.owners)])
+        return elastic.Service.begun(self._log, [
+            sys.executable, str(REPAIR), str(config), selftest.CONTAINERHOST, "scrub", "{device}", "--owners",
+            str(self._cloud.owners)])
 
     def _said(self, key: str) -> list[Found]:
         """Return the lines of the repairing program that have this key."""
@@ -273,11 +263,8 @@ class BreakfixStory:
         self._report.check(about, claim, str(found) or "nothing", holds(found))
 
     def _run(self, *words: str) -> None:
-        done = self._call(*words)
-        self._report.check("containerhost", words[0], done.stdout.strip() or done.stderr.strip(), done.returncode == 0)
-
-    def _call(self, *words: str) -> "subprocess.CompletedProcess[str]":
         self._report.command(f"containerhost {shlex.join(words)}")
         owners = [] if words[0] == "untaint" else ["--owners", str(self._cloud.owners)]
-        return subprocess.run([CONTAINERHOST, *words, *owners], text=True, capture_output=True,
+        done = subprocess.run([selftest.CONTAINERHOST, *words, *owners], text=True, capture_output=True,
                               timeout=COMMAND_TIMEOUT, check=False)
+        self._report.check("containerhost", words[0], done.stdout.strip() or done.stderr.strip(), done.returncode == 0)

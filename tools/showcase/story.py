@@ -15,7 +15,7 @@ from tools.cloud.configs import REGION
 from tools.cloud.engine import Output
 from tools.cloud.hardware import Offer, Pair
 from tools.cloud.identity import TENANT
-from tools.showcase import host, placement
+from tools.showcase import host, placement, selftest
 from tools.showcase.inside import Guest, cpu_set
 from tools.showcase.live import Live
 from tools.showcase.report import Report
@@ -62,6 +62,7 @@ class Story:
         self.delete_all()
         self.resize_live()
         self.delete_all()
+        self.test_devices()
         self.show_everything_free()
 
     def offer(self) -> None:
@@ -241,6 +242,11 @@ class Story:
     def resize_live(self) -> None:
         live = Live(self._admin, self._tenant, self._report, self._create, self._settled, self._guest)
         self._servers.append(live.tell(FLAVOR))
+
+    def test_devices(self) -> None:
+        self._report.chapter("The operator's self-test gives and takes devices that no server has")
+        gpu, function = self._pairs[0].devices
+        selftest.run(self._cloud, self._report, ("--gpu", gpu.id, "--vf", function.id))
 
     def _guest(self, server: Server) -> Guest:
         return Guest(self._cloud.engine, self._admin.compute.get_server(server.id).instance_name)
