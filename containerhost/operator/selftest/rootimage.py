@@ -16,12 +16,14 @@ INIT = "/sbin/init"  # which LXD starts
 PROGRAM = b"#!/bin/sh\ntrap 'exit 0' TERM INT PWR\nwhile :; do sleep 3600 & wait $!; done\n"
 DIRECTORIES = ("dev", "etc", "proc", "root", "run", "sbin", "sys", "tmp", "usr", "var")
 PROGRAMS = ("bin", "lib", "lib32", "lib64")  # links below /usr on most hosts
+# Debian's NVIDIA libraries and nvidia-smi are links to /etc/alternatives; ROCm is in /opt.
+SHOWN = ("usr", *PROGRAMS, "opt", "etc/alternatives")
 
 
 def mounts(root: Path = Path("/")) -> tuple[Mount, ...]:
     """Return what a container of the image is shown of the host."""
-    return tuple(Mount(name, f"/{name}", f"/{name}") for name in ("usr", *PROGRAMS)
-                 if (root / name).is_dir() and not (root / name).is_symlink())
+    return tuple(Mount(path.replace("/", "-"), f"/{path}", f"/{path}") for path in SHOWN
+                 if (root / path).is_dir() and not (root / path).is_symlink())
 
 
 def tarball(root: Path = Path("/")) -> bytes:
@@ -34,7 +36,7 @@ def tarball(root: Path = Path("/")) -> bytes:
 
 
 def _members(root: Path) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
-    for name in (*DIRECTORIES, *PROGRAMS):
+    for name in dict.fromkeys((*DIRECTORIES, *SHOWN)):
         member = tarfile.TarInfo(name)
         member.mode, member.type = 0o755, tarfile.DIRTYPE
         if (root / name).is_symlink():

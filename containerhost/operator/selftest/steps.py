@@ -153,9 +153,11 @@ class SelfTest:
     def _inside(self, grant: Grant) -> None:
         vendor, name = vendors.of(grant.device), grant.device.id
         program = vendor.computation()
+        # The container may have several devices, and the program computes with the first that it sees.
+        this_one = [f"{key}={value}" for key, value in vendor.environment([grant.device]).items()]
         for what, command, stdin, absent in (
                 ("tool", vendor.tool, "", NOT_FOUND),
-                ("computation", ("python3", "-") if program else (), program or "", NO_LIBRARY)):
+                ("computation", ("env", *this_one, "python3", "-") if program else (), program or "", NO_LIBRARY)):
             if command:
                 with contextlib.suppress(_Failed):  # the next steps do not need it
                     self._step(f"{what} of {name} inside", partial(self._shown, command, stdin.encode(), absent))

@@ -2,6 +2,7 @@
 """Check NVIDIA's driver against its libraries, and the version of its container toolkit."""
 
 import re
+import time
 from collections.abc import Iterator
 
 from containerhost.devices.findings import Finding, note, wrong
@@ -14,6 +15,7 @@ from containerhost.vendors.nvidia.libraries import TOOL
 
 CHECK = "drivers"
 TIMEOUT = 10.0  # s
+INTERVAL = 2.0  # s, in which a program ends that reads a GPU's state once, as nvidia-smi does
 MODULE = "/sys/module/nvidia/version"
 LIBRARY = re.compile(r"libnvidia-ml\.so\.([0-9]{1,4}(?:\.[0-9]{1,4}){1,2})")
 DIRECTORIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
@@ -33,14 +35,21 @@ def check(host: Host) -> Iterator[Finding]:
 
 def _clients(host: Host) -> Iterator[Finding]:
     """Report the host's programs that keep a GPU from being reset; persistence mode, turned off then, does not."""
-    found = {address: hostusers.of_nodes(reset.nodes(host, address)) for address in host.names(reset.GPUS)}
-    users = dict.fromkeys(user for each in found.values() for user in each if not user.startswith("nvidia-persiste"))
+    if users := _users(host):
+        time.sleep(INTERVAL)
+        later = _users(host)
+        users = [user for user in users if user in later]
     if users:
         yield wrong(CHECK, "GPU reset", f"{', '.join(users)} keeps GPUs open: the driver resets none of them when its "
                     "container ends, and it stays blocked", "stop it on hosts whose GPUs are for containers")
     if host.text(reset.MODESET) == "Y":
         yield note(CHECK, "GPU reset", "nvidia_drm runs with modeset=1: a console on a GPU keeps that from being reset",
                    "set options nvidia_drm modeset=0 in /etc/modprobe.d if a reset is refused")
+
+
+def _users(host: Host) -> list[str]:
+    paths = [path for address in host.names(reset.GPUS) for path in reset.nodes(host, address)]
+    return [user for user in hostusers.of_nodes(paths) if not user.startswith("nvidia-persiste")]
 
 
 def _libraries(host: Host) -> Iterator[Finding]:

@@ -19,7 +19,9 @@ from containerhost.vendors.base import Use
 from containerhost.vendors.nvidia import nvmlhealth
 
 LOG = logging.getLogger(__name__)
-TIMEOUT = 10.0  # seconds; the first call after boot without the persistence daemon takes 1 to 2 per GPU
+TIMEOUT = 10.0  # seconds
+# Seconds more for each GPU: one without persistence mode is started by each query (NVIDIA, "Driver Persistence").
+GPU_TIMEOUT = 3.0
 MILLI = 1000  # mW of a W
 _LIBRARY = "libnvidia-ml.so.1"
 _BOUND = "/sys/bus/pci/drivers/nvidia"  # links to the GPUs that the driver has, by address
@@ -112,15 +114,17 @@ class _Asker:
 _ASKER = _Asker()
 
 
-def query(timeout: float = TIMEOUT) -> dict[str, Gpu]:
+def query(timeout: float | None = None) -> dict[str, Gpu]:
     """Return what NVML knows, by PCI address as the kernel writes it. Safe to call from several threads.
 
-    :param timeout: seconds
+    :param timeout: seconds; None is as many as the GPUs of this host may take
     :returns: empty on a host without the library. A GPU of NVIDIA's driver about which there is no answer has a state
         that says so: it is not known to be well
     """
     if not available():
         return {}
+    if timeout is None:
+        timeout = TIMEOUT + GPU_TIMEOUT * len(_bound())
     answer = _ASKER.ask(timeout)
     if answer is None:
         LOG.warning("NVML has not answered within %s s: the state of the GPUs is unknown", timeout)
@@ -200,9 +204,18 @@ def _gpus(library: Any, bound: Collection[str] = ()) -> Iterator[tuple[str, Gpu]
 
 def _gpu(library: Any, handle: Any) -> Gpu:
     return Gpu(uuid=text(library.nvmlDeviceGetUUID(handle)), model=text(library.nvmlDeviceGetName(handle)),
-               memory=library.nvmlDeviceGetMemoryInfo(handle).total, slices=dict(_slices(library, handle)),
-               use=_use(library, handle), state=nvmlhealth.read(library, handle),
-               peers=tuple(_peers(library, handle)))
+               memory=_memory(library, handle), slices=dict(_slices(library, handle)), use=_use(library, handle),
+               state=nvmlhealth.read(library, handle), peers=tuple(_peers(library, handle)))
+
+
+def _memory(library: Any, handle: Any) -> int | None:
+    """Return the bytes of a GPU's memory; None of one that shares the host's and has none (GB10)."""
+    try:
+        return int(library.nvmlDeviceGetMemoryInfo(handle).total)
+    except library.NVMLError as error:
+        if error.value not in _ABSENT:
+            raise
+        return None
 
 
 def _unreachable(state: nvmlhealth.State) -> Gpu:

@@ -113,6 +113,13 @@ class Facts(testtools.TestCase):
         self.assertEqual({"0000:3c:00.0", "0000:3b:00.0", "0000:af:00.0"}, set(found))
         self.assertEqual(nvmlhealth.State(lost="GPU is lost"), found["0000:af:00.0"].state)
 
+    def test_gpu_without_memory_of_its_own_is_not_lost(self):
+        library = Library()
+        library.nvmlDeviceGetMemoryInfo = mock.Mock(side_effect=Refused("Not Supported"))
+        with mock.patch.object(library, "nvmlDeviceGetMigMode", side_effect=Refused("Not Supported")):
+            gpu = dict(nvml._gpus(library, ("0000:3b:00.0",)))["0000:3b:00.0"]
+        self.assertEqual(("GPU-2", None, rules.WELL), (gpu.uuid, gpu.memory, nvmlhealth.health(gpu.state)))
+
     def test_what_it_adds_to_a_scan(self):
         # Only this host's own library could tell, and it would tell of other hardware than the tree's.
         host = shared("mixed")
@@ -226,6 +233,14 @@ class Concurrency(testtools.TestCase):
             if thread.name == "nvml":
                 thread.join(30)
         self.assertEqual(2, len(nvml.query(30)[CUT].slices))
+
+    def test_query_waits_for_each_gpu_to_start(self):
+        """Without persistence mode each GPU takes seconds in each query."""
+        eight = tuple(f"0000:{bus:02x}:00.0" for bus in range(8))
+        with mock.patch.object(nvml, "_bound", return_value=eight), \
+                mock.patch.object(nvml._Asker, "ask", return_value={}) as ask:
+            nvml.query()
+        self.assertGreaterEqual(ask.call_args.args[0], 3 * len(eight) + nvml.TIMEOUT)
 
     def test_failing_library_makes_gpus_unknown(self):
         self.library.failing = {"nvmlDeviceGetCount_v2": 0}

@@ -177,6 +177,13 @@ class NvidiaTest(DoctorCase):
         self.assertIn("module nvidia is 550.90.07, but its libraries are 570.124.06",
                       self.problems(drivers.check)["NVIDIA driver"])
 
+    def test_program_that_reads_a_gpu_once_does_not_keep_it(self) -> None:
+        looks = [("nvidia-persiste (7)", "nvidia-smi (8)", "nv-hostengine (9)"), ("nv-hostengine (9)", "python3 (10)")]
+        with mock.patch.object(installation.hostusers, "of_nodes", side_effect=looks), \
+                mock.patch.object(installation, "INTERVAL", 0):
+            (finding,) = installation._clients(self.tree.host)
+        self.assertTrue(finding.problem.startswith("nv-hostengine (9) keeps GPUs open"), finding.problem)
+
     def test_host_without_the_hardware_is_not_asked(self) -> None:
         self.libraries("570.124.06")
         for address in ("0000:3b:00.0", "0000:3c:00.0"):

@@ -78,6 +78,12 @@ class ShowTest(MigCase):
         self.assertEqual({(1, 0): "1g.5gb", (2, 0): "1c.2g.10gb", (2, 1): "1c.2g.10gb", (3, 0): "3g.20gb"},
                          {key: one.profile for key, one in slices.items()})
 
+    def test_a_library_that_lacks_a_function(self) -> None:
+        self.useFixture(fixtures.MonkeyPatch(
+            "tests.fakehost.nvml.Nvml._nvmlDeviceGetGpuInstanceRemainingCapacity", None))
+        _, found, _ = json.loads(self.run_command("show", "--json").output)
+        self.assertEqual(({None}, 4), ({profile["free"] for profile in found["profiles"]}, len(found["slices"])))
+
     def test_a_library_that_fails(self) -> None:
         self.nvml.failing["nvmlDeviceGetCount_v2"] = 0
         result = self.run_command("show")
