@@ -16,13 +16,14 @@ INIT = "/sbin/init"  # which LXD starts
 PROGRAM = b"#!/bin/sh\ntrap 'exit 0' TERM INT PWR\nwhile :; do sleep 3600 & wait $!; done\n"
 DIRECTORIES = ("dev", "etc", "proc", "root", "run", "sbin", "sys", "tmp", "usr", "var")
 PROGRAMS = ("bin", "lib", "lib32", "lib64")  # links below /usr on most hosts
-# Debian's NVIDIA libraries and nvidia-smi are links to /etc/alternatives; ROCm is in /opt.
-SHOWN = ("usr", *PROGRAMS, "opt", "etc/alternatives")
+# Debian's NVIDIA libraries and nvidia-smi are links to /etc/alternatives; ROCm is in /opt; libibverbs loads the drivers
+# that /etc/libibverbs.d names, and finds no device without.
+SHOWN = ("usr", *PROGRAMS, "opt", "etc/alternatives", "etc/libibverbs.d")
 
 
 def mounts(root: Path = Path("/")) -> tuple[Mount, ...]:
     """Return what a container of the image is shown of the host."""
-    return tuple(Mount(path.replace("/", "-"), f"/{path}", f"/{path}") for path in SHOWN
+    return tuple(Mount(path.replace("/", "-").partition(".")[0], f"/{path}", f"/{path}") for path in SHOWN
                  if (root / path).is_dir() and not (root / path).is_symlink())
 
 

@@ -49,13 +49,14 @@ class RootImageTest(testtools.TestCase):
         self.assertEqual("/", self.content(root)["bin"])
         self.assertEqual(["/usr", "/bin"], [mount.target for mount in rootimage.mounts(root)])
 
-    def test_links_to_alternatives_and_programs_in_opt_are_found(self) -> None:
+    def test_what_programs_need_outside_usr_is_found(self) -> None:
         root = self.host("bin", "lib")
-        for name in ("opt", "etc/alternatives"):
+        for name in ("opt", "etc/alternatives", "etc/libibverbs.d"):
             self.assertNotIn(name, self.content(root))
             (root / name).mkdir(parents=True)
             self.assertEqual("/", self.content(root)[name])
-        self.assertEqual([("opt", "/opt"), ("etc-alternatives", "/etc/alternatives")],
+        self.assertEqual([("opt", "/opt"), ("etc-alternatives", "/etc/alternatives"),
+                          ("etc-libibverbs", "/etc/libibverbs.d")],
                          [(mount.name, mount.target) for mount in rootimage.mounts(root)[1:]])
 
     def test_nothing_of_it_can_be_changed(self) -> None:
