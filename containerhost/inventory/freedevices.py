@@ -31,5 +31,5 @@ def candidates(inventory: Inventory, host: Host, records: Mapping[str, object], 
 
 
 def is_free(device: Device, records: Mapping[str, object]) -> bool:
-    return (device.kind in (Kind.GPU, Kind.NET) and device.role is not Role.PF and device.healthy
+    return ((device.kind is Kind.GPU or (device.kind is Kind.NET and device.role is not Role.PF)) and device.healthy
             and not device.host_use and not device.netdev_away and device.id not in records)

@@ -19,10 +19,9 @@ INTERVAL = 2.0  # s, in which a program ends that reads a GPU's state once, as n
 MODULE = "/sys/module/nvidia/version"
 LIBRARY = re.compile(r"libnvidia-ml\.so\.([0-9]{1,4}(?:\.[0-9]{1,4}){1,2})")
 DIRECTORIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
-# NVIDIA security bulletins "NVIDIA Container Toolkit", September 2024 (CVE-2024-0132: up to 1.16.1) and January 2025
-# (CVE-2025-23359, which it left open: up to 1.17.3): an image makes the toolkit mount directories of the host.
-SAFE = (1, 17, 4)
-VULNERABILITIES = "CVE-2025-23359, CVE-2024-0132"
+# NVIDIA's records of CVE-2026-24260 (up to 1.19.0), CVE-2025-23266 (up to 1.17.7) and CVE-2025-23359 (up to 1.17.3).
+SAFE = (1, 19, 1)
+VULNERABILITIES = "CVE-2026-24260, CVE-2025-23266, CVE-2025-23359"
 _VERSION = re.compile(r"version:?\s+v?([0-9]{1,4})\.([0-9]{1,4})\.([0-9]{1,4})")
 
 
@@ -70,8 +69,8 @@ def _toolkit() -> Iterator[Finding]:
         return  # there is none
     version = toolkit_version(text)
     if version is not None and version < SAFE:
-        yield wrong(CHECK, "NVIDIA container toolkit", f"version {'.'.join(map(str, version))} lets an image reach the "
-                    f"host's files ({VULNERABILITIES})",
+        yield wrong(CHECK, "NVIDIA container toolkit", f"version {'.'.join(map(str, version))} lets an image act as "
+                    f"the host's root ({VULNERABILITIES})",
                     f"upgrade nvidia-container-toolkit to {'.'.join(map(str, SAFE))} or later")
 
 

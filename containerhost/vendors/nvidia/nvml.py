@@ -203,9 +203,12 @@ def _gpus(library: Any, bound: Collection[str] = ()) -> Iterator[tuple[str, Gpu]
 
 
 def _gpu(library: Any, handle: Any) -> Gpu:
+    cut = _in_mig_mode(library, handle)
+    slices = dict(_slices(library, handle)) if cut else {}
     return Gpu(uuid=text(library.nvmlDeviceGetUUID(handle)), model=text(library.nvmlDeviceGetName(handle)),
-               memory=_memory(library, handle), slices=dict(_slices(library, handle)), use=_use(library, handle),
-               state=nvmlhealth.read(library, handle), peers=tuple(_peers(library, handle)))
+               memory=_memory(library, handle), slices=slices, use=_use(library, handle),
+               state=dataclasses.replace(nvmlhealth.read(library, handle), sliceless=cut and not slices),
+               peers=tuple(_peers(library, handle)))
 
 
 def _memory(library: Any, handle: Any) -> int | None:
@@ -245,14 +248,17 @@ def _peers(library: Any, handle: Any) -> Iterator[str]:
             return
 
 
-def _slices(library: Any, handle: Any) -> Iterator[tuple[tuple[int, int], MigSlice]]:
+def _in_mig_mode(library: Any, handle: Any) -> bool:
     try:
-        enabled = library.nvmlDeviceGetMigMode(handle)[0] == library.NVML_DEVICE_MIG_ENABLE
+        return bool(library.nvmlDeviceGetMigMode(handle)[0] == library.NVML_DEVICE_MIG_ENABLE)
     except library.NVMLError as error:
         if error.value not in _ABSENT:
             raise
-        return  # a GPU without MIG
-    for index in range(library.nvmlDeviceGetMaxMigDeviceCount(handle) if enabled else 0):
+        return False  # a GPU without MIG
+
+
+def _slices(library: Any, handle: Any) -> Iterator[tuple[tuple[int, int], MigSlice]]:
+    for index in range(library.nvmlDeviceGetMaxMigDeviceCount(handle)):
         try:
             part = library.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
         except library.NVMLError as error:

@@ -15,6 +15,7 @@ from containerhost.devices.health.rules import Finding, Health, Rule, Verdict, h
 _NVML = "https://docs.nvidia.com/deploy/nvml-api/"
 _MEMORY = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/error-recovery-and-response-flags.html"
 _RETIREMENT = "https://docs.nvidia.com/deploy/dynamic-page-retirement/"
+_LOST = (15, 16)  # NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED (nvml.h)
 RETIRED_LIMIT = 60  # pages; "RMA Eligibility" of the page retirement guide
 
 LOST = Rule(
@@ -56,7 +57,13 @@ REMAPPING = Rule(
     name="nvml-remap-pending", verdict=Verdict.NOTE, reads="nvmlDeviceGetRemappedRows",
     says="rows of its memory are remapped at its next reset", well="the GPU was reset",
     source=f"{_MEMORY}: new workloads can be launched")
-RULES = (LOST, UNKNOWN, MISMATCH, RECOVERY, UNCORRECTED, CONTAINED, RETIRED, RETIRING, REMAP_FAILED, REMAPPING)
+NO_SLICES = Rule(
+    name="nvml-mig-empty", verdict=Verdict.SICK, reads="nvmlDeviceGetMigMode, nvmlDeviceGetMigDeviceHandleByIndex",
+    says="MIG mode is on and it has no slices, so no program can use it: cut it with `containerhost mig apply`, also "
+         "when the host was restarted, or turn the mode off", well="it has slices, or MIG mode is off",
+    source="https://docs.nvidia.com/datacenter/tesla/mig-user-guide/: creating GPU instances")
+RULES = (LOST, UNKNOWN, MISMATCH, RECOVERY, UNCORRECTED, CONTAINED, RETIRED, RETIRING, REMAP_FAILED, REMAPPING,
+         NO_SLICES)
 
 NO_ACTION = 0
 _ACTIONS = {1: "reset", 2: "restart of the host", 3: "drain of peer-to-peer traffic", 4: "drain and reset",
@@ -73,6 +80,7 @@ class State:
     :ivar action: NVML_GPU_RECOVERY_ACTION_*
     :ivar uncorrected: memory errors since its last reset
     :ivar retired: pages, since ever
+    :ivar sliceless: in MIG mode without slices
     """
 
     lost: str | None = None
@@ -84,17 +92,23 @@ class State:
     retiring: bool | None = None
     remapping: bool | None = None
     remap_failed: bool | None = None
+    sliceless: bool = False
 
 
 def read(library: Any, handle: Any) -> State:
     """Read a GPU's state.
 
     :param library: pynvml
+    :raises library.NVMLError: the GPU was lost meanwhile
     """
     def told(call: Callable[[], Any]) -> Any:
         try:
             return call()
-        except (library.NVMLError, AttributeError):  # not on this GPU, or not known to this version of the library
+        except AttributeError:  # not known to this version of the library
+            return None
+        except library.NVMLError as error:  # not on this GPU
+            if getattr(error, "value", None) in _LOST:
+                raise
             return None
 
     def retired(cause: int) -> int:
@@ -125,17 +139,13 @@ def _findings(state: State) -> Iterator[Finding]:
         yield LOST.finds(error=state.lost)
     if state.unknown:
         yield UNKNOWN.finds(error=state.unknown)
-    if state.mismatched:
-        yield MISMATCH.finds()
     if state.action:
         yield RECOVERY.finds(action=_ACTIONS.get(state.action, f"action {state.action}"))
     if state.uncorrected:
         yield (CONTAINED if state.action == NO_ACTION else UNCORRECTED).finds(count=state.uncorrected)
     if state.retired is not None and state.retired >= RETIRED_LIMIT:
         yield RETIRED.finds(count=state.retired)
-    if state.retiring:
-        yield RETIRING.finds()
-    if state.remap_failed:
-        yield REMAP_FAILED.finds()
-    if state.remapping:
-        yield REMAPPING.finds()
+    for rule, holds in ((MISMATCH, state.mismatched), (RETIRING, state.retiring), (REMAP_FAILED, state.remap_failed),
+                        (REMAPPING, state.remapping), (NO_SLICES, state.sliceless)):
+        if holds:
+            yield rule.finds()

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from containerhost.devices.model import Role
 from containerhost.errors import NoPlacement, SpecError
 from containerhost.inventory import devicechoice, freedevices
 from containerhost.inventory.devicechoice import Candidate, Choice, Nearness, choose, pairs
@@ -107,6 +108,18 @@ class CapturedTest(testtools.TestCase):
         for each in inventory.devices:
             if not each.healthy or each.host_use or each.slice or each.id == "0000:3b:00.0":
                 self.assertNotIn(each.id, free)
+
+
+    def test_gpu_that_could_have_virtual_functions_is_free_while_it_has_none(self) -> None:
+        """As NVIDIA's since Ampere; of a card it would be the functions that are given away."""
+        tree = self.useFixture(Broken("small"))
+        for address, count in (("0000:3b:00.0", "0"), ("0000:af:00.0", "1")):
+            (tree.function(address) / "sriov_totalvfs").write_text("16\n")
+            (tree.function(address) / "sriov_numvfs").write_text(f"{count}\n")
+        inventory = scan(tree.host)
+        self.assertEqual({Role.PF}, {inventory.get(address).role for address in ("0000:3b:00.0", "0000:af:00.0")})
+        free = freedevices.candidates(inventory, tree.host, {})
+        self.assertEqual(["0000:3b:00.0"], [each.id for each in free if each.is_gpu])
 
 
 class CommandTest(testtools.TestCase):

@@ -113,6 +113,12 @@ class Facts(testtools.TestCase):
         self.assertEqual({"0000:3c:00.0", "0000:3b:00.0", "0000:af:00.0"}, set(found))
         self.assertEqual(nvmlhealth.State(lost="GPU is lost"), found["0000:af:00.0"].state)
 
+    def test_gpu_that_is_lost_while_its_health_is_read_is_lost(self):
+        library = Library()
+        library.nvmlDeviceGetRemappedRows = mock.Mock(side_effect=Refused("GPU is lost", 15))
+        self.assertEqual(nvmlhealth.State(lost="GPU is lost"),
+                         dict(nvml._gpus(library, ("0000:3b:00.0",)))["0000:3b:00.0"].state)
+
     def test_gpu_without_memory_of_its_own_is_not_lost(self):
         library = Library()
         library.nvmlDeviceGetMemoryInfo = mock.Mock(side_effect=Refused("Not Supported"))
@@ -250,6 +256,14 @@ class Concurrency(testtools.TestCase):
         self.library.failing = {"nvmlDeviceGetMigDeviceHandleByIndex": 0}
         found = nvml.query()[CUT]
         self.assertTrue(len(found.slices) == 2 or nvmlhealth.health(found.state).complaints)
+
+    def test_gpu_in_mig_mode_is_useless_without_slices(self):
+        self.assertEqual((), nvmlhealth.health(nvml.query()[CUT].state).complaints)
+        self.library.gpu(CUT).instances.clear()
+        (complaint,) = nvmlhealth.health(nvml.query()[CUT].state).complaints
+        self.assertIn("MIG mode is on and it has no slices", complaint)
+        self.library.gpu(CUT).enabled = False
+        self.assertEqual((), nvmlhealth.health(nvml.query()[CUT].state).complaints)
 
     def test_scan_finds_gpus_unhealthy_while_nothing_is_known(self):
         live = Host(shared("mixed").root)

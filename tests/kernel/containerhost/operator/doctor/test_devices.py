@@ -22,11 +22,11 @@ class ToolkitTest(testtools.TestCase):
         return [finding.problem for finding in installation.check(Host()) if "toolkit" in finding.subject]
 
     def test_vulnerable_versions(self) -> None:
-        for version in ("1.17.3", "1.16.1", "1.9.0", "0.99.9"):
-            self.assertIn("CVE-2025-23359", self.found(f"cli-version: {version}\\nlib-version: {version}\\n")[0])
+        for version in ("1.19.0", "1.17.8", "1.17.3", "1.9.0", "0.99.9"):
+            self.assertIn("CVE-2026-24260", self.found(f"cli-version: {version}\\nlib-version: {version}\\n")[0])
 
     def test_safe_versions(self) -> None:
-        for version in ("1.17.4", "1.18.0-rc.1", "2.0.0"):
+        for version in ("1.19.1", "1.20.0-rc.1", "2.0.0"):
             self.assertEqual([], self.found(f"cli-version: {version}\\nlib-version: {version}\\n"))
 
     def test_what_is_no_version(self) -> None:

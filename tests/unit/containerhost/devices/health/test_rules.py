@@ -78,6 +78,7 @@ class Gpus(testtools.TestCase):
             (State(retired=60), ["nvml-retired-pages"]),
             (State(retiring=True), ["nvml-retirement-pending"]),
             (State(remap_failed=True, remapping=True), ["nvml-remap-failure", "nvml-remap-pending"]),
+            (State(sliceless=True), ["nvml-mig-empty"]),
         ):
             self.assertEqual(expected, names(nvmlhealth._findings(state)), state)
         self.assertEqual(Health(), nvmlhealth.health(None))
