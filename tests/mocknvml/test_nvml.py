@@ -18,7 +18,7 @@ import yaml
 MOCK = Path(os.environ["MOCK_NVML"])
 PROFILES = MOCK / "configs"
 HOST_GPUS = ("0000:3b:00.0", "0000:af:00.0")  # of the described host "small"
-TIMEOUT = 120  # s
+TIMEOUT = 300  # s
 
 
 def profile(name: str) -> dict[str, Any]:
@@ -36,13 +36,15 @@ class NvmlTest(testtools.TestCase):
     def report(self, config: dict[str, Any], addresses: tuple[str, ...] = HOST_GPUS) -> dict[str, Any]:
         return dict(json.loads(self.run_python(config, "-m", "tests.mocknvml.report", *addresses)))
 
-    def host(self, *changes: dict[str, Any], **system: Any) -> dict[str, Any]:
+    def host(self, *changes: dict[str, Any], **common: Any) -> dict[str, Any]:
         """Return a configuration with the GPUs of the described host.
 
-        :param changes: of each GPU
+        :param changes: of each GPU; the mock takes failures and the fabric so
+        :param common: of all GPUs
         """
         found = profile("a100")
-        found["system"] |= {"num_devices": len(HOST_GPUS), **system}
+        found["system"] |= {"num_devices": len(HOST_GPUS)}
+        found["device_defaults"] |= common
         found["devices"] = [{"index": index, "uuid": f"GPU-{index}", "minor_number": index, "pci": {"bus_id": address},
                              **(changes[index] if index < len(changes) else {})}
                             for index, address in enumerate(HOST_GPUS)]
@@ -91,26 +93,32 @@ class NvmlTest(testtools.TestCase):
             self.assertIsNotNone(first["state"]["lost"], (calls, first))
 
     def test_memory_errors(self) -> None:
-        found = self.report(self.host({"failure": {"mode": "ecc_uncorrectable"}},
-                                      {"remapped_rows": {"pending": True}}))["gpus"]
+        config = self.host({"failure": {"mode": "ecc_uncorrectable"}}, remapped_rows={"pending": True})
+        found = self.report(config)["gpus"]
         sick, other = (found[address] for address in HOST_GPUS)
-        self.assertIn("uncorrected memory errors", " ".join(sick["health"]))
-        self.assertIn("could not be remapped", " ".join(sick["health"]))
-        self.assertEqual(([], True), (other["health"], "remapped at its next reset" in " ".join(other["notes"])))
+        for words in ("uncorrected memory errors", "could not be remapped"):
+            self.assertIn(words, " ".join(sick["health"]))
+        self.assertEqual([], other["health"])
+        self.assertIn("remapped at its next reset", " ".join(other["notes"]))
+
+    def test_gpus_that_have_not_joined_the_fabric_are_sick(self) -> None:
+        found = self.report(self.host({"fabric": {"state": "in_progress"}}, {"fabric": {"state": "completed"}}))["gpus"]
+        self.assertIn("has not joined the NVLink fabric (in progress)", " ".join(found[HOST_GPUS[0]]["health"]))
+        self.assertEqual([], found[HOST_GPUS[1]]["health"])
 
     def test_older_drivers_lack_functions(self) -> None:
-        for version in ("450.51.06", "470.256.02", "535.183.01"):
-            found = self.report(self.host(driver_version=version))["gpus"]
+        for version in ("450.51.06", "470.256.02"):
+            config = self.host()
+            config["system"]["driver_version"] = version
+            found = self.report(config)["gpus"]
             self.assertEqual([[], []], [found[address]["health"] for address in HOST_GPUS], version)
 
     def test_partitions(self) -> None:
         """The mock has GPUs in MIG mode, but neither profiles nor slices."""
-        mig = {"mig": {"mode_current": "enabled", "mode_pending": "enabled", "max_gpu_instances": 7}}
-        for changes in ((), (mig, mig)):
-            text = self.run_python(self.host(*changes), "-c", "from containerhost.operator.cli import main; main()",
-                                   "mig", "show", "--json", "--owners", self.useFixture(fixtures.TempDir()).path)
-            self.assertEqual([(address, bool(changes), []) for address in HOST_GPUS],
-                             [(gpu["address"], gpu["enabled"], gpu["slices"]) for gpu in json.loads(text)])
-        found = self.report(self.host(mig))["gpus"]
-        self.assertIn("MIG mode is on and it has no slices", " ".join(found[HOST_GPUS[0]]["health"]))
-        self.assertEqual([], found[HOST_GPUS[1]]["health"])
+        config = self.host(mig={"mode_current": "enabled", "mode_pending": "enabled", "max_gpu_instances": 7})
+        text = self.run_python(config, "-c", "from containerhost.operator.cli import main; main()", "mig", "show",
+                               "--json", "--owners", self.useFixture(fixtures.TempDir()).path)
+        self.assertEqual([(address, True, []) for address in HOST_GPUS],
+                         [(gpu["address"], gpu["enabled"], gpu["slices"]) for gpu in json.loads(text)])
+        for gpu in self.report(config)["gpus"].values():
+            self.assertIn("MIG mode is on and it has no slices", " ".join(gpu["health"]))

@@ -6,6 +6,7 @@ Sources: the NVML API reference; NVIDIA, "GPU Memory Error Management", chapters
 Retirement" (https://docs.nvidia.com/deploy/dynamic-page-retirement/).
 """
 
+import ctypes
 import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -62,8 +63,13 @@ NO_SLICES = Rule(
     says="MIG mode is on and it has no slices, so no program can use it: cut it with `containerhost mig apply`, also "
          "when the host was restarted, or turn the mode off", well="it has slices, or MIG mode is off",
     source="https://docs.nvidia.com/datacenter/tesla/mig-user-guide/: creating GPU instances")
+FABRIC = Rule(
+    name="nvml-fabric", verdict=Verdict.SICK, reads="nvmlDeviceGetGpuFabricInfo",
+    says="it has not joined the NVLink fabric ({state}), and CUDA does not start before: see "
+         "`systemctl status nvidia-fabricmanager`", well="it has joined the fabric",
+    source=f"{_NVML}: nvmlGpuFabricInfo_t, state and status")
 RULES = (LOST, UNKNOWN, MISMATCH, RECOVERY, UNCORRECTED, CONTAINED, RETIRED, RETIRING, REMAP_FAILED, REMAPPING,
-         NO_SLICES)
+         NO_SLICES, FABRIC)
 
 NO_ACTION = 0
 _ACTIONS = {1: "reset", 2: "restart of the host", 3: "drain of peer-to-peer traffic", 4: "drain and reset",
@@ -81,6 +87,7 @@ class State:
     :ivar uncorrected: memory errors since its last reset
     :ivar retired: pages, since ever
     :ivar sliceless: in MIG mode without slices
+    :ivar fabric: how far it is in joining the fabric of its NVSwitches; None where it has joined, or there is none
     """
 
     lost: str | None = None
@@ -93,6 +100,7 @@ class State:
     remapping: bool | None = None
     remap_failed: bool | None = None
     sliceless: bool = False
+    fabric: str | None = None
 
 
 def read(library: Any, handle: Any) -> State:
@@ -122,12 +130,22 @@ def read(library: Any, handle: Any) -> State:
         retired=told(lambda: retired(library.NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS)
                      + retired(library.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR)),
         retiring=told(lambda: bool(library.nvmlDeviceGetRetiredPagesPendingStatus(handle))),
-        remapping=rows and bool(rows[2]), remap_failed=rows and bool(rows[3]))
+        remapping=rows and bool(rows[2]), remap_failed=rows and bool(rows[3]),
+        fabric=told(lambda: _fabric(library, handle)))
 
 
 def _field(library: Any, handle: Any, field: int) -> int | None:
     (value,) = library.nvmlDeviceGetFieldValues(handle, [field])
     return int(value.value.uiVal) if value.nvmlReturn == library.NVML_SUCCESS else None
+
+
+def _fabric(library: Any, handle: Any) -> str | None:
+    info = library.c_nvmlGpuFabricInfo_t()
+    library.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(info))
+    if info.state == library.NVML_GPU_FABRIC_STATE_COMPLETED and info.status != library.NVML_SUCCESS:
+        return f"error {info.status}"
+    return {library.NVML_GPU_FABRIC_STATE_NOT_STARTED: "not started",
+            library.NVML_GPU_FABRIC_STATE_IN_PROGRESS: "in progress"}.get(info.state)
 
 
 def health(state: State | None) -> Health:
@@ -145,6 +163,8 @@ def _findings(state: State) -> Iterator[Finding]:
         yield (CONTAINED if state.action == NO_ACTION else UNCORRECTED).finds(count=state.uncorrected)
     if state.retired is not None and state.retired >= RETIRED_LIMIT:
         yield RETIRED.finds(count=state.retired)
+    if state.fabric:
+        yield FABRIC.finds(state=state.fabric)
     for rule, holds in ((MISMATCH, state.mismatched), (RETIRING, state.retiring), (REMAP_FAILED, state.remap_failed),
                         (REMAPPING, state.remapping), (NO_SLICES, state.sliceless)):
         if holds:

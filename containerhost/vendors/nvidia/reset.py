@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from containerhost.errors import HostActionFailed, ResetRefused
 from containerhost.linux import run as programs
+from containerhost.linux.poll import wait_until
 from containerhost.linux.process import hostusers
 from containerhost.linux.sysfs import Host
 from containerhost.vendors.nvidia import nvml
@@ -21,6 +22,8 @@ LOG = logging.getLogger(__name__)
 TOOL = "nvidia-smi"
 TIMEOUT = 120  # s; resetting an NVLink-connected GPU retrains its links
 MODE_TIMEOUT = 30  # s
+FABRIC_TIMEOUT = 30.0  # s until a GPU has joined the fabric of its NVSwitches again
+POLL_INTERVAL = 1.0  # s
 GPUS = "/proc/driver/nvidia/gpus"
 MODESET = "/sys/module/nvidia_drm/parameters/modeset"
 
@@ -54,6 +57,14 @@ def reset(address: str, others: Collection[str] = ()) -> bool:
 def _reset(addresses: Sequence[str]) -> None:
     with _without_persistence(addresses):
         _run([TOOL, "--gpu-reset", f"--id={','.join(addresses)}"], TIMEOUT)
+    wait_until(lambda: not _joining(addresses), FABRIC_TIMEOUT, POLL_INTERVAL)  # then its health says what is wrong
+
+
+def _joining(addresses: Sequence[str]) -> bool:
+    """Return whether a GPU has not joined its fabric yet, as each one has to after a reset."""
+    found = nvml.query()
+    states = [found[address].state for address in addresses if address in found]
+    return any(state is not None and state.fabric for state in states)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from containerhost.devices.health import rules
 from containerhost.devices.model import Device, Kind, Slice
 from containerhost.inventory.scan import scan
 from containerhost.linux.sysfs import Host
-from containerhost.vendors.nvidia import nvml, nvmlhealth
+from containerhost.vendors.nvidia import nvml, nvmlhealth, reset
 from containerhost.vendors.nvidia.vendor import Nvidia
 from tests.fakehost.nvml import Nvml
 from tests.unit.containerhost.hosts import shared
@@ -275,3 +275,14 @@ class Concurrency(testtools.TestCase):
             inventory = scan(live)
         for name in ("0000:3c:00.0", "0000:3c:00.0/gi1/ci0"):
             self.assertFalse(inventory.get(name).healthy, name)
+
+
+class ResetTest(testtools.TestCase):
+    def test_ends_when_the_gpu_has_joined_its_fabric(self):
+        answers = [{CUT: nvml.Gpu(None, None, None, {}, state=nvmlhealth.State(fabric=fabric))}
+                   for fabric in ("not started", "in progress", None)]
+        with mock.patch.object(nvml, "query", side_effect=answers) as query, \
+                mock.patch.multiple(reset, _run=mock.DEFAULT, _is_persistent=lambda address: False, POLL_INTERVAL=0), \
+                mock.patch.object(reset.shutil, "which"):
+            self.assertTrue(reset.reset(CUT))
+        self.assertEqual(len(answers), query.call_count)

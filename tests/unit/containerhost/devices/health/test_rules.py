@@ -79,6 +79,7 @@ class Gpus(testtools.TestCase):
             (State(retiring=True), ["nvml-retirement-pending"]),
             (State(remap_failed=True, remapping=True), ["nvml-remap-failure", "nvml-remap-pending"]),
             (State(sliceless=True), ["nvml-mig-empty"]),
+            (State(fabric="in progress"), ["nvml-fabric"]),
         ):
             self.assertEqual(expected, names(nvmlhealth._findings(state)), state)
         self.assertEqual(Health(), nvmlhealth.health(None))
