@@ -3,7 +3,10 @@
 
 import dataclasses
 import http.server
+import json
 import os
+import runpy
+import shlex
 import subprocess
 import sys
 import threading
@@ -18,12 +21,14 @@ from rich.table import Table
 from tools.aicloudrun import results
 from tools.cloud import identity
 from tools.cloud.cloud import Cloud
+from tools.cloud.configs import HOST
 from tools.cloud.hardware import Offer
 from tools.cloud.identity import TENANT
 from tools.cloud.layout import CHECKOUT
 from tools.cloud.networking import EXTERNAL, EXTERNAL_ADDRESS, FIXED
 from tools.debianimage import DebianImage, File
 from tools.mpi import image
+from tools.showcase import breakfix
 from tools.showcase.report import Report
 from tools.showcase.story import flavor_keys
 
@@ -37,6 +42,8 @@ IMAGE, FLAVOR, NODE_FLAVOR, PLAIN_FLAVOR = "aicloud", "aicloud.gpu", "aicloud.no
 SYSTEM, USER = "debian", "debian"
 NODES = "dri/,infiniband/,nvidia"  # below /dev, what the devices of the flavors have
 MOST = 10  # of each device, for a project: more than there are
+RACK = {"rack": "r1", "switch": "r1s1"}  # where the host is
+FAULT = "tools.aicloudrun.fault"
 TIMEOUT = 3600  # s, for one suite
 
 
@@ -97,14 +104,15 @@ class AicloudStory:
         self._cloud, self._offers, self._report = cloud, offers, report
         self._suite, self._suites = suite, suites or tuple(SUITES)
         self._admin = cloud.connect("admin")
-        self._directory = cloud.layout.directory / "results"
+        self._directory, self._repairs = cloud.layout.directory / "results", cloud.layout.logs / "repair.log"
+        self._manifest = cloud.layout.run / "manifest.json"
         self._results: list[results.Result] = []
 
     def tell(self) -> None:
         self.offer()
         self._directory.mkdir(exist_ok=True)
         server = http.server.ThreadingHTTPServer((EXTERNAL_ADDRESS, 0), Egress)
-        with server:
+        with server, breakfix.repair(self._cloud, self._report, self._repairs):
             threading.Thread(target=server.serve_forever, daemon=True).start()
             for name in self._suites:
                 self.run(name, f"http://{EXTERNAL_ADDRESS}:{server.server_port}")
@@ -126,6 +134,11 @@ class AicloudStory:
                 self._admin.compute.create_flavor_extra_specs(flavor, specs)
         for offer in self._offers:
             identity.register_limit(self._admin, f"class:{offer.resource_class}", MOST)
+        rack = self._admin.compute.create_aggregate(name=RACK["rack"])
+        self._admin.compute.set_aggregate_metadata(rack, RACK)
+        self._admin.compute.add_host_to_aggregate(rack, HOST)
+        addresses = [address for offer in self._offers for address in offer.addresses]
+        self._manifest.write_text(json.dumps({HOST: addresses}))
 
     def run(self, name: str, egress: str) -> None:
         """Run one suite, and note the result of each check.
@@ -137,14 +150,14 @@ class AicloudStory:
         suite = yaml.safe_load(contract.read_text())
         excluded = results.left_out(yaml.safe_load((PROVIDER / "reasons.yaml").read_text()))
         overlay, junit = self._directory / f"{name}.yaml", self._directory / f"{name}.xml"
-        own = excluded.keys() & results.declared(suite).keys()
-        overlay.write_text(yaml.safe_dump(results.overlay(suite, own, SYSTEM)))
+        overlay.write_text(yaml.safe_dump(results.overlay(suite, excluded, SYSTEM)))
+        config = self._directory / f"{name}.json"
+        config.write_text(json.dumps(runpy.run_path(str(PROVIDER / "configure.py"))["configuration"](name)))
         junit.unlink(missing_ok=True)
-        config = PROVIDER / "config" / f"{name}.yaml"
-        command = [str(CACHE / "venv/bin/isvctl"), "test", "run", "-f", str(contract), "-f", str(config), "-f",
-                   str(overlay), "--working-dir", str(config.parent), "--no-upload", "--no-user-config",
-                   "--junitxml", str(junit), *(["--capability", SUITES[name]] if SUITES[name] else []), "--verbose"]
-        self._report.command(f"isvctl test run -f {contract.name} -f {config.relative_to(CHECKOUT)} -f {overlay.name}")
+        command = [str(CACHE / "venv/bin/isvctl"), "test", "run", "-f", str(contract), "-f", str(overlay), "-f",
+                   str(config), "--no-upload", "--no-user-config", "--junitxml", str(junit),
+                   *(["--capability", SUITES[name]] if SUITES[name] else []), "--verbose"]
+        self._report.command(f"isvctl test run -f {contract.name} -f {overlay.name} -f {config.name}")
         with self._report.timed(name), (self._directory / f"{name}.log").open("w") as log:
             subprocess.run(command, cwd=self._directory, env=self._environment(name, egress), stdin=subprocess.DEVNULL,
                            stdout=log, stderr=log, timeout=TIMEOUT, check=False)
@@ -170,6 +183,7 @@ class AicloudStory:
         self._report.say(results.line(self._results))
 
     def _environment(self, name: str, egress: str) -> dict[str, str]:
+        programs = shlex.quote(f"{Path(sys.executable).parent}:{os.environ['PATH']}")
         return {
             **os.environ, "ISVTEST_INCLUDE_UNRELEASED": "1", "PYTHONDONTWRITEBYTECODE": "1",
             "OS_CLOUD": TENANT, "AICLOUD_ADMIN": "admin", "OS_CLIENT_CONFIG_FILE": str(self._cloud.layout.clouds_yaml),
@@ -177,4 +191,8 @@ class AicloudStory:
             "AICLOUD_IMAGE_FILE": str(recipe().unified(self._report.say)),
             "AICLOUD_FLAVOR": NODE_FLAVOR if name == "bare_metal" else FLAVOR, "AICLOUD_PLAIN_FLAVOR": PLAIN_FLAVOR,
             "AICLOUD_NETWORK": FIXED, "AICLOUD_EXTERNAL": EXTERNAL, "AICLOUD_DEVICE_NODES": NODES,
-            "AICLOUD_EGRESS": egress, "AICLOUD_STATE": str(self._cloud.layout.run / "aicloud")}
+            "AICLOUD_EGRESS": egress, "AICLOUD_STATE": str(self._cloud.layout.run / "aicloud"),
+            "AICLOUD_HOST": f"env PATH={programs} CONTAINERHOST_OWNERS={self._cloud.owners} sh -c",
+            "AICLOUD_FAULT": f"env -C {CHECKOUT} {sys.executable} -m {FAULT} {{action}} {{kind}} {{device}}",
+            "AICLOUD_NOTIFICATIONS": str(self._repairs), "AICLOUD_MANIFEST": str(self._manifest),
+            "AICLOUD_NEUTRON_LOG": str(self._cloud.layout.logs / "neutron-api.log")}

@@ -17,8 +17,8 @@ from tools.cloud.messages import RabbitMq
 REGION = "RegionOne"
 HOST = "demo-host"
 FILTERS = ("ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,SameHostFilter,DifferentHostFilter,"
-           "ServerGroupAntiAffinityFilter,ServerGroupAffinityFilter,NUMATopologyFilter,PciPassthroughFilter,"
-           "TaskGroupFilter")
+           "ServerGroupAntiAffinityFilter,ServerGroupAffinityFilter,AggregateMultiTenancyIsolation,"
+           "NUMATopologyFilter,PciPassthroughFilter,TaskGroupFilter")
 # For a cloud that many small servers come and go on.
 MANY_SERVERS = {"cpu_allocation_ratio": "32"}
 # Right for a keystone of a single process only.

@@ -96,7 +96,7 @@ class Shape:
     :ivar second_host: another compute host (:mod:`tools.cloud.secondhost`), with networks only
     :ivar dashboard: Horizon, and the exporter that its panel asks (:mod:`tools.cloud.dashboard`)
     :ivar compute: nova-compute; without, the caller configures and starts it
-    :ivar notifications: nova-compute sends its versioned notifications
+    :ivar notifications: nova-compute sends its versioned notifications, Neutron's API logs its own
     """
 
     networks: bool = False

@@ -18,8 +18,9 @@ OTHER_AGENTS = ("neutron-dhcp-agent", "neutron-l3-agent", "neutron-metadata-agen
 def neutron(parts: Parts) -> Ini:
     """Return the daemons: the API, the RPC server and the periodic workers; they notify Nova of plugged ports."""
     server = network_server(parts)
+    notifications = {"oslo_messaging_notifications": {"driver": "log"}} if parts.shape.notifications else {}
     return {
-        **server,
+        **server, **notifications,
         "DEFAULT": {**server["DEFAULT"], "service_plugins": "router,qos", "host": HOST, "rpc_workers": "1",
                     "rpc_state_report_workers": "1", "notify_nova_on_port_status_changes": "true",
                     "notify_nova_on_port_data_changes": "true", "interface_driver": "openvswitch",

@@ -45,6 +45,7 @@ NETWORKS = Shape(networks=True)
 TWO_HOSTS = Shape(networks=True, second_host=True)
 NO_COMPUTE = Shape(compute=False)
 NOTIFYING = Shape(notifications=True)
+AICLOUD = Shape(networks=True, notifications=True)
 CREATE = f"openstack --os-cloud {TENANT} server create"
 JOB = f"env OS_CLOUD={TENANT} hpcjob start openstack examples"
 Command = Callable[..., Any]
@@ -160,7 +161,7 @@ def install_suite(report: Report, suite: Path, **_: object) -> None:
     aicloudrun.install(suite)
 
 
-@demo("The host's devices are emulated.", NETWORKS, use=f"openstack --os-cloud {TENANT} server list",
+@demo("The host's devices are emulated.", AICLOUD, use=f"openstack --os-cloud {TENANT} server list",
       recipe=aicloudrun.recipe, devices=True, before=install_suite)
 @click.option("--suite", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path),
               help="A checkout of github.com/NVIDIA/ai-cloud-validation.")

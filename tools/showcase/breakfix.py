@@ -67,6 +67,25 @@ def disorder(lines: Sequence[str]) -> str:
     return f"tasks {left} were not done" if len(left) > 1 else ""
 
 
+def fall(hardware: FakeHostControl, gpu: str) -> str:
+    """Have a GPU fall off the bus, and return what the kernel says."""
+    hardware.set_fallen(gpu)
+    xid = f"NVRM: Xid (PCI:{gpu.rpartition('.')[0]}): 79, GPU has fallen off the bus."
+    hardware.say(xid)
+    return xid
+
+
+def repair(cloud: Cloud, report: Report, log: Path) -> elastic.Service:
+    """Start the program that resets broken GPUs.
+
+    :param log: for its lines of JSON
+    """
+    config = services.compute_file(cloud.layout)
+    report.command(f"examples/breakfix/repair.py {config.name} containerhost scrub {{device}}")
+    return elastic.Service.begun(log, [sys.executable, str(REPAIR), str(config), selftest.CONTAINERHOST, "scrub",
+                                       "{device}", "--owners", str(cloud.owners)])
+
+
 class BreakfixStory:
     """:param gpus: what servers ask for; the host has two of them"""
 
@@ -80,7 +99,7 @@ class BreakfixStory:
         """All of it, in order. A fact that does not hold is noted and the story goes on; an error ends it."""
         self.offer()
         self._servers = Servers(self._cloud, self._report, IMAGE)
-        with elastic.service(self._cloud, self._report), self._repair():
+        with elastic.service(self._cloud, self._report), repair(self._cloud, self._report, self._log):
             train = self.train("train-1")
             self.break_one(train)
             self.restart_nova(train)
@@ -206,22 +225,12 @@ class BreakfixStory:
 
     def _fall(self) -> None:
         self._began = time.monotonic()
-        self._hardware.set_fallen(self._broken)
-        xid = f"NVRM: Xid (PCI:{self._broken.rpartition('.')[0]}): 79, GPU has fallen off the bus."
-        self._hardware.say(xid)
-        self._report.say(f"{self._broken} reads ff, and the kernel says: {xid}")
+        self._report.say(f"{self._broken} reads ff, and the kernel says: {fall(self._hardware, self._broken)}")
 
     def _answer(self) -> None:
         self._began = time.monotonic()
         self._hardware.set_fallen(self._broken, False)
         self._report.say(f"{self._broken} answers again, as after a power cycle; its Xid 79 stands until it is reset")
-
-    def _repair(self) -> elastic.Service:
-        config = services.compute_file(self._cloud.layout)
-        self._report.command(f"examples/breakfix/repair.py {config.name} containerhost scrub {{device}}")
-        return elastic.Service.begun(self._log, [
-            sys.executable, str(REPAIR), str(config), selftest.CONTAINERHOST, "scrub", "{device}", "--owners",
-            str(self._cloud.owners)])
 
     def _said(self, key: str) -> list[Found]:
         """Return the lines of the repairing program that have this key."""

@@ -3,13 +3,16 @@
 
 import contextlib
 import importlib
+import inspect
 import io
 import json
-import re
+import runpy
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from unittest import mock
 
+import fixtures
 import openstack
 import testtools
 import yaml
@@ -69,16 +72,20 @@ class ResultsTest(testtools.TestCase):
 
 
 class ProviderTest(testtools.TestCase):
-    def test_each_step_of_a_configuration_is_in_its_script(self) -> None:
-        for path in sorted((story.PROVIDER / "config").glob("*.yaml")):
-            ((_, commands),) = yaml.safe_load(path.read_text())["commands"].items()
+    def test_each_step_is_in_its_script(self) -> None:
+        configure = runpy.run_path(str(story.PROVIDER / "configure.py"))["configuration"]
+        for suite in story.SUITES:
+            ((platform, commands),) = configure(suite)["commands"].items()
+            self.assertEqual((suite.replace("-", "_"), ["setup", "test", "teardown"]), (platform, commands["phases"]))
             for step in commands["steps"]:
-                found = re.fullmatch(r"python \.\./scripts/(\w+)\.py \w+ (\w+)", step["command"])
-                assert found, step
-                with mock.patch.object(sys, "argv", ["", "platform", "no_step"]):
-                    module = script(self, found[1])
-                name = re.sub(r"sg_(workload|node|subnet|service)_scoping", "scoping", found[2])
-                self.assertTrue(callable(getattr(module, name, None)), f"{path.name}: {step['name']}")
+                _, path, name = step["command"].split()
+                taken = inspect.signature(getattr(script(self, Path(path).stem), name)).parameters
+                self.assertEqual([f"--{each}" for each in list(taken)[1:]], step["args"][::2], step)
+
+    def test_arguments_are_fields_of_earlier_steps(self) -> None:
+        steps = runpy.run_path(str(story.PROVIDER / "configure.py"))["configuration"]("iam")["commands"]["iam"]["steps"]
+        self.assertEqual({"create_user", "test_credentials", "teardown"}, {step["name"] for step in steps})
+        self.assertEqual(["--user", "{{steps.create_user.username}}"], steps[-1]["args"])
 
     def test_each_left_out_check_has_one_reason_which_the_manual_tells(self) -> None:
         entries = yaml.safe_load((story.PROVIDER / "reasons.yaml").read_text())
@@ -97,9 +104,8 @@ class StepTest(testtools.TestCase):
     def printed(self, step: object, *arguments: str) -> tuple[int, dict[str, object]]:
         """Return the exit status and the JSON object of a step."""
         out = io.StringIO()
-        with mock.patch.object(sys, "argv", ["", "network", "step", *arguments]), contextlib.redirect_stdout(out):
-            step.__name__ = "step"  # type: ignore[attr-defined]
-            status = self.assertRaises(SystemExit, self.common.run, step).code
+        with mock.patch.object(sys, "argv", ["", "step", *arguments]), contextlib.redirect_stdout(out):
+            status = self.assertRaises(SystemExit, self.common.run, {"step": step}).code
         return int(str(status)), json.loads(out.getvalue())
 
     def test_what_does_not_hold_is_recorded_and_the_step_goes_on(self) -> None:
@@ -110,7 +116,7 @@ class StepTest(testtools.TestCase):
                 entry["probes"] = probes
 
         self.assertEqual((1, {
-            "success": False, "platform": "network", "tests": {
+            "success": False, "platform": "openstack", "tests": {
                 "first": {"passed": False, "error": "Unmet: closed"}, "second": {"passed": True, "probes": "3"}}}),
             self.printed(step, "--probes", "3"))
 
@@ -144,16 +150,16 @@ class StepTest(testtools.TestCase):
 
     def test_a_key_that_still_works_is_told(self) -> None:
         control_plane = script(self, "control_plane")
-        output = control_plane.Output("control_plane")
+        output = control_plane.Output()
         with mock.patch.object(control_plane, "with_key"):
             control_plane.verify_key_rejected(output, "key", "secret")
         self.assertEqual((False, False), (output["success"], output["rejected"]))
 
     def test_a_tenant_that_the_list_lacks_is_told(self) -> None:
         control_plane = script(self, "control_plane")
-        output = control_plane.Output("control_plane")
+        output = control_plane.Output()
         cloud = mock.Mock()
-        cloud.identity.projects.return_value = [SimpleNamespace(name="demo", id="1")]
+        cloud.identity.projects.return_value = [SimpleNamespace(name="demo", id="1", description="")]
         with mock.patch.object(control_plane, "admin", return_value=cloud):
             control_plane.list_tenants(output, "isv-1")
         self.assertEqual((False, 1), (output["found_target"], output["count"]))
@@ -230,9 +236,78 @@ socket:/dev/log
 
     def hardened(self, nodes: str, own: str) -> bool:
         server = self.server
-        output = server.Output("vm")
+        output = server.Output()
         with (mock.patch.object(server, "tenant"), mock.patch.dict("os.environ", AICLOUD_DEVICE_NODES=own),
-              mock.patch.multiple(server.common, describe=mock.Mock(return_value={"instance_id": "1"}),
-                                  inside=mock.Mock(return_value=nodes))):
+              mock.patch.object(server, "describe", return_value={"instance_id": "1"}),
+              mock.patch.object(server.common, "inside", return_value=nodes)):
             server.virtual_device_hardening(output)
         return bool(output.holds)
+
+
+class OperatorTest(testtools.TestCase):
+    """Steps that ask the operator's APIs, and files of the site."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.fleet, self.cloud = script(self, "fleet"), mock.MagicMock()
+        self.fleet.admin = lambda: self.cloud
+
+    def hosts(self, *devices: dict[str, object], state: str = "up") -> list[object]:
+        blank = {"kind": "gpu", "health": [], "taint": None, "blocked": None, "host_use": [], "vendor_id": "10de",
+                 "product_id": "20b0"}
+        self.cloud.compute.configure_mock(**{
+            "aggregates.return_value": [SimpleNamespace(metadata={"rack": "r1"}, hosts=["node1"])],
+            "hypervisors.return_value": [SimpleNamespace(id="h", service_details={"host": "node1"}, host_ip="192.0.2.1",
+                                                         state=state)],
+            "servers.return_value": [SimpleNamespace(id="s", compute_host="node1", status="ACTIVE"),
+                                     SimpleNamespace(id="e", compute_host=None, status="ERROR")]})
+        listed = json.dumps([{**blank, "id": str(number), **device} for number, device in enumerate(devices)])
+        with mock.patch.object(self.fleet, "on_host", return_value=listed):
+            return list(self.fleet.hosts())
+
+    def test_alerts_are_faults_taints_and_blocks_of_offered_devices_and_a_service_that_is_down(self) -> None:
+        (host,) = self.hosts({"health": ["fallen"]}, {"taint": "fan"}, {"blocked": "no reset"},
+                             {"host_use": ["it is up"], "health": ["the host's"]}, {}, state="down")
+        self.assertEqual(["fallen", "fan", "no reset", "it is down"], [alert["message"] for alert in host.alerts])
+        self.assertEqual(("r1", ["s"], 4), (host.rack, [server.id for server in host.servers], len(host.gpus)))
+
+    def test_metrics_follow_placement(self) -> None:
+        gpus = [{"CUSTOM_PCI_10DE_20B0": {"total": 1, "reserved": reserved}} for reserved in (0, 1)]
+        answers = {"a/inventories": {"inventories": gpus[0]}, "a/allocations": {"allocations": {"s": {}}},
+                   "b/inventories": {"inventories": gpus[1]}, "b/allocations": {"allocations": {}}}  # c has gone
+        self.cloud.placement.configure_mock(**{
+            "resource_providers.return_value": [SimpleNamespace(id=each) for each in "abc"],
+            "get.side_effect": lambda path: mock.Mock(**{
+                "json.return_value": answers.get(path.removeprefix("/resource_providers/"), {})})})
+        output, found = self.fleet.Output(), self.hosts({}, {"health": ["fallen"]})
+        with mock.patch.object(self.fleet, "hosts", return_value=found):
+            self.fleet.query_governance_metrics(output)
+        self.assertEqual({"delivered": (1, 2), "healthy": (0, 1), "reserved": (1, 1), "active": (1, 1)},
+                         {name: (each["nodes"], each["gpus"]) for name, each in output["metrics"].items()})
+
+    def test_a_line_for_a_host_is_one_word_of_the_sites_command(self) -> None:
+        common = script(self, "common")
+        done = SimpleNamespace(returncode=0, stdout="done")
+        with (mock.patch.dict("os.environ", AICLOUD_HOST="ssh 'a b@{host}'"),
+              mock.patch.object(common.subprocess, "run", return_value=done) as run):
+            self.assertEqual("done", common.on_host("node1", "containerhost taint 'x y'"))
+        self.assertEqual(("ssh", "a b@node1", "containerhost taint 'x y'"), run.call_args.args[0])
+
+    def test_what_repairs_reported_about_a_device(self) -> None:
+        path = Path(self.useFixture(fixtures.TempDir()).path) / "log"
+        lines = [{"devices": [{"device": "a"}]}, {"devices": []}, {"repaired": "a", "status": 0}, {"repaired": "b"}]
+        path.write_text("a warning\n" + "".join(f"{json.dumps(line)}\n" for line in lines) + '{"devices": [{"dev')
+        with mock.patch.dict("os.environ", AICLOUD_NOTIFICATIONS=str(path)):
+            self.assertEqual([lines[0], lines[2]], script(self, "breakfix").reported("a"))
+
+    def test_events_of_rules_in_neutrons_log(self) -> None:
+        path = Path(self.useFixture(fixtures.TempDir()).path) / "log"
+        logger = "2026-11-30 04:00:00.123 77 INFO oslo.messaging.notification.security_group_rule"
+        context = "[None req-1d u1 p1 - - default default]"
+        path.write_text(f'old\n{logger}.create.start {context} {{"payload": {{}}}}\n'
+                        f'{logger}.create.end {context} {{"payload": {{"security_group_rule": {{"id": "r"}}}}}}\n'
+                        f'{logger}.delete.end {context} {{"payload": {{"security_group_rule_id": "r"}}}}\n')
+        found = script(self, "sdn").events(path, 4)
+        self.assertEqual({("create", "r"): "u1", ("delete", "r"): "u1"},
+                         {key: event["user"] for key, event in found.items()})
+        self.assertEqual("2026-11-30 04:00:00.123", found["create", "r"]["time"])

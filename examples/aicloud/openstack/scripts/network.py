@@ -5,7 +5,7 @@ import ipaddress
 from typing import Any
 
 import common
-from common import Output, need, tenant
+from common import Output, need, tcp, tenant
 from vpcs import create_router, create_vpc, delete_vpc, described, subnets_of
 
 FIRST = "isv-net-1"  # made by traffic.py
@@ -13,20 +13,19 @@ RESOLVERS = ["192.0.2.53"]
 PORT, OTHER_PORT = 8443, 8444
 
 
-def list_vpcs(output: Output, target: str) -> None:
-    found = [{"vpc_id": network.id, "vpc_name": network.name} for network in tenant().network.networks()]
-    output |= {"vpcs": found, "count": len(found), "found_target": target in [vpc["vpc_id"] for vpc in found]}
+def list_vpcs(output: Output) -> None:
+    found = {network.id: network.name for network in tenant().network.networks()}
+    output |= {"vpcs": sorted(found), "count": len(found), "found_target": FIRST in found.values()}
 
 
-def get_vpc(output: Output, target: str) -> None:
-    network = tenant().network.get_network(target)
+def get_vpc(output: Output) -> None:
+    network = tenant().network.find_network(FIRST, ignore_missing=False)
     output |= {"vpc_id": network.id, "vpc_name": network.name}
 
 
-def subnet_assignment(output: Output, target: str) -> None:
-    cloud = tenant()
+def subnet_assignment(output: Output) -> None:
     with output.test("subnet_assigned") as entry:
-        entry["subnets"] = [subnet.cidr for subnet in cloud.network.subnets(network_id=target)]
+        entry["subnets"] = [subnet.cidr for subnet in subnets_of(tenant(), FIRST)]
         need(entry["subnets"], "the network has no subnet")
 
 
@@ -90,8 +89,7 @@ def sg_crud(output: Output) -> None:
                 if rule["direction"] == "ingress" and rule["protocol"] == "tcp"]
 
     def add(port: int) -> Any:
-        return cloud.network.create_security_group_rule(
-            security_group_id=group.id, direction="ingress", protocol="tcp", port_range_min=port, port_range_max=port)
+        return cloud.network.create_security_group_rule(security_group_id=group.id, direction="ingress", **tcp(port))
 
     with output.test("create_vpc"):
         create_vpc(cloud, name, "10.95.0.0/16")
@@ -99,8 +97,7 @@ def sg_crud(output: Output) -> None:
         group = cloud.network.create_security_group(name=common.new_name())
         output.undo.callback(cloud.network.delete_security_group, group.id)
         entry["sg_id"] = group.id
-    with output.test("read_sg"):
-        need(cloud.network.get_security_group(group.id).name == group.name, "another name")
+    output.confirm("read_sg", cloud.network.get_security_group(group.id).name == group.name, "another name")
     with output.test("update_sg_add_rule"):
         rule = add(PORT)
         need(ports() == [PORT], f"ports {ports()}")
@@ -118,4 +115,4 @@ def sg_crud(output: Output) -> None:
 
 
 if __name__ == "__main__":
-    common.run(list_vpcs, get_vpc, subnet_assignment, vpc_ip_config, vpc_crud, byoip_test, sg_crud)
+    common.run(globals())

@@ -7,7 +7,7 @@ from typing import Any
 
 import common
 import openstack
-from common import Output, need, refusal, tenant
+from common import Output, describe, need, refusal, server_named, start, stop, tenant
 
 NAME = "isv-server"
 # Its -type believes the directory, which says "file" of nodes that LXD mounts on files. .lxd-mounts is closed to all.
@@ -22,61 +22,50 @@ BOOT = "cut -d' ' -f22 /proc/1/stat; cut -d' ' -f1 /proc/uptime"
 
 
 def launch_instance(output: Output) -> None:
-    cloud = tenant()
-    common.create_access(cloud, NAME)
-    network = cloud.network.find_network(os.environ["AICLOUD_NETWORK"], ignore_missing=False)
-    common.create_server(cloud, NAME, NAME, [{"uuid": network.id}], flavor=os.environ["AICLOUD_FLAVOR"])
-    output |= common.await_access(cloud, NAME)
+    output |= common.launch(tenant(), NAME)
     output["requested_key_name"] = NAME
 
 
-def list_instances(output: Output, target: str) -> None:
+def list_instances(output: Output) -> None:
     cloud = tenant()
-    found = [common.describe(cloud, server.id) for server in cloud.compute.servers()]
+    target, found = server_named(cloud, NAME).id, [describe(cloud, server.id) for server in cloud.compute.servers()]
     output |= {"instances": found, "count": len(found), "target_instance": target,
                "found_target": target in [server["instance_id"] for server in found]}
 
 
 def verify_tags(output: Output) -> None:
     """Read the server's metadata: Nova's pairs of a key and a value."""
-    server = common.server_named(tenant(), NAME)
-    output |= {"instance_id": server.id, "tags": dict(server.metadata), "tag_count": len(server.metadata)}
+    server = server_named(tenant(), NAME)
+    output |= {"instance_id": server.id, "tags": dict(server.metadata)}
 
 
 def verify_image(output: Output) -> None:
     cloud = tenant()
-    image = cloud.image.get_image(common.server_named(cloud, NAME).image.id)
-    output |= common.describe(cloud, NAME)
-    output |= {"image_id": image.id, "image_name": image.name, "instance_state": output["state"]}
+    image = cloud.image.get_image(server_named(cloud, NAME).image.id)
+    output |= describe(cloud, NAME) | {"image_id": image.id, "image_name": image.name}
+    output["instance_state"] = output["state"]
     need(image.name == os.environ["AICLOUD_IMAGE"], f"the server was made from {image.name}")
 
 
 def serial_console(output: Output) -> None:
     """Read the console's output; and whether Nova opens the serial console itself."""
     cloud = tenant()
-    server = common.server_named(cloud, NAME)
+    server = server_named(cloud, NAME)
     text = cloud.compute.get_server_console_output(server)["output"] or ""
-    output |= {"instance_id": server.id, "console_available": bool(text), "output_length": len(text),
-               "output_snippet": text[-500:]}
+    output |= {"instance_id": server.id, "console_available": bool(text), "output_length": len(text)}
     try:
         url = cloud.compute.create_server_remote_console(server, protocol="serial", type="serial").url
-        output |= {"serial_access_enabled": bool(url)}
+        output["serial_access_enabled"] = bool(url)
     except openstack.exceptions.HttpException as error:
         output |= {"serial_access_enabled": False, "serial_access_error": common.said(error)}
 
 
 def console_rbac(output: Output) -> None:
     """Read the console as a member of the project, as one of another project, and as the first one in that project."""
-    cloud, admin = tenant(), common.admin()
-    identity: Any = admin.identity
-    server = common.server_named(cloud, NAME)
-    other = identity.create_project(name=common.new_name(), domain_id="default")
-    output.undo.callback(identity.delete_project, other)
-    users = []
-    for projects in ((cloud.current_project_id, other.id), (other.id,)):
-        users.append(common.new_user(admin, "member", *projects))
-        output.undo.callback(common.delete_user, admin, users[-1]["username"])
-    allowed, denied = users
+    cloud = tenant()
+    server, other = server_named(cloud, NAME), common.new_project(output)
+    allowed, denied = (common.new_user("member", *projects, undo=output.undo)
+                       for projects in ((cloud.current_project_id, other), (other,)))
 
     def read(auth: dict[str, str]) -> Any:
         return common.login(auth).compute.get_server_console_output(server.id)
@@ -84,29 +73,26 @@ def console_rbac(output: Output) -> None:
     with output.test("allowed_principal_can_access_console") as entry:
         entry["output_length"] = len(read(allowed)["output"])
     with output.test("denied_principal_cannot_access_console") as entry:
-        entry["status"] = refusal(lambda: read(denied))
+        entry["status"] = refusal(read, denied)
     with output.test("allowed_principal_is_resource_scoped") as entry:
-        entry["status"] = refusal(lambda: read({**allowed, "project_id": other.id}))
+        entry["status"] = refusal(read, {**allowed, "project_id": other})
     output |= {"instance_id": server.id, "access_restricted": output.holds, "rbac_model": "keystone roles in a project",
                "restricted_actions": ["os_compute_api:os-console-output"]}
 
 
 def virtual_device_hardening(output: Output) -> None:
     """List the device nodes inside: USB, clipboard channels, and any that neither the system nor the flavor needs."""
-    server = common.describe(tenant(), NAME)
+    server = describe(tenant(), NAME)
     nodes = device_nodes(common.inside(server, FIND))
     need("null" in nodes, "not even /dev/null is seen")
-    own = filter(None, os.environ.get("AICLOUD_DEVICE_NODES", "").split(","))
-    needed = (TERMINALS, *own)
+    needed = (TERMINALS, *filter(None, os.environ.get("AICLOUD_DEVICE_NODES", "").split(",")))
     output |= {"instance_id": server["instance_id"], "nodes": nodes}
     for name, found in (
             ("usb_devices_disabled", [node for node in nodes if node.startswith(USB)]),
             ("clipboard_disabled", [node for node in nodes if node.startswith(CLIPBOARD)]),
             ("unnecessary_virtual_devices_absent",
              [node for node in nodes if node not in PSEUDO and not node.startswith(needed)])):
-        with output.test(name) as entry:
-            entry["found"] = found
-            need(not found, ", ".join(found))
+        output.confirm(name, not found, ", ".join(found))
 
 
 def device_nodes(output: str) -> list[str]:
@@ -116,43 +102,26 @@ def device_nodes(output: str) -> list[str]:
 
 
 def stop_instance(output: Output) -> None:
-    cloud = tenant()
-    stop(cloud)
-    output |= {"stop_initiated": True, **common.describe(cloud, NAME)}
-
-
-def stop(cloud: openstack.connection.Connection) -> None:
-    server = common.server_named(cloud, NAME)
-    cloud.compute.stop_server(server)
-    cloud.compute.wait_for_server(server, status="SHUTOFF", wait=common.TIMEOUT)
+    stop(tenant(), NAME)
+    output |= {"stop_initiated": True, **describe(tenant(), NAME)}
 
 
 def start_instance(output: Output) -> None:
-    cloud = tenant()
-    start(cloud)
-    output |= {"start_initiated": True, **common.describe(cloud, NAME), "ssh_ready": True}
-
-
-def start(cloud: openstack.connection.Connection) -> None:
-    """Start the server, and wait until one can log in."""
-    server = common.server_named(cloud, NAME)
-    cloud.compute.start_server(server)
-    cloud.compute.wait_for_server(server, wait=common.TIMEOUT)
-    common.await_ssh(common.describe(cloud, NAME))
+    start(tenant(), NAME)
+    output |= {"start_initiated": True, **describe(tenant(), NAME), "ssh_ready": True}
 
 
 def reboot_instance(output: Output) -> None:
     """Reboot it, and compare when its first process was started, from inside."""
     cloud = tenant()
-    server = common.describe(cloud, NAME)
-    before = boot(server)
+    server = describe(cloud, NAME)
+    before, _ = boot(server)
     cloud.compute.reboot_server(server["instance_id"], "SOFT")
     output["reboot_initiated"] = True
-    common.wait(lambda: booted_since(server, before[0]), "another first process")
-    cloud.compute.wait_for_server(common.server_named(cloud, NAME), wait=common.TIMEOUT)
+    await_boot(server, before)
     begun, uptime = boot(server)
-    output |= {**common.describe(cloud, NAME), "ssh_ready": True, "uptime_seconds": uptime,
-               "uptime_before_seconds": before[1], "reboot_confirmed": begun > before[0]}
+    output |= {**describe(cloud, NAME), "ssh_ready": True, "uptime_seconds": uptime,
+               "reboot_confirmed": begun > before}
 
 
 def boot(server: dict[str, Any]) -> tuple[int, float]:
@@ -160,45 +129,46 @@ def boot(server: dict[str, Any]) -> tuple[int, float]:
     return int(begun), float(uptime)
 
 
-def booted_since(server: dict[str, Any], begun: int) -> bool:
-    done = common.ssh(server, BOOT)
-    return done.returncode == 0 and int(done.stdout.split()[0]) > begun
+def await_boot(server: dict[str, Any], before: int) -> None:
+    """Wait for another first process than that of before, and for Nova."""
+    def booted() -> bool:
+        done = common.ssh(server, BOOT)
+        return done.returncode == 0 and int(done.stdout.split()[0]) > before
+
+    common.wait(booted, "another first process")
+    common.await_status(tenant(), NAME)
 
 
 def power_cycle_instance(output: Output) -> None:
     """Stop the server, see that nobody can log in, and start it again: Nova's power off and on."""
     cloud = tenant()
-    server = common.describe(cloud, NAME)
-    stop(cloud)
+    server = describe(cloud, NAME)
+    stop(cloud, NAME)
     off = common.ssh(server, "true").returncode == common.NO_CONNECTION
     output |= {"power_cycle_initiated": True, "power_was_off": off}
     begun = time.monotonic()
-    start(cloud)
-    output |= {**common.describe(cloud, NAME), "ssh_ready": True,
-               "recovery_seconds": round(time.monotonic() - begun, 1)}
+    start(cloud, NAME)
+    output |= {**describe(cloud, NAME), "ssh_ready": True, "recovery_seconds": round(time.monotonic() - begun, 1)}
 
 
 def reinstall_instance(output: Output) -> None:
     """Rebuild the server from its image, and see that a file of before is gone."""
     cloud = tenant()
-    server = common.describe(cloud, NAME)
+    server, found = describe(cloud, NAME), server_named(cloud, NAME)
     common.inside(server, "touch /var/tmp/before && sync")
-    begun, before = time.monotonic(), boot(server)
-    found = common.server_named(cloud, NAME)
+    before, _ = boot(server)
     cloud.compute.rebuild_server(found, image=found.image.id)
-    common.wait(lambda: booted_since(server, before[0]), "another first process")
-    cloud.compute.wait_for_server(found, wait=common.TIMEOUT)
-    output |= {**common.describe(cloud, NAME), "ssh_ready": True, "reinstall_method": "rebuild",
-               "reinstall_seconds": round(time.monotonic() - begun, 1)}
+    await_boot(server, before)
+    output |= {**describe(cloud, NAME), "ssh_ready": True}
     need(not common.succeeds(server, "test -e /var/tmp/before"), "a file of before is still there")
 
 
 def describe_instance(output: Output) -> None:
-    output |= common.describe(tenant(), NAME)
+    output |= describe(tenant(), NAME)
 
 
 def teardown(output: Output) -> None:
-    output |= {"resources_deleted": common.remove(tenant(), NAME), "message": "the server and its access are deleted"}
+    output["resources_deleted"] = common.remove(tenant(), NAME)
 
 
 def verify_teardown(output: Output) -> None:
@@ -210,6 +180,4 @@ def verify_teardown(output: Output) -> None:
 
 
 if __name__ == "__main__":
-    common.run(launch_instance, list_instances, verify_tags, verify_image, serial_console, console_rbac,
-               virtual_device_hardening, stop_instance, start_instance, reboot_instance, power_cycle_instance,
-               reinstall_instance, describe_instance, teardown, verify_teardown)
+    common.run(globals())

@@ -2,9 +2,9 @@
 """Create, describe and delete what the suite network calls a VPC: a network, a router, and a pool for its subnets."""
 
 import ipaddress
-import os
 from typing import Any
 
+from common import Output, external_network, stranger
 from openstack.connection import Connection
 
 
@@ -19,10 +19,19 @@ def create_vpc(cloud: Connection, name: str, cidr: str, subnets: int = 1) -> Any
 
 def create_router(cloud: Connection, name: str) -> None:
     """Lead a VPC's subnets to each other and outside."""
-    external = cloud.network.find_network(os.environ.get("AICLOUD_EXTERNAL", "public"), ignore_missing=False)
-    router = cloud.network.create_router(name=name, external_gateway_info={"network_id": external.id})
+    external = {"network_id": external_network(cloud).id}
+    router = cloud.network.create_router(name=name, external_gateway_info=external)
     for subnet in subnets_of(cloud, name):
         cloud.network.add_interface_to_router(router, subnet.id)
+
+
+def foreign_vpc(output: Output, name: str) -> tuple[Connection, str]:
+    """Log in as a member of another project that has a network, and return its id. All ends with the step."""
+    cloud = stranger(output)
+    output.undo.callback(delete_vpc, cloud, name)
+    network = create_vpc(cloud, name, "10.40.0.0/24")
+    create_router(cloud, name)
+    return cloud, network.id
 
 
 def subnets_of(cloud: Connection, name: str) -> list[Any]:
