@@ -34,9 +34,9 @@ from tools.showcase.story import flavor_keys
 
 CACHE = CHECKOUT / ".cache" / "aicloud"
 PROVIDER = CHECKOUT / "examples" / "aicloud" / "openstack"
-# Suite -> the capability that it is run under; the two last ones are one themselves.
-SUITES = {"control-plane": None, "iam": None, "security": "vm", "image-registry": "vm", "network": "vm", "vm": None,
-          "bare_metal": None}
+# Suite -> the capability that it is run under; the two first ones are one themselves. The longest ones begin.
+SUITES = {"bare_metal": None, "vm": None, "network": "vm", "security": "vm", "image-registry": "vm",
+          "control-plane": None, "iam": None}
 PACKAGES = ("isvreporter", "isvtest", "isvctl")
 IMAGE, FLAVOR, NODE_FLAVOR, PLAIN_FLAVOR = "aicloud", "aicloud.gpu", "aicloud.node", "aicloud.plain"
 SYSTEM, USER = "debian", "debian"

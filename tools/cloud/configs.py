@@ -175,9 +175,10 @@ def nova_compute(parts: Parts, node: Node) -> Ini:
     moving = {"migration_address": f"https://{node.address}:{parts.ports.engine}"} if parts.shape.second_host else {}
     notifications = {"notifications": {"notification_format": "versioned"},
                      "oslo_messaging_notifications": {"driver": "messagingv2"}} if parts.shape.notifications else {}
+    look = {"update_resources_interval": str(parts.shape.look)} if parts.shape.look else {}
     return {
         **common, **notifications,
-        "DEFAULT": {**common["DEFAULT"], "compute_driver": "lxd.LXDDriver"},
+        "DEFAULT": {**common["DEFAULT"], **look, "compute_driver": "lxd.LXDDriver"},
         "pci": {**common["pci"], "report_in_placement": "true",
                 "device_spec": [spec for offer in node.offers for spec in offer.spec_options]},
         "vnc": {"enabled": "false"},

@@ -97,6 +97,7 @@ class Shape:
     :ivar dashboard: Horizon, and the exporter that its panel asks (:mod:`tools.cloud.dashboard`)
     :ivar compute: nova-compute; without, the caller configures and starts it
     :ivar notifications: nova-compute sends its versioned notifications, Neutron's API logs its own
+    :ivar look: seconds between nova-compute's looks at the devices; 0: nova's default, a minute
     """
 
     networks: bool = False
@@ -105,6 +106,7 @@ class Shape:
     dashboard: bool = False
     compute: bool = True
     notifications: bool = False
+    look: int = 0
 
 
 PLAIN = Shape()

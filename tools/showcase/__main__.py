@@ -45,7 +45,7 @@ NETWORKS = Shape(networks=True)
 TWO_HOSTS = Shape(networks=True, second_host=True)
 NO_COMPUTE = Shape(compute=False)
 NOTIFYING = Shape(notifications=True)
-AICLOUD = Shape(networks=True, notifications=True)
+AICLOUD = Shape(networks=True, notifications=True, look=10)
 CREATE = f"openstack --os-cloud {TENANT} server create"
 JOB = f"env OS_CLOUD={TENANT} hpcjob start openstack examples"
 Command = Callable[..., Any]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Print the configuration by which isvctl runs the steps of a suite: configure.py SUITE."""
+"""Print the configuration by which isvctl runs the steps of a suite of steps.yaml, such as: configure.py vm"""
 
 import json
 import sys

@@ -28,8 +28,7 @@ def sdn_hardware_fault_logging(output: Output) -> None:
                           if device["kind"] == "net" and device["state"] == "free")
     output["log_destination"] = os.environ["AICLOUD_NOTIFICATIONS"]
     with output.test("logging_endpoint_reachable"):
-        need(Path(output["log_destination"]).stat().st_size, "nothing was logged yet")
-    before = len(reported(function))
+        before = len(reported(function))
     fault("break", "net", function)
     output.undo.callback(fault, "mend", "net", function)
     with output.test("fault_event_source_queryable"):
