@@ -77,6 +77,7 @@ class Gpu:
     :ivar switch: address of the upstream port of the PCIe switch that it is behind
     :ivar mig: pairs of GPU instance and compute instance; not empty means the GPU is in MIG mode
     :ivar memory: bytes
+    :ivar total_vfs: virtual functions that it could have, and has none of
     """
 
     address: str
@@ -93,6 +94,7 @@ class Gpu:
     mig: tuple[tuple[int, int], ...] = ()
     faults: frozenset[Fault] = frozenset()
     switch: str | None = None
+    total_vfs: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -330,6 +332,7 @@ def _gpu(section: _Section) -> Gpu:
         mig=section.take("mig", _mig, ()),
         faults=section.take("faults", _faults, frozenset()),
         switch=section.take("switch", _address, None),
+        total_vfs=section.take("total_vfs", _count, 0),
     )
     section.finish()
     if gpu.mig and vendor != "nvidia":

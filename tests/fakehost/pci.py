@@ -66,6 +66,9 @@ def function_entries(function: Function) -> Iterator[Entry]:
         yield Link(f"{BUS}/drivers/{function.driver}/{address}", path)
     if isinstance(function, NetFunction):
         yield from _sriov_entries(function, path)
+    elif function.gpu.total_vfs:
+        yield File(f"{path}/sriov_totalvfs", f"{function.gpu.total_vfs}\n")
+        yield File(f"{path}/sriov_numvfs", "0\n", 0o644)
 
 
 def _sriov_entries(function: NetFunction, path: str) -> Iterator[Entry]:
