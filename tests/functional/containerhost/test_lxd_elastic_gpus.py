@@ -200,8 +200,7 @@ class ElasticGpusTest(ElasticGpusCase):
         outside.mkdir()
         # On a busy machine a look at the container's processes may fail once; it is tried again.
         self.useFixture(fixtures.MockPatch("containerhost.elastic.changes.BACK_OFF", 0.0))
-        for script in (f"ln -s {outside} ack.json", "mkfifo ack.json resources.json", "echo '[[[' > ack.json",
-                       "echo '{\"generation\": 99}' > ack.json"):
+        for script in (f"ln -s {outside} ack.json", "mkfifo ack.json resources.json", "echo '[[[' > ack.json"):
             with self.subTest(script):
                 service = self.service(notice=600.0)
                 service.round()
@@ -212,6 +211,19 @@ class ElasticGpusTest(ElasticGpusCase):
                 self.assertEqual([], list(outside.iterdir()))
                 TaintFile(Host()).untaint(self.second.id)
                 self.rounds_until(service, State.ATTACHED)
+
+    def test_guest_that_lies_is_asked_as_any_other_and_keeps_nothing(self) -> None:
+        """It acknowledges what it was never told."""
+        self.member()
+        service = self.service(notice=600.0)
+        service.round()
+        self.acknowledge(99)
+        self.taint(self.second)
+        service.round()
+        self.assertEqual((State.ATTACHED, 100), (self.state(self.second), self.told()["announced"]["generation"]))
+        self.acknowledge(100)
+        self.rounds_until(service, State.DETACHED)
+        self.assertEqual({"nvidia0", "nvidiactl"}, self.nodes())
 
     def test_container_starts_with_what_is_in_order_and_takes_all_with_it_when_it_ends(self) -> None:
         self.member()
