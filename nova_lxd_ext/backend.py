@@ -32,6 +32,7 @@ from containerhost.inventory.scan import HostView, Inventory
 from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
 from containerhost.vendors.kernellog import read as read_log
+from nova_lxd_ext import compat
 from nova_lxd_ext.access.consoles import Consoles
 from nova_lxd_ext.hardware import notifications
 from nova_lxd_ext.hardware.allocations import HostSlices, Placement
@@ -56,6 +57,8 @@ from nova_lxd_ext.server.attachments import DeviceAttachments
 from nova_lxd_ext.server.incoming import IncomingMigrations
 from nova_lxd_ext.server.jobmemory import JobMemories
 from nova_lxd_ext.server.lifecycle import Lifecycle
+from nova_lxd_ext.server.livemigration import LiveMigrations
+from nova_lxd_ext.server.liverecovery import LiveRecovery
 from nova_lxd_ext.server.liveresize import LiveResize
 from nova_lxd_ext.server.migration import Migrations
 from nova_lxd_ext.server.power import Power
@@ -93,6 +96,8 @@ class Backend:
     peers: Peers
     incoming: IncomingMigrations
     moves: Migrations
+    live_moves: LiveMigrations
+    live_recovery: LiveRecovery
 
 
 def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -> Backend:
@@ -148,6 +153,11 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
     changes = Live(engine, root_actions, host)
     live = LiveResize(conf, engine, changes, notice, states, attachments, flavor_devices, lifecycle)
     transfers, peers = Transfers(client, engine.make), Peers(conf)
+    incoming = IncomingMigrations(conf, engine, transfers, states, attachments, lifecycle, ephemerals)
+    moves = Migrations(conf, engine, states, attachments, lifecycle, power, live, notice, transfers, ephemerals, peers,
+                       conf.lxd.migration_address)
+    live_moves = LiveMigrations(conf, engine, states, attachments, lifecycle, power, ports, live, moves, incoming)
+    recovery = Recovery(states, lifecycle, power, changes.await_changes)
     return Backend(
         host=host, engine=engine, images=images, states=states, ports=ports, connectors=connectors, volumes=volumes,
         imagecache=ImageCache(conf, images, image_api),
@@ -158,11 +168,10 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
         flavor_devices=flavor_devices,
         lifecycle=lifecycle, power=power, peers=peers,
         rescue=Rescue(conf, engine, states, lifecycle, power, attachments, images),
-        recovery=Recovery(states, lifecycle, power, changes.await_changes),
+        recovery=recovery,
         consoles=Consoles(conf, engine, states),
-        incoming=IncomingMigrations(conf, engine, transfers, states, attachments, lifecycle, ephemerals),
-        moves=Migrations(conf, engine, states, attachments, lifecycle, power, live, notice, transfers, ephemerals,
-                         peers, conf.lxd.migration_address))
+        incoming=incoming, moves=moves, live_moves=live_moves,
+        live_recovery=LiveRecovery(lambda: compat.manager(virtapi), states, live_moves, recovery.once_started))
 
 
 def kernel_log(root_actions: Privileged, host: Host) -> kernellog.Log:

@@ -14,10 +14,23 @@ from nova.compute import utils as compute_utils
 from nova.virt.driver import ComputeDriver
 
 
+def manager(virtapi: Any) -> Any:
+    """Return nova's ComputeManager; None in tests."""
+    return getattr(virtapi, "_compute", None)
+
+
 def pci_tracker(virtapi: Any) -> Any:
     """Return nova's PciDevTracker; None before nova-compute's first update of its resources, and in tests."""
-    manager = getattr(virtapi, "_compute", None)
-    return manager.rt.pci_tracker if manager is not None else None
+    found = manager(virtapi)
+    return found.rt.pci_tracker if found is not None else None
+
+
+def volumes_before(post_live_migration: Any) -> objects.BlockDeviceMappingList:
+    """Return the server's volumes as they are attached on the source of its live migration.
+
+    :param post_live_migration: what nova gives its driver to end it (functools.partial)
+    """
+    return post_live_migration.keywords["source_bdms"]
 
 
 def process_instances_at_startup(host: str, process: Callable[[Any, objects.InstanceList], Any]) -> None:
@@ -84,10 +97,10 @@ def keep_reason_of_last_host(virtapi: Any) -> None:
     with ``[scheduler]max_attempts = 1``, nova-compute ends the boot; of what the conductor would remove it leaves the
     accelerator requests, and after a violated server group the allocations.
     """
-    manager = getattr(virtapi, "_compute", None)
-    if manager is None:
+    found = manager(virtapi)
+    if found is None:
         return
-    original = manager._do_build_and_run_instance
+    original = found._do_build_and_run_instance
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -98,9 +111,9 @@ def keep_reason_of_last_host(virtapi: Any) -> None:
         if last and result in (build_results.FAILED, build_results.FAILED_BY_POLICY):
             context, instance = given["context"], given["instance"]
             if result == build_results.FAILED_BY_POLICY:
-                manager.reportclient.delete_allocation_for_instance(context, instance.uuid, force=True)
+                found.reportclient.delete_allocation_for_instance(context, instance.uuid, force=True)
             compute_utils.delete_arqs_if_needed(
                 context, instance, [port.arq_uuid for port in given["requested_networks"] or () if port.arq_uuid])
         return result
 
-    manager._do_build_and_run_instance = build
+    found._do_build_and_run_instance = build

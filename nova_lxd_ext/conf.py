@@ -60,6 +60,13 @@ MIGRATION = [
 servers that leave by cold migration or resize. The daemons need not trust each other: every transfer has secrets of its
 own, and who fetches is told the certificate. Unset, no server leaves this host.
 """),
+    cfg.StrOpt("live_migration", default="refused", choices=[
+        ("refused", "A request for a live migration is refused."),
+        ("restart", "The server is copied while it runs, stopped for seconds, and started on its new host."),
+    ], help="""
+What a request for a live migration to this host does with a server whose flavor has no ``lxd:live_migration``. No
+container keeps its processes: choose ``restart`` if your tenants know that.
+"""),
     cfg.IntOpt("migration_timeout", default=21600, min=1, help="""
 Seconds a server's files may take to get from one host to another. When they are over, the server starts again where it
 was.

@@ -26,6 +26,7 @@ from nova_lxd_ext.host import hostinfo, orphans, provider, startup
 from nova_lxd_ext.instance.requested import RequestedResources
 from nova_lxd_ext.instance.states import POWER_STATES
 from nova_lxd_ext.server import diagnostics, failure_events, known, watch
+from nova_lxd_ext.server.migration import Wanted
 from nova_lxd_ext.storage import volumeconfig
 
 conf.register()
@@ -78,6 +79,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
         self._backend.volumes.restore_fenced()
         compat.process_instances_at_startup(host, self.process_instances_at_startup)
         self._backend.incoming.purge(host)
+        self._backend.live_recovery.purge(host)
         self._backend.peers.listen(host, self._backend.incoming)
 
     def register_event_listener(self, callback: Any) -> None:
@@ -87,6 +89,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
     def cleanup_host(self, host: str) -> None:
         self._watch.stop()
         self._backend.recovery.stop()
+        self._backend.live_recovery.stop()
         self._backend.consoles.close()
         self._backend.peers.close()
 
@@ -94,10 +97,12 @@ class LXDDriver(unsupported.UnsupportedMethods):
     def process_instances_at_startup(self, context: Any, instances: objects.InstanceList) -> objects.InstanceList:
         self._backend.recovery.await_engine(instances)
         self._backend.rescue.reconcile(instances)
-        self._backend.recovery.recover(self._nodename, instances)
-        self._backend.lifecycle.end_interrupted_boots(instances)
+        leaving = self._backend.live_recovery.recover(context, self._nodename, instances)
+        others = objects.InstanceList(context, objects=[found for found in instances if found.uuid not in leaving])
+        self._backend.recovery.recover(self._nodename, others)
+        self._backend.lifecycle.end_interrupted_boots(others)
         orphans.report(self._backend.states.all(), instances)
-        return self._backend.recovery.queue_reboots(context, instances)
+        return self._backend.recovery.queue_reboots(context, others)
 
     # Servers
 
@@ -140,8 +145,9 @@ class LXDDriver(unsupported.UnsupportedMethods):
     def cleanup(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,
                 block_device_info: Any = None, destroy_disks: bool = True, migrate_data: Any = None,
                 destroy_vifs: bool = True, destroy_secrets: bool = True) -> None:
-        self._backend.lifecycle.remove(instance, RequestedResources.of(network_info, block_device_info),
-                                       keep_disk=not destroy_disks)
+        if migrate_data is None:  # what was migrated live is kept until its destination runs it
+            self._backend.lifecycle.remove(instance, RequestedResources.of(network_info, block_device_info),
+                                           keep_disk=not destroy_disks)
 
     # Images
 
@@ -264,6 +270,62 @@ class LXDDriver(unsupported.UnsupportedMethods):
 
     def check_instance_shared_storage_cleanup(self, context: Any, data: dict[str, str]) -> None:
         """Do nothing: the check wrote nothing."""
+
+    # Moving by a restart: nova's live migration
+
+    @translated(exception.MigrationPreCheckError)
+    def check_can_live_migrate_destination(self, context: Any, instance: objects.Instance, src_compute_info: Any,
+                                           dst_compute_info: Any, block_migration: Any = False,
+                                           disk_over_commit: bool = False) -> Any:
+        return self._backend.live_moves.check_destination(instance)
+
+    def cleanup_live_migration_destination_check(self, context: Any, dest_check_data: Any) -> None:
+        """Do nothing: the check wrote nothing."""
+
+    @translated(exception.MigrationPreCheckError)
+    def check_can_live_migrate_source(self, context: Any, instance: objects.Instance, dest_check_data: Any,
+                                      block_device_info: Any = None) -> Any:
+        return self._backend.live_moves.check_source(context, instance, dest_check_data)
+
+    @translated(exception.MigrationError)
+    def pre_live_migration(self, context: Any, instance: objects.Instance, block_device_info: Any,
+                           network_info: model.NetworkInfo, disk_info: Any, migrate_data: Any) -> Any:
+        return self._backend.live_moves.prepare(context, instance, block_device_info, network_info, migrate_data)
+
+    def live_migration(self, context: Any, instance: objects.Instance, dest: str, post_method: Any, recover_method: Any,
+                       block_migration: Any = False, migrate_data: Any = None) -> None:
+        self._backend.live_moves.migrate(context, instance, dest, post_method, recover_method, block_migration,
+                                         migrate_data)
+
+    def live_migration_force_complete(self, instance: objects.Instance) -> None:
+        self._backend.moves.ask(instance, Wanted.AT_ONCE)
+
+    def live_migration_abort(self, instance: objects.Instance) -> None:
+        self._backend.moves.ask(instance, Wanted.NOT)
+
+    @translated()
+    def rollback_live_migration_at_source(self, context: Any, instance: objects.Instance, migrate_data: Any) -> None:
+        self._backend.live_moves.come_back(instance)
+
+    @translated()
+    def rollback_live_migration_at_destination(self, context: Any, instance: objects.Instance,
+                                               network_info: model.NetworkInfo, block_device_info: Any,
+                                               destroy_disks: bool = True, migrate_data: Any = None) -> None:
+        self._backend.live_moves.forget(context, instance, migrate_data)
+
+    def post_live_migration(self, context: Any, instance: objects.Instance, block_device_info: Any,
+                            migrate_data: Any = None) -> None:
+        """Do nothing: the server left without its volumes, ports and devices."""
+
+    def post_live_migration_at_source(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo
+                                      ) -> None:
+        """Do nothing: the server left without its ports."""
+
+    @translated(exception.MigrationError)
+    def post_live_migration_at_destination(self, context: Any, instance: objects.Instance,
+                                           network_info: model.NetworkInfo, block_migration: Any = False,
+                                           block_device_info: Any = None) -> None:
+        self._backend.live_moves.arrive(context, instance, network_info, block_device_info)
 
     # Ports
 

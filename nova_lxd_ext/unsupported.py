@@ -13,8 +13,6 @@ from nova.virt import driver
 NO_SCREEN = "a container has no screen; ask for a serial console: openstack console url show --serial"
 NO_SNAPSHOT = ("snapshots that the hypervisor makes are for volumes that are image files; volumes are attached as "
                "block devices")
-NOT_LIVE = ("a container's processes share their host's kernel and cannot move while they run; migrate the server "
-            "cold, which stops it for as long as its disk takes to be copied: openstack server migrate")
 NO_SHARE = "Manila shares reach a guest by virtiofs, which is for virtual machines; mount the share in the guest"
 
 
@@ -48,11 +46,6 @@ class UnsupportedMethods(driver.ComputeDriver):
     def volume_snapshot_delete(self, context: Any, instance: objects.Instance, volume_id: str, snapshot_id: str,
                                delete_info: Any) -> NoReturn:
         raise NotImplementedError(NO_SNAPSHOT)
-
-    def check_can_live_migrate_destination(self, context: Any, instance: objects.Instance, src_compute_info: Any,
-                                           dst_compute_info: Any, block_migration: Any = False,
-                                           disk_over_commit: bool = False) -> NoReturn:
-        raise exception.MigrationPreCheckError(reason=NOT_LIVE)
 
     def mount_share(self, context: Any, instance: objects.Instance, share_mapping: Any) -> NoReturn:
         raise NotImplementedError(NO_SHARE)

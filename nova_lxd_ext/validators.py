@@ -14,6 +14,8 @@ from hpcplan.affinity import Affinity
 
 LIVE_RESIZE = PREFERRED, REQUIRED = ("preferred", "required")
 
+LIVE_MIGRATION = RESTART, REFUSED = ("restart", "refused")
+
 SHARED_MEMORY = "hpc:shared_memory"
 VF_RATE = "lxd:vf_max_tx_rate"
 
@@ -60,6 +62,10 @@ EXTRA_SPEC_VALIDATORS = [
          "Whether a running server gets this flavor only while its processes go on.",
          "required: a resize that would stop the server is refused; preferred (also when absent): then it is stopped "
          "and started again.", enum=list(LIVE_RESIZE)),
+    _key("lxd:live_migration", str,
+         "Whether a live migration may restart the server.",
+         "restart: it is copied while it runs, stopped for seconds and started on its new host; refused: a live "
+         "migration is refused. ``[lxd] live_migration`` of the new host when absent.", enum=list(LIVE_MIGRATION)),
     _key(SHARED_MEMORY, int,
          "Size of the /dev/shm that the container has in common with those containers on its host that are in the "
          "same server group.",

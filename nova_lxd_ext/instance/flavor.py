@@ -24,11 +24,13 @@ from nova_lxd_ext.validators import (
     ELASTIC,
     ELASTIC_PRIORITY,
     GPUS_MIN,
+    LIVE_MIGRATION,
     LIVE_RESIZE,
     MEMORY_MAX,
     MEMORY_MIN,
     PREFERRED,
     REQUIRED,
+    RESTART,
     SHARED_MEMORY,
     VCPUS_MAX,
     VCPUS_MIN,
@@ -286,6 +288,18 @@ def vf_rate(extra_specs: Mapping[str, str]) -> int | None:
     :raises SpecError: the flavor's number is none
     """
     return _number(extra_specs, VF_RATE)
+
+
+def restarts_to_migrate(extra_specs: Mapping[str, str], default: str) -> bool:
+    """Return whether a live migration may restart the server.
+
+    :param default: the operator's
+    :raises SpecError: on another word than those of :data:`~nova_lxd_ext.validators.LIVE_MIGRATION`
+    """
+    text = extra_specs.get("lxd:live_migration", default)
+    if text not in LIVE_MIGRATION:
+        raise errors.SpecError(f"Flavor key lxd:live_migration must be {' or '.join(LIVE_MIGRATION)}, not {text!r}.")
+    return text == RESTART
 
 
 def live_resize_required(extra_specs: Mapping[str, str]) -> bool:

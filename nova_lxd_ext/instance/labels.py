@@ -10,6 +10,7 @@ from containerhost.engines.contract import ContainerState
 UUID = "nova.uuid"
 NAME = "nova.name"
 ASIDE = "-rescued"
+OUTGOING = "nova.outgoing"  # attachment of each volume before a live migration, a JSON object
 INCOMING = "nova.incoming"  # id of the migration that a copy came with; nova does not place its server here yet
 
 

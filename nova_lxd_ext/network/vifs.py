@@ -57,6 +57,15 @@ class Ports(AttachmentProvider):
         grants = self._direct.attach_all(instance, direct, names, view)
         return tuple(grants.get(vif["id"]) or self._make_interface(instance, vif, names[vif["id"]]) for vif in vifs)
 
+    def prepare(self, instance: objects.Instance, network_info: model.NetworkInfo) -> None:
+        """Make and plug the pairs of a server that will arrive.
+
+        Once its ports are bound here, neutron's agent wires none that it has not seen before: it takes the binding that
+        is still there on the old host for that of a server which leaves.
+        """
+        for vif in filter(vifconfig.has_pair, network_info):
+            self._make_interface(instance, vif, "")
+
     def _make_interface(self, instance: objects.Instance, vif: model.VIF, name: str) -> Nic:
         """Make the pair unless it is there, and plug its host end."""
         pair = vifconfig.pair(instance.uuid, vif)

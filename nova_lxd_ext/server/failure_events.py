@@ -18,7 +18,8 @@ from nova import exception, objects
 from oslo_log import log as logging
 
 LOG = logging.getLogger(__name__)
-CLAIM, SPAWN, ATTACH, DETACH = "lxd_claim", "lxd_spawn", "lxd_attach_interface", "lxd_detach_interface"
+CLAIM, SPAWN, ATTACH, DETACH, LIVE_MIGRATION = (
+    "lxd_claim", "lxd_spawn", "lxd_attach_interface", "lxd_detach_interface", "lxd_live_migration")
 
 
 @contextlib.contextmanager

@@ -79,7 +79,7 @@ class IncomingMigrations:
         coming = as_it_will_be(instance)
         self._attachments.require_possible(coming, NOTHING, self._attachments.view())
         spec = self._lifecycle.spec(coming)
-        self._require_absent(instance)
+        self.require_absent(instance)
         self._attachments.end(instance.uuid)  # what a killed driver left of a container that is gone
         with self._removed_on_error(instance):
             mark = {labels.INCOMING: str(instance.migration_context.migration_id)}
@@ -102,7 +102,7 @@ class IncomingMigrations:
             undo.on_error("wait for the daemon", startup.await_server, self._engine, self._conf.lxd.ready_timeout)
             self._ephemerals.receive(instance, DiskOffer(**offer), self._conf.lxd.migration_timeout)
 
-    def _require_absent(self, instance: objects.Instance) -> None:
+    def require_absent(self, instance: objects.Instance) -> None:
         """Remove the copy that an interrupted migration left, but no container that may be the server's own."""
         state = self._states.find(instance)
         if state is not None and labels.INCOMING in state.labels and state.status is Status.STOPPED:

@@ -11,6 +11,7 @@ the server left, leaves it as it was.
 
 import contextlib
 import dataclasses
+import enum
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -49,6 +50,17 @@ SHORT_ROUND = 2.0  # s: what is left is not worth another round
 SHRINKS = 0.7  # of the time of the round before, at most: else the server changes as fast as it is copied
 
 
+class Wanted(enum.Enum):
+    """Name what a user wants of a move whose copying takes long."""
+
+    AT_ONCE = enum.auto()
+    NOT = enum.auto()
+
+
+class Aborted(exception.MigrationError):
+    """Report a move that its user ended; the server runs as before."""
+
+
 class Migrations:
     """Resize and cold-migrate servers: send, finish, revert and confirm.
 
@@ -75,6 +87,7 @@ class Migrations:
         self._address = address
         self._publish_tags = publish_tags
         self._clock = clock
+        self._asked: dict[str, Wanted] = {}
 
     # Going
 
@@ -96,21 +109,44 @@ class Migrations:
                 return
             self._require_possible(instance, flavor, requested, move, view)
             with Rollback(f"move of server {instance.uuid}") as undo:
-                copied = False
-                if not is_at_home(move):
-                    undo.on_error("what arrived", self._peers.forget, context, move.dest_compute, instance)
-                    copied = state.status is Status.RUNNING and self._copy_running(context, instance, move.dest_compute)
-                if state.status is Status.RUNNING:
-                    undo.on_error("what was announced", self._withdraw_notice, instance)
-                    if self._announce_stop(instance) and copied:
-                        copied = self._copy_round(context, instance, move.dest_compute)  # its checkpoint
-                if state.status is not Status.STOPPED:
-                    undo.on_error("start it again", self._start_again, instance, requested)
-                    self._power.off(instance, timeout, retry_interval)
-                if not is_at_home(move):
-                    self._send(context, instance, move.dest_compute, copied)
-                self._engine.update_devices(instance.name, ())
-                self._attachments.release_all(instance, requested, view)
+                self.leave(context, instance, None if is_at_home(move) else move.dest_compute, requested, view,
+                           timeout, retry_interval, undo)
+
+    def leave(self, context: Any, instance: objects.Instance, host: str | None, requested: RequestedResources,
+              view: HostView, timeout: int, retry_interval: int, undo: Rollback) -> None:
+        """Stop the server, bring its files to another host if there is one, and release what it has here.
+
+        :param instance: names the migration in its migration context
+        :param host: the other one; None at a resize on this one
+        :param requested: what the server has here
+        :param undo: gets what lets it run here again
+        :raises Aborted:
+        """
+        self._asked.pop(instance.uuid, None)
+        status, copied = self._states.require(instance).status, False
+        if host is not None:
+            undo.on_error("what arrived", self._peers.forget, context, host, instance)
+            copied = status is Status.RUNNING and self._copy_running(context, instance, host)
+        if status is Status.RUNNING:
+            undo.on_error("what was announced", self._withdraw_notice, instance)
+            if self._announce_stop(instance) and copied and host is not None:
+                copied = self._copy_round(context, instance, host)  # its checkpoint
+        self._require_wanted(instance)
+        if status is not Status.STOPPED:
+            undo.on_error("start it again", self._start_again, instance, requested)
+            self._power.off(instance, timeout, retry_interval)
+        if host is not None:
+            self._send(context, instance, host, copied)
+        self._engine.update_devices(instance.name, ())
+        self._attachments.release_all(instance, requested, view)
+
+    def ask(self, instance: objects.Instance, wanted: "Wanted") -> None:
+        """Let the copying of a running server, which another thread does, end after the round under way."""
+        self._asked[instance.uuid] = wanted
+
+    def _require_wanted(self, instance: objects.Instance) -> None:
+        if self._asked.get(instance.uuid) is Wanted.NOT:
+            raise Aborted(reason="it was aborted")
 
     def _require_possible(self, instance: objects.Instance, flavor: objects.Flavor, requested: RequestedResources,
                           move: objects.Migration, view: HostView) -> None:
@@ -121,7 +157,11 @@ class Migrations:
             coming = as_it_will_be(instance)
             self._attachments.require_possible(coming, self._live.requested(requested, flavor, instance.uuid), view)
             self._lifecycle.spec(coming)
-        elif self._address is None:
+        else:
+            self.require_may_leave()
+
+    def require_may_leave(self) -> None:
+        if self._address is None:
             raise exception.MigrationError(reason=(
                 "its host lets no server leave: [lxd]migration_address, the https address of the host's daemon, is not "
                 "set there"))
@@ -164,7 +204,8 @@ class Migrations:
             took = self._clock() - began
             LOG.info("Round %d of copying the server to %s while it runs took %.1f s", number, host, took,
                      instance=instance)
-            if took < SHORT_ROUND or took > SHRINKS * before:
+            self._require_wanted(instance)
+            if took < SHORT_ROUND or took > SHRINKS * before or instance.uuid in self._asked:
                 break
         return took < math.inf
 
@@ -225,11 +266,14 @@ class Migrations:
 
     # Coming
 
-    def finish(self, context: Any, instance: objects.Instance, requested: RequestedResources, power_on: bool) -> None:
+    def finish(self, context: Any, instance: objects.Instance, requested: RequestedResources, power_on: bool,
+               awaits_ports: bool = True) -> None:
         """Let the container be what the server's flavor, ports and claims say now, and start it.
 
         One that runs has changed already. On an error a container that was stopped stays so, without parts: a hard
         reboot of the server tries again.
+
+        :param awaits_ports: Neutron's events get here
         """
         state, view = self._states.require(instance), self._attachments.view()
         self._states.drop_incoming_label(state)
@@ -241,7 +285,7 @@ class Migrations:
         spec = self._lifecycle.spec(instance)
         with Rollback(f"incoming migration of server {instance.uuid}") as undo:
             undo.on_error("its parts", self._strip, instance, requested, view)
-            with self._attachments.expecting(instance, requested):
+            with self._attachments.expecting(instance, requested) if awaits_ports else contextlib.nullcontext():
                 parts = self._attachments.attach_all(instance, requested, view)
                 self._publish_tags(context, instance, requested.network_info)
                 with self._lifecycle.cores.bound(dataclasses.replace(spec, parts=parts)) as bound:

@@ -54,6 +54,7 @@ from nova_lxd_ext.server.taskrecovery import TaskRecovery, is_failed
 LOG = logging.getLogger(__name__)
 
 MOVES = frozenset({instance_actions.RESIZE, instance_actions.MIGRATE, instance_actions.EVACUATE})
+LIVE = "live-migration"
 RECENT = 1000  # moves that are looked at
 QUEUE_TIMEOUT = 600.0  # s that a request may wait in the queue, also while nova-compute is not done with its start
 
@@ -75,7 +76,7 @@ class Recovery:
         self._placement = placement
         self._failed: set[str] = set()
         self._held: list[tuple[str, Callable[[], None]]] | None = []
-        self._moves = MoveRecovery(states, lifecycle, requests, placement, self._once_started)
+        self._moves = MoveRecovery(states, lifecycle, requests, placement, self.once_started)
         self._tasks = TaskRecovery(states, lifecycle, power, requests, placement)
         self._later: threading.Timer | None = None
 
@@ -133,6 +134,8 @@ class Recovery:
                 with log_errors(uuid, self._failed):
                     self._recover_here(context, host, instance, moves.get(uuid))
         for move in found:
+            if move.migration_type == LIVE:
+                continue  # its source decides
             if move.status in CLAIMED or (move.status in UNCLAIMED and move is not moves.get(move.instance_uuid)):
                 with log_errors(move.instance_uuid):
                     self._moves.end_other(context, host, move)
@@ -157,7 +160,7 @@ class Recovery:
                     unbegun[instance.uuid] = request
         return unbegun
 
-    def _once_started(self, uuid: str, send: Callable[[], None]) -> None:
+    def once_started(self, uuid: str, send: Callable[[], None]) -> None:
         """Send a request when nova-compute has started: a start that fails is repeated, and would send it once more."""
         if self._held is None:
             send()

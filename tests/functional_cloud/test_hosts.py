@@ -43,6 +43,23 @@ class TwoHostsTest(CloudTest):
         self.until("what is no longer allowed gets to no host", lambda: not moves.reaches(stays.address))
         self.assertEqual([False] * 3, [moves.reaches(stays.address) for _ in range(3)])
 
+    def test_live_migration_by_a_restart(self) -> None:
+        server = self.boot_on_first(self.security_group("icmp"))
+        address = server.floating_address()
+        server.inside("touch", "/root/kept")
+        self.stage.admin.compute.live_migrate_server(server.id, block_migration="auto")
+        self.settled(server.id, "ACTIVE")
+        self.assertEqual(HOST + SECOND, self.host_of(server))
+        here = self.stage.cloud.engines[0].client("list", "--format", "csv", "--columns", "n")
+        self.assertNotIn(server.container, here.split())
+        server.engine = self.stage.cloud.engines[1]
+        server.wait_for_address()
+        self.until("it answers on its new host", lambda: answers(address))
+        self.assertEqual(0, server.inside("test", "-e", "/root/kept").status)
+        moves = self.stage.admin.compute.get("/os-migrations", microversion="2.59", params={"instance_uuid": server.id})
+        self.assertEqual([("live-migration", "completed")], [
+            (move["migration_type"], move["status"]) for move in moves.json()["migrations"]])
+
     @levels.exhaustive("a move is shown by the other test, a revert without real networks")
     def test_reverted_server_is_reached_where_it_was(self) -> None:
         server = self.boot_on_first(self.security_group("icmp"))

@@ -172,7 +172,8 @@ def nova_control(parts: Parts) -> Ini:
 def nova_compute(parts: Parts, node: Node) -> Ini:
     """nova-compute reaches no database: that is the conductor's."""
     common = nova_common(parts, node)
-    moving = {"migration_address": f"https://{node.address}:{parts.ports.engine}"} if parts.shape.second_host else {}
+    moving = {"migration_address": f"https://{node.address}:{parts.ports.engine}",
+              "live_migration": "restart"} if parts.shape.second_host else {}
     notifications = {"notifications": {"notification_format": "versioned"},
                      "oslo_messaging_notifications": {"driver": "messagingv2"}} if parts.shape.notifications else {}
     look = {"update_resources_interval": str(parts.shape.look)} if parts.shape.look else {}

@@ -8,7 +8,8 @@ records. What follows on the hosts is nova.compute.manager's.
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
-from nova import objects
+import oslo_messaging as messaging
+from nova import exception, objects
 from nova.compute import task_states, vm_states
 
 from tests.model.nova.cloud import Cloud, new_instance
@@ -175,6 +176,40 @@ def resize(cloud: Cloud, uuid: str, host: str, size: objects.Flavor) -> None:
         cloud.placement.move_allocations(context, uuid, move.uuid)
     cloud.placement.allocate(uuid, cloud.nodes[host].uuid, size.vcpus)
     cloud.rpc.prep_resize(context, server, IMAGE, size, host, move, objects.RequestSpec(), {}, host, True, [])
+
+
+def migrate_live(cloud: Cloud, uuid: str, host: str) -> None:
+    """Migrate a running server live to ``host``, as the conductor does before it sends the request to the source.
+
+    :raises MigrationError: a host refuses it, or does not answer
+    """
+    server = cloud.instance(uuid)
+    context = cloud.begin_action(uuid, "live-migration")
+    server.task_state = task_states.MIGRATING
+    server.save()
+    move = cloud.create_migration(
+        status="accepted", instance_uuid=uuid, source_compute=server.host, source_node=server.node,
+        migration_type="live-migration", old_instance_type_id=server.flavor.id, new_instance_type_id=server.flavor.id)
+    held = bool(cloud.placement.get_allocations_for_consumer(context, uuid))
+    if held:  # nova deletes them when a rebuild fails
+        cloud.placement.move_allocations(context, uuid, move.uuid)
+    cloud.placement.allocate(uuid, cloud.nodes[host].uuid, server.flavor.vcpus)
+    try:
+        data = cloud.rpc.check_can_live_migrate_destination(context, server, host, None, False, move, None)
+    except (exception.NovaException, messaging.MessagingException) as error:
+        if held:
+            cloud.placement.move_allocations(context, move.uuid, uuid)
+        else:
+            cloud.placement.delete_allocation_for_instance(context, uuid)
+        server = cloud.instance(uuid)
+        server.task_state = None
+        server.save()
+        move.status = "error"
+        move.save()
+        raise exception.MigrationError(reason=str(error)) from error
+    move.dest_compute = move.dest_node = host
+    move.save()
+    cloud.rpc.live_migration(context, server, host, None, server.host, move, data)
 
 
 def unshelve(cloud: Cloud, uuid: str, host: str) -> None:

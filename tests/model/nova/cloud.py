@@ -13,11 +13,13 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
 
+import oslo_messaging as messaging
 from nova import context as nova_context
 from nova import exception, exception_wrapper, objects, utils
 from nova.compute import rpcapi, task_states, vm_states
 from nova.compute import utils as compute_utils
 from nova.network import model as network_model
+from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 OWNER = {"user_id": "tenant", "project_id": "project"}
@@ -92,6 +94,9 @@ class Cloud:
     :ivar defects: errors that no caller of the driver expects
     :ivar images: ids of the images that Glance has
     :ivar pci: uuid of the server and id of the request, by (host, address) of a claimed device
+    :ivar coming: those of them that are claimed for a server which is migrated live
+    :ivar process_of: returns the nova-compute that runs on a host, if one does
+    :ivar ended: notes that the one on a host was killed
     :ivar timers: what nova-compute does later, by host
     """
 
@@ -107,12 +112,16 @@ class Cloud:
         self.defects: list[BaseException] = []
         self.images: set[str] = set()
         self.pci: dict[tuple[str, str], tuple[str, str]] = {}
+        self.coming: set[tuple[str, str]] = set()
+        self.process_of: Callable[[str], Any] = lambda host: None
+        self.ended: Callable[[str], None] = lambda host: None
         self.nodes: dict[str, objects.ComputeNode] = {}
         self.queues: dict[str, collections.deque[Message]] = collections.defaultdict(collections.deque)
         self.timers: dict[str, list[Any]] = collections.defaultdict(list)
         self.placement = Placement(self.step)
         self.rpc = Rpc(self)
         self._count = self._readings = 0
+        self._waiting: list[Any] = []
 
     def count(self) -> int:
         self._count += 1
@@ -132,6 +141,29 @@ class Cloud:
         copied = {name: value.obj_clone() if hasattr(value, "obj_clone") else value
                   for name, value in arguments.items()}
         self.queues[host].append(Message(self.count(), method, context, copied))
+
+    def call(self, host: str, method: str, context: Any, **arguments: Any) -> Any:
+        """Let another host do something, and wait for its answer.
+
+        :raises MessagingTimeout: it does not answer, also because it waits itself for what goes on here
+        """
+        self.step("bus")
+        process = self.process_of(host)
+        if process is None or process in self._waiting:
+            raise messaging.MessagingTimeout(method)
+        copied = {name: value.obj_clone() if hasattr(value, "obj_clone") else value
+                  for name, value in arguments.items()}
+        try:
+            with self.on(process):
+                answer = getattr(process.manager, method)(context, **copied)
+        except Killed:
+            self.ended(host)
+            self.step("bus")
+            raise messaging.MessagingTimeout(method) from None
+        except rpc_dispatcher.ExpectedException as error:
+            raise error.exc_info[1] from error
+        self.step("bus")
+        return answer.obj_clone() if hasattr(answer, "obj_clone") else answer
 
     def step(self, what: str = "database") -> str | None:
         """Pass one step of the process that runs.
@@ -166,10 +198,11 @@ class Cloud:
     def on(self, process: Any) -> Iterator[None]:
         """Let ``process`` run."""
         before, self.current = self.current, process
+        self._waiting.append(before)
         try:
             yield
         finally:
-            self.current = before
+            self.current = self._waiting.pop()
 
     # The database
 
@@ -205,6 +238,13 @@ class Cloud:
             setattr(stored, name, copy.deepcopy(getattr(instance, name)))
         instance.obj_reset_changes()
 
+    def refresh_instance(self, instance: objects.Instance) -> None:
+        found = self.instance(instance.uuid)
+        for name in found.fields:
+            if found.obj_attr_is_set(name):
+                setattr(instance, name, getattr(found, name))
+        instance.obj_reset_changes()
+
     def drop_migration_context(self, instance: objects.Instance) -> None:
         if instance.migration_context:
             self.step()
@@ -228,6 +268,11 @@ class Cloud:
         if number not in self.migrations:
             raise exception.MigrationNotFound(migration_id=number)
         return self.migrations[number].obj_clone()
+
+    def migration_with(self, context: Any, uuid: str, status: str) -> objects.Migration:
+        for move in self.migrations_by(context, {"instance_uuid": uuid, "status": status}):
+            return move
+        raise exception.MigrationNotFoundByStatus(instance_id=uuid, status=status)
 
     def save_migration(self, move: objects.Migration) -> None:
         self.step()
@@ -299,7 +344,7 @@ class Rpc(rpcapi.ComputeAPI):
 
 
 class Client:
-    """Put the casts of nova's RPC client into the queues."""
+    """Put the casts of nova's RPC client into the queues, and make its calls."""
 
     def __init__(self, cloud: Cloud, server: str | None = None) -> None:
         self._cloud = cloud
@@ -314,6 +359,10 @@ class Client:
     def cast(self, context: Any, method: str, **arguments: Any) -> None:
         assert self._server is not None
         self._cloud.send(self._server, method, context, **arguments)
+
+    def call(self, context: Any, method: str, **arguments: Any) -> Any:
+        assert self._server is not None
+        return self._cloud.call(self._server, method, context, **arguments)
 
 
 class Timer:
@@ -396,6 +445,7 @@ def install(cloud: Cloud, stack: contextlib.ExitStack) -> None:
         raise exception.RequestSpecNotFound(instance_uuid="")
 
     method(objects.Instance, "save", cloud.save_instance)
+    method(objects.Instance, "refresh", cloud.refresh_instance)
     method(objects.Instance, "destroy", cloud.destroy_instance)
     method(objects.Instance, "drop_migration_context", cloud.drop_migration_context)
     patch(objects.Instance, "get_by_uuid", lambda context, uuid, *_, **__: cloud.instance(uuid, context))
@@ -405,6 +455,10 @@ def install(cloud: Cloud, stack: contextlib.ExitStack) -> None:
     method(objects.Migration, "save", cloud.save_migration)
     patch(objects.Migration, "get_by_id", cloud.migration)
     patch(objects.Migration, "get_by_id_and_instance", cloud.migration)
+    patch(objects.Migration, "get_by_instance_and_status", cloud.migration_with)
+    patch(objects.PciDeviceList, "get_by_instance_uuid", lambda context, uuid: cloud.instance(uuid).pci_devices)
+    patch(objects.InstancePCIRequests, "get_by_instance_uuid",
+          lambda context, uuid: cloud.instance(uuid).pci_requests)
     patch(objects.MigrationList, "get_by_filters", cloud.migrations_by)
     patch(objects.InstanceActionList, "get_by_instance_uuid", cloud.actions_of)
     patch(objects.InstanceActionEventList, "get_by_action", cloud.events_of)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import oslo_messaging as messaging
 from nova import context as nova_context
 from nova import exception, objects
 from nova.compute import manager, vm_states
@@ -40,6 +41,7 @@ class Tracker:
         self._cloud.step()
         if self._cloud.pci.get((self._host.name, device.address), (None,))[0] == instance.uuid:
             del self._cloud.pci[self._host.name, device.address]
+            self._cloud.coming.discard((self._host.name, device.address))
 
     def _take(self, uuid: str, requests: objects.InstancePCIRequests) -> list[objects.PciDevice]:
         self._cloud.step()
@@ -114,6 +116,30 @@ class Tracker:
         instance.revert_migration_context()
         instance.save(expected_task_state=["resize_reverting"])
 
+    # Live migration: nova claims devices on the destination beside those of the source
+
+    def claim_pci_devices(self, context: Any, requests: objects.InstancePCIRequests, numa: Any
+                          ) -> list[objects.PciDevice]:
+        taken = self._take(requests.instance_uuid, requests)
+        self._cloud.coming |= {(self._host.name, device.address) for device in taken}
+        return taken
+
+    def allocate_pci_devices_for_instance(self, context: Any, instance: objects.Instance) -> None:
+        self._cloud.step()
+        self._cloud.coming -= set(self._of(instance))
+
+    def free_pci_device_claims_for_instance(self, context: Any, instance: objects.Instance) -> None:
+        for place in set(self._of(instance)) & self._cloud.coming:
+            self._free(SimpleNamespace(address=place[1]), instance)
+
+    def free_pci_device_allocations_for_instance(self, context: Any, instance: objects.Instance) -> None:
+        for place in set(self._of(instance)) - self._cloud.coming:
+            self._free(SimpleNamespace(address=place[1]), instance)
+
+    def _of(self, instance: objects.Instance) -> list[tuple[str, str]]:
+        return [place for place, (uuid, _) in self._cloud.pci.items()
+                if place[0] == self._host.name and uuid == instance.uuid]
+
     def get_node_by_name(self, name: str) -> objects.ComputeNode:
         return self._cloud.nodes[name]
 
@@ -173,7 +199,7 @@ class Driver(driver.LXDDriver):
     def _noting(method: Callable[..., Any], defects: list[BaseException], *args: Any, **more: Any) -> Any:
         try:
             return method(*args, **more)
-        except (exception.NovaException, errors.ContainerHostError, NotImplementedError):
+        except (exception.NovaException, errors.ContainerHostError, NotImplementedError, messaging.MessagingTimeout):
             raise
         except Exception as error:
             defects.append(error)
@@ -217,6 +243,9 @@ class Compute(manager.ComputeManager):
         self.network_api = Networks()
         self._build_semaphore = self._snapshot_semaphore = contextlib.nullcontext()
         self._pending_dest_resizes: dict[str, Any] = {}
+        self._pending_dest_live_migrations: dict[str, Any] = {}
+        self._waiting_live_migrations: dict[str, Any] = {}
+        self.virtapi = SimpleNamespace(wait_for_instance_event=lambda *_, **__: contextlib.nullcontext())
         self.rt = Tracker(cloud, host)
         self.driver = Driver(SimpleNamespace(_compute=self), cloud.defects)
 
@@ -231,7 +260,10 @@ class Compute(manager.ComputeManager):
         return {}
 
     def _get_instance_block_device_info(self, *args: Any, **more: Any) -> dict[str, Any]:
-        return {}
+        return {"block_device_mapping": []}
+
+    def _get_compute_info(self, context: Any, host: str, nodename: str | None = None) -> objects.ComputeNode:
+        return self.cloud.nodes[host]
 
     def _get_accel_info(self, *args: Any) -> list[Any]:
         return []
@@ -253,6 +285,9 @@ class Compute(manager.ComputeManager):
 
     def _reschedule_resize_or_reraise(self, context: Any, instance: Any, exc_info: Any, *args: Any) -> None:
         raise exc_info[1]
+
+    def update_available_resource(self, context: Any, startup: bool = False) -> None:
+        """Do nothing: the machine does it at its own times."""
 
     def _start_recorded_task(self, executor: Any, name: str, instance: objects.Instance, context: Any,
                              function: Callable[..., Any], *args: Any) -> None:

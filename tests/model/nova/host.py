@@ -38,6 +38,8 @@ from nova_lxd_ext.network.vifs import Ports
 from nova_lxd_ext.server.attachments import DeviceAttachments
 from nova_lxd_ext.server.incoming import IncomingMigrations
 from nova_lxd_ext.server.lifecycle import Lifecycle
+from nova_lxd_ext.server.livemigration import LiveMigrations
+from nova_lxd_ext.server.liverecovery import LiveRecovery
 from nova_lxd_ext.server.liveresize import LiveResize
 from nova_lxd_ext.server.migration import Migrations
 from nova_lxd_ext.server.power import Power
@@ -271,17 +273,20 @@ class Host:
             offer=self._offer, withdraw=lambda name: None, purge=lambda names: None, fetch=engine.fetch,
             offer_changes=self._offer_changes, takes_changes=lambda spec, offer: True,
             fetch_changes=engine.fetch_changes, drop_snapshots=functools.partial(engine._called, "drop snapshots"))
+        incoming = IncomingMigrations(conf, engine, transfers, states, attachments, lifecycle, ephemerals)
+        moves = Migrations(conf, engine, states, attachments, lifecycle, power, live, notice, transfers, ephemerals,
+                           self._bus, "https://here:8443", clock=functools.partial(next, itertools.count(0, 60)))
+        live_moves = LiveMigrations(conf, engine, states, attachments, lifecycle, power, ports, live, moves, incoming)
+        recovery = Recovery(states, lifecycle, power, fakes.FakeLive(engine).await_changes,
+                            lambda: self.cloud.rpc, lambda: self.cloud.placement)
+        process = self.cloud.current
         parts: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(backend.Backend))
         return backend.Backend(**parts | {
             "host": tree, "engine": engine, "images": glance, "snapshots": glance, "flavor_devices": flavor_devices,
             "states": states, "lifecycle": lifecycle, "power": power, "ports": ports, "volumes": volumes,
             "peers": self._bus, "rescue": Rescue(conf, engine, states, lifecycle, power, attachments, glance),
-            "recovery": Recovery(states, lifecycle, power, fakes.FakeLive(engine).await_changes,
-                                 lambda: self.cloud.rpc, lambda: self.cloud.placement),
-            "incoming": IncomingMigrations(conf, engine, transfers, states, attachments, lifecycle, ephemerals),
-            "moves": Migrations(conf, engine, states, attachments, lifecycle, power, live, notice, transfers,
-                                ephemerals, self._bus, "https://here:8443",
-                                clock=functools.partial(next, itertools.count(0, 60)))})
+            "recovery": recovery, "incoming": incoming, "moves": moves, "live_moves": live_moves,
+            "live_recovery": LiveRecovery(lambda: process.manager, states, live_moves, recovery.once_started)})
 
     def _offer(self, name: str, address: str) -> Offer:
         self.engine._called("offer", name)

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import nova.conf
+import oslo_messaging as messaging
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 from nova import context as nova_context
 from nova import exception, objects
 from nova.compute import vm_states
+from oslo_messaging import conffixture
 from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 
 from containerhost import errors
@@ -34,12 +36,14 @@ from tests.model.nova.compute import RESCUE_IMAGE
 from tests.model.nova.host import Host, Process
 
 conf.register()
+conffixture.ConfFixture(nova.conf.CONF)  # registers the options of nova's RPC client
 SERVERS = 3  # at a time
 SHELVED = (vm_states.SHELVED, vm_states.SHELVED_OFFLOADED)
 POWER = ("stop", "start", "soft reboot", "hard reboot", "pause", "unpause", "suspend", "resume")
 IMAGES = ("rescue", "unrescue", "snapshot", "shelve", "rebuild")
 ENDS = ("confirm", "revert", "delete", "lock")
-EXPECTED = (exception.NovaException, errors.ContainerHostError, rpc_dispatcher.ExpectedException)
+EXPECTED = (exception.NovaException, errors.ContainerHostError, rpc_dispatcher.ExpectedException,
+            messaging.MessagingTimeout)
 faults = st.lists(st.tuples(st.integers(0, 40), st.sampled_from(cloud.FAULTS)), max_size=2)
 size_name = st.sampled_from(list(api.FLAVORS))
 host_name = st.sampled_from(["one", "two"])
@@ -72,7 +76,8 @@ class Nova(frame.Machine):
         directory = Path(tempfile.mkdtemp(prefix="model-"))
         self._stack.callback(shutil.rmtree, directory)
         for name, value, group in (("instances_path", str(directory / "instances"), None),
-                                   ("owners_dir", str(directory), "lxd"), ("ready_timeout", 0, "lxd")):
+                                   ("owners_dir", str(directory), "lxd"), ("ready_timeout", 0, "lxd"),
+                                   ("live_migration", "restart", "lxd")):
             nova.conf.CONF.set_override(name, value, group)
             self._stack.callback(nova.conf.CONF.clear_override, name, group)
         self.cloud = cloud.Cloud()
@@ -85,6 +90,8 @@ class Nova(frame.Machine):
             self.cloud.nodes[name] = objects.ComputeNode(id=number, uuid=self.cloud.new_uuid(), host=name,
                                                          hypervisor_hostname=name)
             self.start(Host(name, self.cloud, GPUS, directory / name, self.hosts))
+        self.cloud.process_of = lambda host: self.hosts[host].process
+        self.cloud.ended = lambda host: setattr(self.hosts[host], "process", None)
         self.cloud.restart_other = lambda host: self.restart_service(self.other(self.hosts[host]))
         self.lost: set[str] = set()
         self.deleted: set[str] = set()
@@ -217,6 +224,23 @@ class Nova(frame.Machine):
         api.resize(self.cloud, uuid, self.other(self.hosts[server.host]).name, server.flavor)
         self._finish(faults, late)
 
+    def _live_movable(self) -> list[str]:
+        return self.servers(lambda server: server.host is not None and server.task_state is None
+                            and server.vm_state == vm_states.ACTIVE)
+
+    @precondition(lambda self: self._live_movable())
+    @rule(data=st.data(), faults=faults, late=st.booleans())
+    def migrate_live(self, data: Any, faults: Any, late: bool) -> None:
+        """Migrate a running server live to the other host, by a restart."""
+        uuid = data.draw(st.sampled_from(self._live_movable()), "server")
+        self.count("migrate live")
+        try:
+            api.migrate_live(self.cloud, uuid, self.other(self.hosts[self.cloud.instances[uuid].host]).name)
+        except exception.MigrationError:
+            self.count("refused: live migration")
+            return
+        self._finish(faults, late)
+
     def _evacuable(self) -> list[str]:
         """Return servers for which the scheduler finds another host, which is up.
 
@@ -309,6 +333,7 @@ class Nova(frame.Machine):
         for defect in self.cloud.defects:
             raise defect
         self.data_is_there()
+        self.servers_run_once()
         self.devices_are_exclusive()
 
     def data_is_there(self) -> None:
@@ -332,6 +357,12 @@ class Nova(frame.Machine):
             places = self.hosts.values() if reverts else [self.hosts[server.host]] if server.host else []
             assert any(host.engine.own_of(uuid) for host in places), (
                 f"the data of server {uuid} ({server.vm_state}, {server.task_state}) on {server.host} are gone")
+
+    def servers_run_once(self) -> None:
+        for uuid in self.cloud.instances:
+            hosts = [name for name, host in self.hosts.items() for own in host.engine.own_of(uuid)
+                     if host.engine.statuses[own] is Status.RUNNING]
+            assert len(hosts) < 2, f"server {uuid} runs on {hosts}"
 
     def devices_are_exclusive(self) -> None:
         for host in self.hosts.values():

@@ -59,6 +59,10 @@ def evacuated_while_host_returns(machine: Nova, uuid: str) -> None:
     machine.start(machine.hosts["one"])
 
 
+def migrated_live(machine: Nova, uuid: str) -> None:
+    api.migrate_live(machine.cloud, uuid, "two")
+
+
 def unshelved(machine: Nova, uuid: str, locked: bool = False) -> None:
     api.unshelve(machine.cloud, uuid, "two")
     if locked:
@@ -92,6 +96,7 @@ SWEPT: dict[str, tuple[tuple[Request, ...], Request]] = {
     "move": ((), AWAY),
     "move, locked meanwhile": ((), functools.partial(resized, host="two", locked=True)),
     "move back after an evacuation": ((evacuated_while_host_returns,), HERE),
+    "live migration: move": ((), migrated_live),
     "confirm": ((HERE,), sent("confirm")),
     "revert": ((HERE,), sent("revert")),
     "confirm move": ((AWAY,), sent("confirm")),

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Migrate running servers by nova's live migration, which for a container is a stop of seconds.
+
+Its processes cannot leave their host's kernel. Where flavor or operator agree to a restart, the destination copies the
+server while it runs; then it is stopped, its last changes follow, and it starts there. What moves servers off a host by
+this request (evacuation tools, Masakari, Watcher) needs no confirmation of each.
+
+Until nova's record of the migration says :data:`LEFT`, each error leaves the server running on its host. From then on
+it is the destination's, and the container here is kept until it runs there.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from nova import exception, objects
+from nova.compute import utils as compute_utils
+from nova.compute import vm_states
+from nova.network import model
+from nova.objects import migrate_data
+from nova.virt import driver
+from oslo_concurrency import lockutils
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from containerhost import errors
+from containerhost.engines.contract import Engine, Status
+from containerhost.rollback import Rollback
+from nova_lxd_ext import compat
+from nova_lxd_ext.instance import flavor, labels
+from nova_lxd_ext.instance.requested import RequestedResources
+from nova_lxd_ext.instance.states import States
+from nova_lxd_ext.network.vifs import Ports
+from nova_lxd_ext.server import failure_events
+from nova_lxd_ext.server.attachments import DeviceAttachments
+from nova_lxd_ext.server.incoming import IncomingMigrations
+from nova_lxd_ext.server.lifecycle import Lifecycle
+from nova_lxd_ext.server.liveresize import LiveResize
+from nova_lxd_ext.server.migration import Aborted, Migrations
+from nova_lxd_ext.server.power import Power
+from nova_lxd_ext.server.recoveryrecords import is_under_way, set_status
+
+LOG = logging.getLogger(__name__)
+
+LEFT = "post-migrating"  # nova's status of a migration whose server is the destination's
+REFUSED = ("a container's processes share their host's kernel and cannot move while they run. Migrate the server cold "
+           "(openstack server migrate), or let it be restarted: flavor key lxd:live_migration=restart, or [lxd] "
+           "live_migration = restart on the new host")
+MOVED = ("numa_topology", "pci_devices", "pci_requests", "resources")  # what a migration context has of a server
+
+
+class LiveMigrations:
+    """Do what nova asks of source and destination of a live migration, in the order of its requests."""
+
+    def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, attachments: DeviceAttachments,
+                 lifecycle: Lifecycle, power: Power, ports: Ports, live: LiveResize, moves: Migrations,
+                 incoming: IncomingMigrations) -> None:
+        self._conf = conf
+        self._engine = engine
+        self._states = states
+        self._attachments = attachments
+        self._lifecycle = lifecycle
+        self._power = power
+        self._ports = ports
+        self._live = live
+        self._moves = moves
+        self._incoming = incoming
+
+    def check_destination(self, instance: objects.Instance) -> migrate_data.LibvirtLiveMigrateData:
+        """Refuse a server that may not be restarted.
+
+        :returns: of nova's classes the one with which it claims NUMA cells, and has the source cleaned up
+        """
+        if not flavor.restarts_to_migrate(instance.flavor.extra_specs, self._conf.lxd.live_migration):
+            raise exception.MigrationPreCheckError(reason=REFUSED)
+        data = nothing_shared()
+        if instance.numa_topology:
+            data.dst_supports_numa_live_migration = True
+        return data
+
+    def check_source(self, context: Any, instance: objects.Instance, data: migrate_data.LibvirtLiveMigrateData
+                     ) -> migrate_data.LibvirtLiveMigrateData:
+        """Refuse what cannot leave, and note how its volumes are attached: nova forgets that if it is killed."""
+        if self._states.require(instance).status is not Status.RUNNING or instance.vm_state != vm_states.ACTIVE:
+            raise exception.MigrationPreCheckError(reason=(
+                "the server is paused; unpause it, or migrate it cold: openstack server migrate"))
+        self._moves.require_may_leave()
+        volumes = objects.BlockDeviceMappingList.get_by_instance_uuid(context, instance.uuid)
+        self._engine.relabel(instance.name, {labels.OUTGOING: json.dumps(
+            {volume.volume_id: volume.attachment_id for volume in volumes if volume.is_volume})})
+        if instance.numa_topology:
+            data.src_supports_numa_live_migration = True
+        return data
+
+    def prepare(self, context: Any, instance: objects.Instance, block_device_info: Any, network_info: model.NetworkInfo,
+                data: migrate_data.LibvirtLiveMigrateData) -> migrate_data.LibvirtLiveMigrateData:
+        """Refuse, on the destination, what it has not of what nova has claimed here; else plug the server's ports."""
+        bound = [vif.get_dest_vif() for vif in data.vifs if "vif_type" in vif] if "vifs" in data else []
+        ports, coming = model.NetworkInfo(bound) if bound else network_info, as_it_comes(context, instance)
+        self._attachments.require_possible(
+            coming, self._live.requested(RequestedResources.of(ports, block_device_info), instance.flavor,
+                                         instance.uuid), self._attachments.view())
+        self._lifecycle.spec(coming)
+        self._incoming.require_absent(instance)
+        self._ports.prepare(coming, ports)
+        data.vifs = []  # with them nova waits for neutron's events, which not every agent sends for such a port
+        return data
+
+    def migrate(self, context: Any, instance: objects.Instance, host: str, done: Callable[..., None],
+                failed: Callable[..., None], block_migration: Any, data: migrate_data.LibvirtLiveMigrateData) -> None:
+        """Let the server leave for the destination; on an error it runs here, and nova undoes its part.
+
+        :param done, failed: what nova does then
+        """
+        try:
+            with (failure_events.record_failure(context, instance, failure_events.LIVE_MIGRATION),
+                  Rollback(f"live migration of server {instance.uuid}") as undo):
+                requested = self._requested(instance, compat.volumes_before(done), data.migration)
+                allowed = compute_utils.get_value_from_system_metadata(instance, "image_os_shutdown_timeout", int,
+                                                                       self._conf.shutdown_timeout)
+                self._moves.leave(context, as_it_leaves(instance, data.migration), host, requested,
+                                  self._attachments.view(), allowed, self._conf.compute.shutdown_retry_interval, undo)
+                set_status(data.migration, LEFT)
+        except Exception as error:
+            LOG.exception("Live migration to %s failed: the server stays on this host", host, instance=instance)
+            failed(context, instance, host, migrate_data=data,
+                   migration_status="cancelled" if isinstance(error, Aborted) else "failed")
+        else:
+            done(context, instance, host, block_migration, data)
+            self.discard(instance)
+
+    def _requested(self, instance: objects.Instance, volumes: objects.BlockDeviceMappingList, move: objects.Migration
+                   ) -> RequestedResources:
+        """Return what the server has on its source: the migration holds its allocations meanwhile."""
+        return self._live.requested(
+            RequestedResources.of(instance.get_network_info(), driver.get_block_device_info(instance, volumes)),
+            instance.flavor, move.uuid)
+
+    def start_again(self, instance: objects.Instance, volumes: objects.BlockDeviceMappingList, move: objects.Migration
+                    ) -> None:
+        """Start a server on its source if it was stopped to leave.
+
+        :param volumes: as they are attached here
+        """
+        if self._states.require(instance).status is Status.STOPPED:
+            self._power.on(instance, self._requested(instance, volumes, move))
+
+    def discard(self, instance: objects.Instance) -> None:
+        """Remove what is left here of a server that runs on its destination."""
+        try:
+            self._lifecycle.discard(instance.name, instance.uuid)
+        except (errors.ContainerHostError, OSError):
+            LOG.exception("The server has left, and its container here could not be removed: the next start of "
+                          "nova-compute does", instance=instance)
+
+    def come_back(self, instance: objects.Instance) -> None:
+        """Drop what was noted for a migration that did not come about."""
+        state = self._states.find(instance)
+        if state is not None and labels.OUTGOING in state.labels:
+            self._engine.relabel(state.name, {labels.OUTGOING: None})
+
+    def arrive(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo, block_device_info: Any
+               ) -> None:
+        """Start the server on the destination; an error leaves it there, off, for a hard reboot."""
+        coming = as_it_comes(context, instance)
+        requested = self._live.requested(RequestedResources.of(network_info, block_device_info), instance.flavor,
+                                         instance.uuid)
+        # A source that was killed asks once more, maybe while it is done. Neutron's events get to the source still.
+        with lockutils.lock(f"lxd-arrival-{instance.uuid}"):
+            self._moves.finish(context, coming, requested, power_on=True, awaits_ports=False)
+        if coming.obj_attr_is_set("device_metadata"):
+            instance.device_metadata = coming.device_metadata
+
+    def forget(self, context: Any, instance: objects.Instance, data: migrate_data.LibvirtLiveMigrateData) -> None:
+        """Remove from the destination what is there of a migration that failed."""
+        self._incoming.forget(context, as_it_leaves(instance, data.migration))
+        if self._states.find(instance) is None:
+            self._ports.unplug(instance, None)
+
+
+def nothing_shared(**values: Any) -> migrate_data.LibvirtLiveMigrateData:
+    return migrate_data.LibvirtLiveMigrateData(is_shared_instance_path=False, is_shared_block_storage=False, **values)
+
+
+def as_it_leaves(instance: objects.Instance, move: objects.Migration) -> objects.Instance:
+    """Return a copy of the server that names this migration, as one that is migrated cold does."""
+    copy = instance.obj_clone()
+    if not is_under_way(copy, move):
+        same = {f"{prefix}{name}": getattr(instance, name) for prefix in ("old_", "new_") for name in MOVED}
+        copy.migration_context = objects.MigrationContext(instance_uuid=instance.uuid, migration_id=move.id, **same)
+    return copy
+
+
+def as_it_comes(context: Any, instance: objects.Instance) -> objects.Instance:
+    """Return a copy of the server with what nova has claimed for it on the destination."""
+    copy = instance.obj_clone()
+    copy.apply_migration_context()
+    copy.pci_devices = objects.PciDeviceList.get_by_instance_uuid(context, instance.uuid)
+    return copy

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Migrate running servers live, by a restart; what nova-compute's start does with those it finds half-way."""
+
+import functools
+import json
+from typing import Any
+from unittest import mock
+
+import fixtures
+import nova.conf
+from nova import exception, objects
+from nova.compute import task_states, vm_states
+from nova.network import model
+from nova.objects import migrate_data
+
+from containerhost import errors
+from containerhost.engines.contract import Status
+from nova_lxd_ext.errors import as_nova
+from nova_lxd_ext.instance import labels
+from nova_lxd_ext.server.livemigration import LEFT, LiveMigrations, nothing_shared
+from nova_lxd_ext.server.liverecovery import LiveRecovery
+from nova_lxd_ext.server.migration import Wanted
+from tests.unit.nova import records
+from tests.unit.nova.fakes import GPU_1, World
+from tests.unit.nova.movescase import MOVE, MovesCase
+
+VOLUME, BEFORE, AFTER = (f"00000000-0000-4000-8000-00000000000{digit}" for digit in "123")
+
+
+class LiveCase(MovesCase):
+    FLAVOR = {"extra_specs": {"lxd:live_migration": "restart"}}  # noqa: RUF012
+
+    def setUp(self) -> None:
+        super().setUp()
+        claimed = self.server.migration_context.new_pci_devices
+        self.server.migration_context = self.server.new_flavor = None
+        self.server.vm_state, self.server.task_state, self.server.host = vm_states.ACTIVE, task_states.MIGRATING, "one"
+        self.move.migration_type, self.move.status, self.move.save = "live-migration", "running", mock.Mock()
+        self.server.info_cache = objects.InstanceInfoCache(network_info=model.NetworkInfo())
+        self.server.resources, self.server.root_device_name = None, "/dev/root"
+        self.volumes = objects.BlockDeviceMappingList(objects=[])
+        for kind, answer in ((objects.PciDeviceList, claimed), (objects.BlockDeviceMappingList, self.volumes)):
+            self.useFixture(fixtures.MockPatchObject(kind, "get_by_instance_uuid", return_value=answer))
+        self.events = self.useFixture(fixtures.MockPatch("nova_lxd_ext.server.failure_events._record")).mock
+        self.ports = mock.Mock()
+        self.source, self.target = self.live(self.one, self.here), self.live(self.two, self.there)
+        self.data = nothing_shared(migration=self.move)
+        self.ended: list[tuple[str, Status]] = []
+        self.transfers.offers = True
+
+    def live(self, world: World, moves: Any) -> LiveMigrations:
+        return LiveMigrations(nova.conf.CONF, world.engine, world.states, world.attachments, world.lifecycle,
+                              world.power, self.ports, world.resize, moves, self.incoming)
+
+    def end(self, *args: Any, migration_status: str = "done", **more: Any) -> None:
+        self.ended.append((migration_status, self.one.engine.statuses[self.server.name]))
+
+    def migrate(self) -> None:
+        self.source.migrate(None, self.server, "two", functools.partial(self.end, source_bdms=self.volumes), self.end,
+                            None, self.data)
+
+    def volume(self, attachment: str) -> objects.BlockDeviceMapping:
+        return objects.BlockDeviceMapping(source_type="volume", destination_type="volume", volume_id=VOLUME,
+                                          attachment_id=attachment)
+
+
+class LiveMigrationTest(LiveCase):
+    def test_only_where_flavor_or_operator_agree_to_a_restart(self) -> None:
+        self.assertFalse(self.target.check_destination(self.server).is_shared_instance_path)
+        self.server.flavor.extra_specs = {}
+        refused = self.assertRaises(exception.MigrationPreCheckError, self.target.check_destination, self.server)
+        self.assertIn("lxd:live_migration=restart", str(refused))
+        nova.conf.CONF.set_override("live_migration", "restart", "lxd")
+        self.addCleanup(nova.conf.CONF.clear_override, "live_migration", "lxd")
+        self.target.check_destination(self.server)
+        self.server.flavor.extra_specs = {"lxd:live_migration": "refused"}
+        self.assertRaises(exception.MigrationPreCheckError, self.target.check_destination, self.server)
+        self.server.flavor.extra_specs = {"lxd:live_migration": "yes"}
+        with self.assertRaisesRegex(exception.MigrationPreCheckError, "restart or refused"), as_nova(
+                self.server, exception.MigrationPreCheckError):
+            self.target.check_destination(self.server)
+
+    def test_paused_server_or_one_that_cannot_leave_is_refused(self) -> None:
+        self.server.vm_state = vm_states.PAUSED
+        self.assertRaises(exception.MigrationPreCheckError, self.source.check_source, None, self.server, self.data)
+        self.server.vm_state = vm_states.ACTIVE
+        with mock.patch.object(self.here, "_address", None):
+            self.assertRaises(exception.MigrationError, self.source.check_source, None, self.server, self.data)
+
+    def test_numa_cells_are_claimed_by_nova(self) -> None:
+        self.server.numa_topology = records.numa({"id": 0})
+        data = self.source.check_source(None, self.server, self.target.check_destination(self.server))
+        self.assertTrue(data.dst_supports_numa_live_migration and data.src_supports_numa_live_migration)
+
+    def test_destination_refuses_before_anything_changes(self) -> None:
+        self.data.vifs = [migrate_data.VIFMigrateData(port_id=VOLUME)]
+        with mock.patch.object(self.two.attachments, "require_possible") as possible:
+            self.assertEqual([], self.target.prepare(None, self.server, {}, model.NetworkInfo(), self.data).vifs)
+        self.assertEqual([GPU_1], [device.address for device in possible.call_args.args[0].pci_devices])
+        self.ports.prepare.assert_called_once()
+        self.two.engine.create(self.one.engine.specs[self.server.name])
+        self.assertRaises(exception.MigrationError, self.target.prepare, None, self.server, {}, model.NetworkInfo(),
+                          self.data)
+
+    def test_container_is_kept_until_destination_runs_it(self) -> None:
+        self.migrate()
+        self.assertEqual([("done", Status.STOPPED)], self.ended)
+        self.assertEqual(LEFT, self.move.status)
+        self.assertEqual(({}, {}), (self.one.engine.specs, self.one.held()))
+        self.target.arrive(None, self.server, model.NetworkInfo(), {})
+        self.assertEqual(({GPU_1: self.server.name}, Status.RUNNING),
+                         (self.two.held(), self.two.engine.statuses[self.server.name]))
+        self.assertNotIn(labels.INCOMING, self.two.engine.specs[self.server.name].labels)
+
+    def test_error_leaves_it_running_and_tells_why(self) -> None:
+        self.transfers.fault = errors.EngineError("the pool is full")
+        self.migrate()
+        self.assertEqual([("failed", Status.RUNNING)], self.ended)
+        self.assert_as_it_was()
+        self.assertIn("the pool is full", str(self.events.call_args))
+
+    def test_aborted_while_it_is_copied(self) -> None:
+        self.transfers.rounds = lambda refresh: self.here.ask(self.server, Wanted.NOT)
+        self.migrate()
+        self.assertEqual([("cancelled", Status.RUNNING)], self.ended)
+        self.assert_as_it_was()
+
+    def test_forced_to_complete_ends_the_rounds(self) -> None:
+        seen: list[bool] = []
+
+        def round_(refresh: bool) -> None:
+            seen.append(refresh)
+            self.time += 60 / len(seen) ** 2
+            self.here.ask(self.server, Wanted.AT_ONCE)
+        self.transfers.rounds = round_
+        self.migrate()
+        self.assertEqual(([False, True], [("done", Status.STOPPED)]), (seen, self.ended))
+
+    def test_what_arrived_by_a_failed_one_is_removed_and_no_other(self) -> None:
+        self.migrate()
+        self.target.forget(None, self.server, nothing_shared(migration=objects.Migration(id=MOVE + 1)))
+        self.assertIn(self.server.name, self.two.engine.specs)
+        self.ports.unplug.assert_not_called()
+        self.target.forget(None, self.server, self.data)
+        self.assertNotIn(self.server.name, self.two.engine.specs)
+        self.ports.unplug.assert_called_once()
+
+    def test_attachments_of_volumes_are_noted_until_it_ends(self) -> None:
+        self.volumes.objects.append(self.volume(BEFORE))
+        self.source.check_source(None, self.server, self.data)
+        noted = self.one.engine.specs[self.server.name].labels[labels.OUTGOING]
+        self.assertEqual({VOLUME: BEFORE}, json.loads(noted))
+        self.source.come_back(self.server)
+        self.assertNotIn(labels.OUTGOING, self.one.engine.specs[self.server.name].labels)
+
+
+class LiveRecoveryTest(LiveCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.manager = mock.Mock()
+        self.held: dict[str, Any] = {}
+        self.recovery = LiveRecovery(lambda: self.manager, self.one.states, self.source,
+                                     self.held.__setitem__)
+        self.useFixture(fixtures.MockPatchObject(objects.Instance, "get_by_uuid", return_value=self.server))
+        self.useFixture(fixtures.MockPatchObject(objects.MigrationList, "get_by_filters",
+                                                 side_effect=lambda *_, **__: [self.move]))
+        self.source.check_source(None, self.server, self.data)
+
+    def recover(self) -> None:
+        self.assertEqual({records.UUID}, self.recovery.recover(None, "one", [self.server]))
+        for end in self.held.values():
+            end()
+
+    def test_one_that_had_not_left_is_undone_with_its_volumes_as_they_were(self) -> None:
+        self.volumes.objects.append(self.volume(BEFORE))
+        self.source.check_source(None, self.server, self.data)
+        self.volumes.objects[0].attachment_id = AFTER
+        self.manager.volume_api.attachment_get.return_value = {"connection_info": {
+            "driver_volume_type": "local", "data": {"device_path": "/dev/null"}}}
+        with mock.patch.object(self.one.power, "on") as start:
+            self.recover()
+        start.assert_not_called()
+        undone = self.manager._rollback_live_migration
+        self.assertEqual("two", undone.call_args.args[2])
+        self.assertEqual([BEFORE], [volume.attachment_id for volume in undone.call_args.kwargs["source_bdms"]])
+
+    def test_one_that_was_stopped_starts_again(self) -> None:
+        self.one.engine.statuses[self.server.name] = Status.STOPPED
+        self.recover()
+        self.assertEqual(Status.RUNNING, self.one.engine.statuses[self.server.name])
+
+    def test_one_that_had_left_is_finished(self) -> None:
+        self.move.status = LEFT
+        self.one.engine.statuses[self.server.name] = Status.STOPPED
+        self.recover()
+        self.assertEqual("two", self.manager._post_live_migration_update_host.call_args.args[2])
+        self.assertNotIn(self.server.name, self.one.engine.specs)
+
+    def test_one_whose_request_may_wait_in_the_queue_is_left(self) -> None:
+        self.move.status = "accepted"
+        with mock.patch("threading.Timer") as timer:
+            self.recover()
+            self.assertEqual([], self.manager.mock_calls)
+            timer.call_args.args[1](*timer.call_args.args[2])
+        self.manager._rollback_live_migration.assert_called_once()
+
+    def test_one_that_is_over_is_nova_s(self) -> None:
+        self.move.status = "failed"
+        self.assertEqual(frozenset(), self.recovery.recover(None, "one", [self.server]))
+
+    def purged(self, **changes: Any) -> bool:
+        for name, value in changes.items():
+            setattr(self.server if name in ("host", "deleted") else self.move, name, value)
+        self.recovery.purge("one")
+        return self.server.name not in self.one.engine.specs
+
+    def test_container_is_removed_only_if_both_records_say_that_its_server_has_left(self) -> None:
+        self.server.task_state, self.server.deleted = None, False
+        self.assertFalse(self.purged(host="two", status="completed"), "it runs")
+        self.one.engine.statuses[self.server.name] = Status.STOPPED
+        self.assertFalse(self.purged(host="one", status="completed"))
+        self.assertFalse(self.purged(host="two", status="error"))
+        self.assertFalse(self.purged(status="completed", migration_type="migration"))
+        self.assertFalse(self.purged(migration_type="live-migration", dest_compute="three"))
+        self.assertTrue(self.purged(dest_compute="two", status=LEFT))
+        self.assertEqual("completed", self.move.status)
+
+    def test_container_of_a_deleted_server_is_removed(self) -> None:
+        self.one.engine.statuses[self.server.name] = Status.STOPPED
+        self.assertTrue(self.purged(host="two", deleted=True, status="error"))
