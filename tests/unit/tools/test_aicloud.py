@@ -311,3 +311,20 @@ class OperatorTest(testtools.TestCase):
         self.assertEqual({("create", "r"): "u1", ("delete", "r"): "u1"},
                          {key: event["user"] for key, event in found.items()})
         self.assertEqual("2026-11-30 04:00:00.123", found["create", "r"]["time"])
+
+    def test_what_the_next_tenant_finds_is_no_sanitization(self) -> None:
+        for found, signature, sanitized in (("0\n0\n", "s", [True, True]), ("0\n3\n", "s", [False, True]),
+                                            ("0\n0\n", "another's", [True, False])):
+            breakfix, output = script(self, "breakfix"), self.fleet.Output()
+            gpu = {"id": "a", "kind": "gpu", "taint": None}
+            document = json.dumps({"devices": [{"id": "a", "provenance": {"signature": signature}}]})
+            released = [{"valid": True, "cleaned": ["it was reset"], "signature": "s"}]
+            with mock.patch.multiple(
+                    breakfix, tenant=mock.Mock(), foreign_vpc=mock.Mock(return_value=(mock.Mock(), "n")),
+                    inside=mock.Mock(side_effect=["", document, found]), on_host=mock.Mock(),
+                    devices_of=mock.Mock(side_effect=[*3 * [{"a": ("node1", gpu)}], {}]),
+                    hand_overs=mock.Mock(side_effect=[[], released])), mock.patch.multiple(
+                    breakfix.common, launch=mock.MagicMock(), remove=mock.Mock()):
+                breakfix.query_sanitization(output)
+            self.assertEqual(sanitized, [machine["sanitized"] for machine in output["machines"]])
+            self.assertTrue(output["machines"][1]["tenancy_preserved"])
