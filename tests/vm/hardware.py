@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine's card and its virtual functions."""
+"""The machine's cards: one with virtual functions, one with two ports."""
 
 import json
 import subprocess
@@ -11,6 +11,7 @@ import testtools
 from containerhost.devices.model import Device, Role
 from containerhost.inventory.scan import scan
 from containerhost.linux.poll import wait_until
+from tests.waiting import await_that
 
 PCI = Path("/sys/bus/pci/devices")
 FUNCTIONS = 4
@@ -23,6 +24,11 @@ def pf() -> Device:
 
 def functions() -> list[Device]:
     return [device for device in scan().devices if device.role is Role.VF]
+
+
+def ports() -> list[Device]:
+    """Return the functions of the card with two ports."""
+    return [device for device in scan().devices if device.driver == "e1000e"]
 
 
 def enable(count: int) -> None:
@@ -42,6 +48,17 @@ def enabled() -> list[Device]:
 
 def set_up(netdev: str, up: bool) -> None:
     subprocess.run(["ip", "link", "set", "dev", netdev, "up" if up else "down"], check=True)
+
+
+def add_address(test: testtools.TestCase, port: Device, address: str) -> None:
+    """Let the host use a port, with an IPv4 address, until the test's end, and wait for its carrier."""
+    netdev = port.netdev or ""
+    carrier = Path("/sys/class/net", netdev, "carrier")
+    test.addCleanup(set_up, netdev, False)
+    test.addCleanup(subprocess.run, ["ip", "addr", "flush", "dev", netdev], check=True)
+    set_up(netdev, True)
+    subprocess.run(["ip", "addr", "add", f"{address}/24", "dev", netdev], check=True)
+    await_that(lambda: carrier.read_text() == "1\n", f"{netdev} has a carrier")
 
 
 def links(*options: str, of: int | None = None) -> list[dict[str, Any]]:

@@ -24,7 +24,8 @@ QEMU_PACKAGES = ("qemu-system-x86",)
 #: The kernel of clouds (linux-image-cloud-amd64) has no DRM drivers.
 GUEST_PACKAGES = ("linux-image-amd64", "initramfs-tools", "kmod", "udev", "lxd", "apparmor", "iproute2", "python3",
                   "squashfs-tools", "xz-utils", "zstd", "libarchive-tools", "busybox-static", "btrfs-progs",
-                  "e2fsprogs", "nftables", "iptables")
+                  "e2fsprogs", "nftables", "iptables", "ibverbs-providers", "ibverbs-utils", "rdma-core",
+                  "rdmacm-utils", "perftest")
 #: What the tests in the guest import beside containerhost's own requirements.
 PYTHON_PACKAGES = ("fixtures", "stestr", "testtools", "PyYAML")
 DISK_SIZE = "6G"  # sparse
