@@ -16,7 +16,7 @@ INIT = "/sbin/init"  # which LXD starts
 PROGRAM = b"#!/bin/sh\ntrap 'exit 0' TERM INT PWR\nwhile :; do sleep 3600 & wait $!; done\n"
 DIRECTORIES = ("dev", "etc", "proc", "root", "run", "sbin", "sys", "tmp", "usr", "var")
 PROGRAMS = ("bin", "lib", "lib32", "lib64")  # links below /usr on most hosts
-# Debian's NVIDIA libraries and nvidia-smi are links to /etc/alternatives; ROCm is in /opt; libibverbs loads the drivers
+# Drivers' libraries and tools are links to /etc/alternatives on Debian, or are in /opt; libibverbs loads the drivers
 # that /etc/libibverbs.d names, and finds no device without.
 SHOWN = ("usr", *PROGRAMS, "opt", "etc/alternatives", "etc/libibverbs.d")
 
