@@ -118,8 +118,9 @@ class LiveMigrations:
                 requested = self._requested(instance, compat.volumes_before(done), data.migration)
                 allowed = compute_utils.get_value_from_system_metadata(instance, "image_os_shutdown_timeout", int,
                                                                        self._conf.shutdown_timeout)
-                self._moves.leave(context, as_it_leaves(instance, data.migration), host, requested,
-                                  self._attachments.view(), allowed, self._conf.compute.shutdown_retry_interval, undo)
+                self._moves.leave(context, as_it_leaves(instance, data.migration), host,
+                                  self._states.require(instance).status, requested, self._attachments.view(), allowed,
+                                  self._conf.compute.shutdown_retry_interval, undo)
                 set_status(data.migration, LEFT)
         except Exception as error:
             LOG.exception("Live migration to %s failed: the server stays on this host", host, instance=instance)

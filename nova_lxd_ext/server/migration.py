@@ -109,21 +109,22 @@ class Migrations:
                 return
             self._require_possible(instance, flavor, requested, move, view)
             with Rollback(f"move of server {instance.uuid}") as undo:
-                self.leave(context, instance, None if is_at_home(move) else move.dest_compute, requested, view,
-                           timeout, retry_interval, undo)
+                self.leave(context, instance, None if is_at_home(move) else move.dest_compute, state.status, requested,
+                           view, timeout, retry_interval, undo)
 
-    def leave(self, context: Any, instance: objects.Instance, host: str | None, requested: RequestedResources,
-              view: HostView, timeout: int, retry_interval: int, undo: Rollback) -> None:
+    def leave(self, context: Any, instance: objects.Instance, host: str | None, status: Status,
+              requested: RequestedResources, view: HostView, timeout: int, retry_interval: int, undo: Rollback) -> None:
         """Stop the server, bring its files to another host if there is one, and release what it has here.
 
         :param instance: names the migration in its migration context
         :param host: the other one; None at a resize on this one
+        :param status: of the container
         :param requested: what the server has here
         :param undo: gets what lets it run here again
         :raises Aborted:
         """
         self._asked.pop(instance.uuid, None)
-        status, copied = self._states.require(instance).status, False
+        copied = False
         if host is not None:
             undo.on_error("what arrived", self._peers.forget, context, host, instance)
             copied = status is Status.RUNNING and self._copy_running(context, instance, host)

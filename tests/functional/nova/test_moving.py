@@ -5,7 +5,7 @@ from tests.functional.nova import twohosts  # isort: skip (decides how nova runs
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from containerhost.engines.contract import Status
 from tests import levels
@@ -91,6 +91,20 @@ class LoadedTest(LoadedServers):
         self.revert(self.the_server)
         self.assert_is_whole_on(FIRST)
         self.assert_nothing_on(SECOND)
+        self.assert_goes_without_a_trace()
+
+
+class LiveTest(LoadedServers):
+    options: ClassVar[Mapping[tuple[str | None, str], Any]] = {
+        **twohosts.TwoHosts.options, ("lxd", "live_migration"): "restart"}
+    tags: ClassVar[Mapping[str, str]] = {"live_migratable": "yes"}
+
+    def test_migrated_live_by_a_restart(self) -> None:
+        self._live_migrate(self.the_server)
+        self.assert_is_whole_on(SECOND)
+        self.assert_nothing_on(FIRST)
+        self._reboot_server(self.the_server, hard=True)
+        self.assert_is_whole_on(SECOND)
         self.assert_goes_without_a_trace()
 
 

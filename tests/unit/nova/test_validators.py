@@ -41,6 +41,7 @@ class ValidatorsTest(testtools.TestCase):
             "hpc:memory_max": (("16", "65536"), ("", "0", "15", "1.5", "1 GiB")),
             "hpc:gpus_min": (("0", "1", "16"), ("", "-1", "1.5", "1-2")),
             "hpc:elastic_priority": (("0", "10"), ("", "11", "-1", "high")),
+            "lxd:live_migration": (("restart", "refused"), ("", "true", "Restart", "restart,refused")),
             "lxd:live_resize": (("preferred", "required"), ("", "true", "Required", "required,preferred")),
         }
         self.assertEqual(table.keys(), BY_NAME.keys())
