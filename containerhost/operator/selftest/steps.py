@@ -103,17 +103,16 @@ class SelfTest:
             self._step("image", self._made_image)
             first, second = self._consumers
             self._step("give at boot", partial(self._given, device_ids, first))
-            grants = self._grants
+            grants = list(self._grants)
             for grant in grants:
                 self._inside(grant)
-            for grant in grants:
+            for index, grant in enumerate(self._grants):
                 self._step(f"take {grant.device.id} while it runs", partial(self._taken, grant, grants))
-                self._step(f"give {grant.device.id} while it runs", partial(self._given_again, grant, grants, first))
-            left = list(grants)
-            for grant in grants:
+                self._step(f"give {grant.device.id} while it runs", partial(self._given_again, index, grants, first))
+            for grant in tuple(grants):
                 if nodes := [node for node in grant.own_nodes if node.use is NodeUse.OWN]:
                     self._step(f"take {grant.device.id} from a process that has it open",
-                               partial(self._held, grant, nodes[0], left, stack))
+                               partial(self._held, grant, nodes[0], grants, stack))
             self._step("clean when the container has ended", partial(self._ended, device_ids, first))
             self._step("second hand-over", partial(self._handed_over, device_ids, second))
 
@@ -196,10 +195,14 @@ class SelfTest:
             return f"blocked until the container ends: {record.blocked}"
         raise HostActionFailed(f"{grant.device.id} is {record.state}, neither clean nor blocked")
 
-    def _given_again(self, grant: Grant, grants: Sequence[Grant], consumer: Consumer) -> str:
-        (again,) = self._allocator.acquire([self._request(grant.device.id)], consumer)
-        self._engine.attach(NAME, again)
-        self._engine.verify(NAME, [again if other is grant else other for other in grants])
+    def _given_again(self, index: int, grants: list[Grant], consumer: Consumer) -> str:
+        """Give a device again: a driver that was bound anew may have given its nodes other names and numbers.
+
+        :param grants: what the container had; the one at ``index`` is replaced
+        """
+        (grants[index],) = self._allocator.acquire([self._request(grants[index].device.id)], consumer)
+        self._engine.attach(NAME, grants[index])
+        self._engine.verify(NAME, grants)
         return "exactly its nodes are seen"
 
     def _held(self, grant: Grant, node: CharNode, left: list[Grant], stack: contextlib.ExitStack) -> Found:

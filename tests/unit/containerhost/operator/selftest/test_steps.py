@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test the steps of the self-test on an engine in memory: what a real host's driver, and several GPUs, change."""
 
+import dataclasses
 import functools
 import os
 import types
 from collections.abc import Sequence
+from typing import Any
 from unittest import mock
 
 import fixtures
 
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import Consumer
+from containerhost.devices.grants import Grant
+from containerhost.devices.model import CharNode
 from containerhost.engines.local import LocalEngine
+from containerhost.errors import HostActionFailed
 from containerhost.inventory.scan import HostView
 from containerhost.operator.selftest.steps import NAME, Outcome, SelfTest
 from tests.unit.containerhost.allocation.allocatorcase import AllocatorTestCase, Marking
@@ -40,6 +45,23 @@ class Engine(FakeEngine):
     def delete(self, name: str) -> None:
         super().delete(name)
         self._privileged.using, self._privileged.has_client = (), False
+
+
+class Comparing(Engine):
+    def verify(self, name: str, grants: Sequence[Grant]) -> None:
+        if {grant.nodes for grant in grants} != {grant.nodes for grant in self.specs[name].grants}:
+            raise HostActionFailed("it sees other nodes")
+
+
+class Renumbering(DeviceAllocator):
+    """Devices whose nodes are other ones each time that they are given, as after a driver was bound anew."""
+
+    times = 0
+
+    def acquire(self, *words: Any) -> tuple[Grant, ...]:
+        self.times += 1
+        node = CharNode(f"/dev/dri/card{self.times}", 226, self.times)
+        return tuple(dataclasses.replace(grant, nodes=(node,)) for grant in super().acquire(*words))
 
 
 class StepsTest(AllocatorTestCase):
@@ -75,6 +97,13 @@ class StepsTest(AllocatorTestCase):
         found = self.outcomes(gpu)
         self.assertEqual({Outcome.PASSED}, {outcome for outcome, _ in found.values()}, found)
         self.assertIn("blocked until the container ends", found[f"take {gpu} while it runs"][1])
+
+    def test_nodes_of_a_device_that_is_given_again_are_other_ones(self) -> None:
+        self.engine = Comparing(self.privileged)
+        allocator = functools.partial(Renumbering, host=self.host)
+        self.useFixture(fixtures.MonkeyPatch(f"{STEPS}.DeviceAllocator", allocator))
+        found = self.outcomes(self.gpus[0].id, self.gpus[1].id)
+        self.assertEqual({Outcome.PASSED}, {outcome for outcome, _ in found.values()}, found)
 
     def test_each_gpu_computes_by_itself(self) -> None:
         self.outcomes(self.gpus[0].id, self.gpus[1].id)
