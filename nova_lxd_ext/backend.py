@@ -156,7 +156,9 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
     incoming = IncomingMigrations(conf, engine, transfers, states, attachments, lifecycle, ephemerals)
     moves = Migrations(conf, engine, states, attachments, lifecycle, power, live, notice, transfers, ephemerals, peers,
                        conf.lxd.migration_address)
-    live_moves = LiveMigrations(conf, engine, states, attachments, lifecycle, power, ports, live, moves, incoming)
+    live_moves = LiveMigrations(conf, engine, states, attachments, lifecycle, power, ports, live, moves, incoming,
+                                functools.partial(compat.pci_devices, virtapi),
+                                functools.partial(compat.allocate_claimed, virtapi))
     recovery = Recovery(states, lifecycle, power, changes.await_changes)
     return Backend(
         host=host, engine=engine, images=images, states=states, ports=ports, connectors=connectors, volumes=volumes,

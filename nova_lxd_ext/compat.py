@@ -11,6 +11,7 @@ from nova import context as nova_context
 from nova import objects
 from nova.compute import build_results, claims, pci_placement_translator
 from nova.compute import utils as compute_utils
+from nova.objects.fields import PciDeviceStatus
 from nova.virt.driver import ComputeDriver
 
 
@@ -23,6 +24,28 @@ def pci_tracker(virtapi: Any) -> Any:
     """Return nova's PciDevTracker; None before nova-compute's first update of its resources, and in tests."""
     found = manager(virtapi)
     return found.rt.pci_tracker if found is not None else None
+
+
+def pci_devices(virtapi: Any, instance: objects.Instance) -> objects.PciDeviceList:
+    """Return the devices of this host that are claimed for, or allocated to, a server.
+
+    Nova's own query (``PciDeviceList.get_by_instance_uuid``) tells allocated ones alone."""
+    tracker = pci_tracker(virtapi)
+    return objects.PciDeviceList(objects=[
+        device for device in (tracker.pci_devs if tracker is not None else ())
+        if device.instance_uuid == instance.uuid and device.status in (
+            PciDeviceStatus.CLAIMED, PciDeviceStatus.ALLOCATED)])
+
+
+def allocate_claimed(virtapi: Any, context: Any, instance: objects.Instance) -> None:
+    """Allocate the devices that are claimed for a server which has arrived by a live migration.
+
+    Nova claims those of flavor and ports one after the other, and its tracker knows the last claim alone."""
+    found = manager(virtapi)
+    claimed = [device for device in pci_devices(virtapi, instance) if device.status == PciDeviceStatus.CLAIMED]
+    if claimed:
+        found.rt.pci_tracker.claims[instance.uuid] = claimed
+        found.rt.allocate_pci_devices_for_instance(context, instance)
 
 
 def volumes_before(post_live_migration: Any) -> objects.BlockDeviceMappingList:

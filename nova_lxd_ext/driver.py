@@ -303,9 +303,8 @@ class LXDDriver(unsupported.UnsupportedMethods):
     def live_migration_abort(self, instance: objects.Instance) -> None:
         self._backend.moves.ask(instance, Wanted.NOT)
 
-    @translated()
     def rollback_live_migration_at_source(self, context: Any, instance: objects.Instance, migrate_data: Any) -> None:
-        self._backend.live_moves.come_back(instance)
+        """Do nothing: the server runs again, and its volumes' attachments are needed until nova has restored them."""
 
     @translated()
     def rollback_live_migration_at_destination(self, context: Any, instance: objects.Instance,

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from nova import exception, objects
+from nova.compute import task_states, vm_states
 from nova.compute import utils as compute_utils
-from nova.compute import vm_states
 from nova.network import model
 from nova.objects import migrate_data
 from nova.virt import driver
@@ -50,11 +50,16 @@ MOVED = ("numa_topology", "pci_devices", "pci_requests", "resources")  # what a 
 
 
 class LiveMigrations:
-    """Do what nova asks of source and destination of a live migration, in the order of its requests."""
+    """Do what nova asks of source and destination of a live migration, in the order of its requests.
+
+    :param pci_devices: returns what nova has claimed for a server on this host
+    :param allocate: lets nova call it allocated
+    """
 
     def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, attachments: DeviceAttachments,
                  lifecycle: Lifecycle, power: Power, ports: Ports, live: LiveResize, moves: Migrations,
-                 incoming: IncomingMigrations) -> None:
+                 incoming: IncomingMigrations, pci_devices: Callable[[objects.Instance], objects.PciDeviceList],
+                 allocate: Callable[[Any, objects.Instance], None]) -> None:
         self._conf = conf
         self._engine = engine
         self._states = states
@@ -65,6 +70,8 @@ class LiveMigrations:
         self._live = live
         self._moves = moves
         self._incoming = incoming
+        self._pci_devices = pci_devices
+        self._allocate = allocate
 
     def check_destination(self, instance: objects.Instance) -> migrate_data.LibvirtLiveMigrateData:
         """Refuse a server that may not be restarted.
@@ -83,7 +90,7 @@ class LiveMigrations:
         """Refuse what cannot leave, and note how its volumes are attached: nova forgets that if it is killed."""
         if self._states.require(instance).status is not Status.RUNNING or instance.vm_state != vm_states.ACTIVE:
             raise exception.MigrationPreCheckError(reason=(
-                "the server is paused; unpause it, or migrate it cold: openstack server migrate"))
+                "the server does not run; unpause or start it, or migrate it cold: openstack server migrate"))
         self._moves.require_may_leave()
         volumes = objects.BlockDeviceMappingList.get_by_instance_uuid(context, instance.uuid)
         self._engine.relabel(instance.name, {labels.OUTGOING: json.dumps(
@@ -96,7 +103,7 @@ class LiveMigrations:
                 data: migrate_data.LibvirtLiveMigrateData) -> migrate_data.LibvirtLiveMigrateData:
         """Refuse, on the destination, what it has not of what nova has claimed here; else plug the server's ports."""
         bound = [vif.get_dest_vif() for vif in data.vifs if "vif_type" in vif] if "vifs" in data else []
-        ports, coming = model.NetworkInfo(bound) if bound else network_info, as_it_comes(context, instance)
+        ports, coming = model.NetworkInfo(bound) if bound else network_info, self._as_it_comes(instance)
         self._attachments.require_possible(
             coming, self._live.requested(RequestedResources.of(ports, block_device_info), instance.flavor,
                                          instance.uuid), self._attachments.view())
@@ -116,8 +123,10 @@ class LiveMigrations:
             with (failure_events.record_failure(context, instance, failure_events.LIVE_MIGRATION),
                   Rollback(f"live migration of server {instance.uuid}") as undo):
                 requested = self._requested(instance, compat.volumes_before(done), data.migration)
-                allowed = compute_utils.get_value_from_system_metadata(instance, "image_os_shutdown_timeout", int,
-                                                                       self._conf.shutdown_timeout)
+                # Not longer: nova has one thread for all live migrations from a host, and the image is the tenant's.
+                longest = self._conf.shutdown_timeout
+                allowed = min(longest, compute_utils.get_value_from_system_metadata(
+                    instance, "image_os_shutdown_timeout", int, longest))
                 self._moves.leave(context, as_it_leaves(instance, data.migration), host,
                                   self._states.require(instance).status, requested, self._attachments.view(), allowed,
                                   self._conf.compute.shutdown_retry_interval, undo)
@@ -126,7 +135,9 @@ class LiveMigrations:
             LOG.exception("Live migration to %s failed: the server stays on this host", host, instance=instance)
             failed(context, instance, host, migrate_data=data,
                    migration_status="cancelled" if isinstance(error, Aborted) else "failed")
+            self._moves.forget_wishes(instance)
         else:
+            self._moves.forget_wishes(instance)
             done(context, instance, host, block_migration, data)
             self.discard(instance)
 
@@ -154,16 +165,18 @@ class LiveMigrations:
             LOG.exception("The server has left, and its container here could not be removed: the next start of "
                           "nova-compute does", instance=instance)
 
-    def come_back(self, instance: objects.Instance) -> None:
-        """Drop what was noted for a migration that did not come about."""
-        state = self._states.find(instance)
-        if state is not None and labels.OUTGOING in state.labels:
-            self._engine.relabel(state.name, {labels.OUTGOING: None})
-
     def arrive(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo, block_device_info: Any
                ) -> None:
-        """Start the server on the destination; an error leaves it there, off, for a hard reboot."""
-        coming = as_it_comes(context, instance)
+        """Start the server on the destination; an error leaves it there, off, for a hard reboot.
+
+        :raises InstanceNotFound: it has been deleted meanwhile
+        """
+        if objects.Instance.get_by_uuid(context, instance.uuid, expected_attrs=[]).task_state == task_states.DELETING:
+            raise exception.InstanceNotFound(instance_id=instance.uuid)
+        self._allocate(context, instance)
+        if instance.migration_context is not None:  # nova has not claimed devices by the ids of the new requests
+            instance.migration_context.new_pci_requests = instance.pci_requests
+        coming = self._as_it_comes(instance)
         requested = self._live.requested(RequestedResources.of(network_info, block_device_info), instance.flavor,
                                          instance.uuid)
         # A source that was killed asks once more, maybe while it is done. Neutron's events get to the source still.
@@ -178,6 +191,13 @@ class LiveMigrations:
         if self._states.find(instance) is None:
             self._ports.unplug(instance, None)
 
+    def _as_it_comes(self, instance: objects.Instance) -> objects.Instance:
+        """Return a copy of the server with what nova has claimed for it on the destination."""
+        copy = instance.obj_clone()
+        copy.apply_migration_context()
+        copy.pci_requests, copy.pci_devices = instance.pci_requests, self._pci_devices(instance)
+        return copy
+
 
 def nothing_shared(**values: Any) -> migrate_data.LibvirtLiveMigrateData:
     return migrate_data.LibvirtLiveMigrateData(is_shared_instance_path=False, is_shared_block_storage=False, **values)
@@ -189,12 +209,4 @@ def as_it_leaves(instance: objects.Instance, move: objects.Migration) -> objects
     if not is_under_way(copy, move):
         same = {f"{prefix}{name}": getattr(instance, name) for prefix in ("old_", "new_") for name in MOVED}
         copy.migration_context = objects.MigrationContext(instance_uuid=instance.uuid, migration_id=move.id, **same)
-    return copy
-
-
-def as_it_comes(context: Any, instance: objects.Instance) -> objects.Instance:
-    """Return a copy of the server with what nova has claimed for it on the destination."""
-    copy = instance.obj_clone()
-    copy.apply_migration_context()
-    copy.pci_devices = objects.PciDeviceList.get_by_instance_uuid(context, instance.uuid)
     return copy

@@ -16,6 +16,7 @@ from nova import exception, objects
 from nova.compute import task_states
 from oslo_log import log as logging
 
+from containerhost import errors
 from containerhost.engines.contract import ContainerState, Status
 from nova_lxd_ext.instance import labels
 from nova_lxd_ext.instance.states import States
@@ -26,7 +27,7 @@ from nova_lxd_ext.server.recoveryrecords import log_errors, save, set_status
 
 LOG = logging.getLogger(__name__)
 
-ACCEPTED = "accepted"  # the request may wait in this host's queue
+ACCEPTED, FAILED, COMPLETED = "accepted", "failed", "completed"  # the first one's request may wait in the queue
 ATTRIBUTES = ["metadata", "system_metadata", "flavor", "migration_context", "info_cache"]
 
 
@@ -43,82 +44,120 @@ class LiveRecovery:
         self._states = states
         self._moves = moves
         self._once_started = once_started
-        self._later: threading.Timer | None = None
+        self._later: list[threading.Timer] = []
 
     def recover(self, context: Any, host: str, instances: Iterable[objects.Instance]) -> frozenset[str]:
-        """Finish or undo the live migrations from this host, once nova-compute has started.
+        """Finish or undo the live migrations from this host, each in a thread once nova-compute has started.
+
+        Not before: what ends a migration asks other hosts, and needs nova's lock of its resources.
 
         :returns: the servers that nova must not look at before
         """
-        found = {instance.uuid: move for instance in instances if instance.task_state == task_states.MIGRATING
-                 and (move := last_from(context, host, instance.uuid)) is not None and move.status not in OVER}
-        for uuid, move in found.items():
-            if move.status != ACCEPTED:
-                self._once_started(uuid, functools.partial(self._end, uuid, move))
         self.stop()
-        if any(move.status == ACCEPTED for move in found.values()):
-            self._later = threading.Timer(recovery.QUEUE_TIMEOUT, self._end_unbegun, (host, tuple(found)))
-            self._later.daemon = True
-            self._later.start()
+        found = {instance.uuid: move for instance in instances if instance.task_state == task_states.MIGRATING
+                 and (move := last_from(context, host, instance.uuid)) is not None and move.status != COMPLETED}
+        for uuid, move in found.items():
+            delay = recovery.QUEUE_TIMEOUT if move.status == ACCEPTED else 0.0
+            self._once_started(uuid, functools.partial(self._schedule, delay, host, uuid, move.status))
         return frozenset(found)
 
+    def _schedule(self, delay: float, host: str, uuid: str, status: str) -> None:
+        thread = threading.Timer(delay, self._end, (host, uuid, status))
+        thread.daemon = True
+        self._later.append(thread)
+        thread.start()
+
     def stop(self) -> None:
-        if self._later is not None:
-            self._later.cancel()
+        for thread in self._later:
+            thread.cancel()
+        self._later.clear()
 
-    def _end_unbegun(self, host: str, uuids: Iterable[str]) -> None:
-        for uuid in uuids:
-            with log_errors(uuid):
-                move = last_from(nova_context.get_admin_context(), host, uuid)
-                if move is not None and move.status == ACCEPTED:
-                    self._end(uuid, move)
+    def _end(self, host: str, uuid: str, status: str) -> None:
+        """End a migration that has come no further since.
 
-    def _end(self, uuid: str, move: objects.Migration) -> None:
-        context, manager = nova_context.get_admin_context(), self._manager()
-        instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=ATTRIBUTES)
-        if instance.task_state is None:  # nova 33 has looked at it
-            save(instance, task_state=task_states.MIGRATING)
-        data, before = nothing_shared(migration=move), self._volumes_before(context, instance)
-        if move.status == LEFT:
-            LOG.warning("The server had left for %s: its live migration is finished", move.dest_compute,
-                        instance=instance)
-            manager._post_live_migration_update_host(context, instance, move.dest_compute, False, data,
-                                                     source_bdms=before)
-            self._moves.discard(instance)
-            return
+        :param status: nova's of it at the start
+        """
+        try:
+            context = nova_context.get_admin_context()
+            instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=ATTRIBUTES)
+            move = last_from(context, host, uuid)
+            waits = (task_states.MIGRATING, *(() if status == ACCEPTED else (None,)))  # nova 33 drops it
+            if move is None or instance.host != host or instance.task_state not in waits \
+                    or (status == ACCEPTED and move.status != ACCEPTED):
+                return
+            if instance.task_state is None:
+                save(instance, task_state=task_states.MIGRATING)
+            (self._finish if status == LEFT else self._undo)(context, instance, move)
+        except Exception:  # of Cinder, say: the next start tries again
+            LOG.exception("The live migration could not be ended; nova-compute tries again at its next start",
+                          instance_uuid=uuid)
+
+    def _finish(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
+        LOG.warning("The server had left for %s: its live migration is finished", move.dest_compute, instance=instance)
+        self._manager()._post_live_migration_update_host(
+            context, instance, move.dest_compute, False, nothing_shared(migration=move),
+            source_bdms=self._volumes_before(context, instance, connected=False))
+        self._moves.discard(instance)
+
+    def _undo(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
         LOG.warning("The server had not left for %s: its live migration is undone", move.dest_compute,
                     instance=instance)
-        self._moves.start_again(instance, before, move)
+        before = self._volumes_before(context, instance, connected=True)
+        try:
+            self._moves.start_again(instance, before, move)
+        except (exception.NovaException, errors.ContainerHostError):
+            LOG.exception("The server does not start again: reboot it hard when the cause is mended", instance=instance)
         if move.dest_compute is None:  # the conductor has not sent it
-            manager._revert_allocation(context, instance, move)
-            set_status(move, "failed")
+            self._manager()._revert_allocation(context, instance, move)
+            set_status(move, FAILED)
             save(instance, task_state=None)
             return
-        manager._rollback_live_migration(context, instance, move.dest_compute, data, source_bdms=before)
+        self._manager()._rollback_live_migration(context, instance, move.dest_compute, nothing_shared(migration=move),
+                                                 source_bdms=before)
 
-    def _volumes_before(self, context: Any, instance: objects.Instance) -> objects.BlockDeviceMappingList:
-        """Return the server's volumes as they are attached here; nova's records may have the destination's."""
+    def _volumes_before(self, context: Any, instance: objects.Instance, connected: bool
+                        ) -> objects.BlockDeviceMappingList:
+        """Return the server's volumes as they are attached here; nova's records may have the destination's.
+
+        :param connected: with what Cinder says of the connection
+        """
         volumes = objects.BlockDeviceMappingList.get_by_instance_uuid(context, instance.uuid)
         state = self._states.find(instance)
         noted = json.loads(state.labels.get(labels.OUTGOING, "{}")) if state is not None else {}
         for volume in volumes:
             attachment = noted.get(volume.volume_id) if volume.is_volume else None
             if attachment and attachment != volume.attachment_id:
-                found = self._manager().volume_api.attachment_get(context, attachment)["connection_info"]
-                volume.attachment_id, volume.connection_info = attachment, json.dumps(
-                    {"serial": volume.volume_id, **found})
+                volume.attachment_id = attachment
+                if connected:
+                    found = self._manager().volume_api.attachment_get(context, attachment)["connection_info"]
+                    volume.connection_info = json.dumps({"serial": volume.volume_id, **found})
         return volumes
 
     def purge(self, host: str) -> None:
         """Remove, at the driver's start, containers whose servers have left and run on their destination, or are gone.
 
-        Both nova's record of the server and that of its last move must say so, and the container must be off."""
+        Both nova's record of the server and that of its last move must say so, and the container must be off. A
+        migration of a server that was evacuated meanwhile has failed."""
         context = nova_context.get_admin_context(read_deleted="yes")
+        for move in objects.MigrationList.get_by_filters(context, {"source_compute": host,
+                                                                   "migration_type": recovery.LIVE}):
+            if move.status not in (*OVER, LEFT, ACCEPTED):
+                with log_errors(move.instance_uuid):
+                    self._end_overtaken(context, host, move)
         for state in self._states.all():
             uuid = labels.uuid(state.labels)
             if uuid and labels.OUTGOING in state.labels and state.status is Status.STOPPED:
                 with log_errors(uuid):
                     self._purge(context, host, state, uuid)
+
+    @staticmethod
+    def _end_overtaken(context: Any, host: str, move: objects.Migration) -> None:
+        try:
+            instance = objects.Instance.get_by_uuid(context, move.instance_uuid, expected_attrs=[])
+        except exception.InstanceNotFound:
+            return
+        if instance.deleted or instance.host != host:
+            set_status(move, FAILED)
 
     def _purge(self, context: Any, host: str, state: ContainerState, uuid: str) -> None:
         try:
@@ -126,12 +165,12 @@ class LiveRecovery:
         except exception.InstanceNotFound:
             return  # no evidence: it is reported as an orphan
         move = last_from(context, host, uuid)
-        left = (move is not None and move.status in (LEFT, "completed") and instance.host == move.dest_compute
+        left = (move is not None and move.status in (LEFT, COMPLETED) and instance.host == move.dest_compute
                 and instance.task_state != task_states.MIGRATING)
         if not instance.deleted and not left:
             return
         if move is not None and move.status == LEFT:
-            set_status(move, "completed")
+            set_status(move, COMPLETED)
         LOG.warning("The server has left this host: its container here is removed", instance_uuid=uuid)
         self._moves.discard(instance)
 

@@ -123,7 +123,6 @@ class Migrations:
         :param undo: gets what lets it run here again
         :raises Aborted:
         """
-        self._asked.pop(instance.uuid, None)
         copied = False
         if host is not None:
             undo.on_error("what arrived", self._peers.forget, context, host, instance)
@@ -143,7 +142,12 @@ class Migrations:
 
     def ask(self, instance: objects.Instance, wanted: "Wanted") -> None:
         """Let the copying of a running server, which another thread does, end after the round under way."""
-        self._asked[instance.uuid] = wanted
+        if self._asked.get(instance.uuid) is not Wanted.NOT:
+            self._asked[instance.uuid] = wanted
+
+    def forget_wishes(self, instance: objects.Instance) -> None:
+        """Drop what was wanted of a move that is over."""
+        self._asked.pop(instance.uuid, None)
 
     def _require_wanted(self, instance: objects.Instance) -> None:
         if self._asked.get(instance.uuid) is Wanted.NOT:

@@ -218,7 +218,8 @@ class Cloud:
         found, uuid = stored.obj_clone(), stored.uuid
         found.pci_devices = objects.PciDeviceList(objects=[
             pci_device(address, self.nodes[host].id, request, uuid)
-            for (host, address), (holder, request) in sorted(self.pci.items()) if holder == uuid])
+            for (host, address), (holder, request) in sorted(self.pci.items())
+            if holder == uuid and (host, address) not in self.coming])
         found.obj_reset_changes()
         return found
 
@@ -396,9 +397,9 @@ def matches(value: Any, wanted: Any) -> bool:
     return value in wanted if isinstance(wanted, list | tuple | set | frozenset) else value == wanted
 
 
-def pci_device(address: str, node: int, request: str, uuid: str | None) -> objects.PciDevice:
+def pci_device(address: str, node: int, request: str, uuid: str | None, coming: bool = False) -> objects.PciDevice:
     return objects.PciDevice(address=address, compute_node_id=node, request_id=request, instance_uuid=uuid,
-                             status="allocated" if uuid else "available")
+                             status="claimed" if coming else "allocated" if uuid else "available")
 
 
 def request_of(count: int, uuid: str, request_id: str) -> objects.InstancePCIRequests:

@@ -34,8 +34,9 @@ class Tracker:
         devices = []
         for address in self._host.devices:
             uuid, request = self._cloud.pci.get((self._host.name, address), (None, ""))
-            devices.append(pci_device(address, self._host.node.id, request, uuid))
-        return SimpleNamespace(pci_devs=devices, free_device=self._free, set_hvdevs=lambda devices: None)
+            devices.append(pci_device(address, self._host.node.id, request, uuid,
+                                      (self._host.name, address) in self._cloud.coming))
+        return SimpleNamespace(pci_devs=devices, free_device=self._free, set_hvdevs=lambda devices: None, claims={})
 
     def _free(self, device: Any, instance: objects.Instance) -> None:
         self._cloud.step()
@@ -247,6 +248,7 @@ class Compute(manager.ComputeManager):
         self._waiting_live_migrations: dict[str, Any] = {}
         self.virtapi = SimpleNamespace(wait_for_instance_event=lambda *_, **__: contextlib.nullcontext())
         self.rt = Tracker(cloud, host)
+        self.updates = False
         self.driver = Driver(SimpleNamespace(_compute=self), cloud.defects)
 
     def _get_nodes(self, context: Any) -> dict[str, Any]:
@@ -287,7 +289,9 @@ class Compute(manager.ComputeManager):
         raise exc_info[1]
 
     def update_available_resource(self, context: Any, startup: bool = False) -> None:
-        """Do nothing: the machine does it at its own times."""
+        """Do nothing: the machine does it at its own times. Nova waits for itself if its driver asks for it in one."""
+        if self.updates:
+            self.cloud.defects.append(AssertionError(f"{self.host} updates its resources within an update"))
 
     def _start_recorded_task(self, executor: Any, name: str, instance: objects.Instance, context: Any,
                              function: Callable[..., Any], *args: Any) -> None:

@@ -25,7 +25,7 @@ from containerhost.engines.network.veth import Veths
 from containerhost.engines.spec import ContainerSpec
 from containerhost.guest.guestnotice import GuestNotice
 from containerhost.linux.sysfs import Host as Tree
-from nova_lxd_ext import backend
+from nova_lxd_ext import backend, compat
 from nova_lxd_ext.hardware.allocations import HostSlices
 from nova_lxd_ext.hardware.flavor_devices import FlavorDevices
 from nova_lxd_ext.instance import labels
@@ -246,7 +246,9 @@ class Host:
         pci.look(json.dumps([{"address": name} for name, device in self.devices.items() if device.healthy]))
         process.manager.rt.update()
         pci.free_unrequested(context, self.name)
+        process.manager.updates = True
         process.manager.driver._backend.recovery.started()
+        process.manager.updates = False
 
     def build(self) -> backend.Backend:
         conf, engine, store, tree = nova.conf.CONF, self.engine, self.store, self.tree()
@@ -276,10 +278,14 @@ class Host:
         incoming = IncomingMigrations(conf, engine, transfers, states, attachments, lifecycle, ephemerals)
         moves = Migrations(conf, engine, states, attachments, lifecycle, power, live, notice, transfers, ephemerals,
                            self._bus, "https://here:8443", clock=functools.partial(next, itertools.count(0, 60)))
-        live_moves = LiveMigrations(conf, engine, states, attachments, lifecycle, power, ports, live, moves, incoming)
+        process = self.cloud.current
+        live_moves = LiveMigrations(
+            conf, engine, states, attachments, lifecycle, power, ports, live, moves, incoming,
+            lambda instance: compat.pci_devices(SimpleNamespace(_compute=process.manager), instance),
+            lambda context, instance: compat.allocate_claimed(SimpleNamespace(_compute=process.manager), context,
+                                                              instance))
         recovery = Recovery(states, lifecycle, power, fakes.FakeLive(engine).await_changes,
                             lambda: self.cloud.rpc, lambda: self.cloud.placement)
-        process = self.cloud.current
         parts: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(backend.Backend))
         return backend.Backend(**parts | {
             "host": tree, "engine": engine, "images": glance, "snapshots": glance, "flavor_devices": flavor_devices,

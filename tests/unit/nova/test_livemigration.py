@@ -36,11 +36,14 @@ class LiveCase(MovesCase):
         self.server.migration_context = self.server.new_flavor = None
         self.server.vm_state, self.server.task_state, self.server.host = vm_states.ACTIVE, task_states.MIGRATING, "one"
         self.move.migration_type, self.move.status, self.move.save = "live-migration", "running", mock.Mock()
+        self.move.instance_uuid = records.UUID
         self.server.info_cache = objects.InstanceInfoCache(network_info=model.NetworkInfo())
         self.server.resources, self.server.root_device_name = None, "/dev/root"
         self.volumes = objects.BlockDeviceMappingList(objects=[])
-        for kind, answer in ((objects.PciDeviceList, claimed), (objects.BlockDeviceMappingList, self.volumes)):
-            self.useFixture(fixtures.MockPatchObject(kind, "get_by_instance_uuid", return_value=answer))
+        self.useFixture(fixtures.MockPatchObject(objects.BlockDeviceMappingList, "get_by_instance_uuid",
+                                                 return_value=self.volumes))
+        self.useFixture(fixtures.MockPatchObject(objects.Instance, "get_by_uuid", return_value=self.server))
+        self.claimed, self.allocated = claimed, mock.Mock()
         self.events = self.useFixture(fixtures.MockPatch("nova_lxd_ext.server.failure_events._record")).mock
         self.ports = mock.Mock()
         self.source, self.target = self.live(self.one, self.here), self.live(self.two, self.there)
@@ -50,7 +53,8 @@ class LiveCase(MovesCase):
 
     def live(self, world: World, moves: Any) -> LiveMigrations:
         return LiveMigrations(nova.conf.CONF, world.engine, world.states, world.attachments, world.lifecycle,
-                              world.power, self.ports, world.resize, moves, self.incoming)
+                              world.power, self.ports, world.resize, moves, self.incoming,
+                              lambda instance: self.claimed, self.allocated)
 
     def end(self, *args: Any, migration_status: str = "done", **more: Any) -> None:
         self.ended.append((migration_status, self.one.engine.statuses[self.server.name]))
@@ -145,13 +149,35 @@ class LiveMigrationTest(LiveCase):
         self.assertNotIn(self.server.name, self.two.engine.specs)
         self.ports.unplug.assert_called_once()
 
-    def test_attachments_of_volumes_are_noted_until_it_ends(self) -> None:
+    def test_attachments_of_volumes_are_noted(self) -> None:
         self.volumes.objects.append(self.volume(BEFORE))
         self.source.check_source(None, self.server, self.data)
         noted = self.one.engine.specs[self.server.name].labels[labels.OUTGOING]
         self.assertEqual({VOLUME: BEFORE}, json.loads(noted))
-        self.source.come_back(self.server)
-        self.assertNotIn(labels.OUTGOING, self.one.engine.specs[self.server.name].labels)
+
+    def test_server_with_numa_cells_keeps_its_gpu(self) -> None:
+        """Nova claims cells by new requests, and devices by the old ones."""
+        self.migrate()
+        self.server.migration_context = objects.MigrationContext(
+            migration_id=MOVE, new_numa_topology=None, new_pci_devices=None, new_resources=None,
+            new_pci_requests=objects.InstancePCIRequests(requests=[objects.InstancePCIRequest(
+                request_id=VOLUME, alias_name="gpu", count=1, spec=[])]))
+        self.target.arrive(None, self.server, model.NetworkInfo(), {})
+        self.assertEqual({GPU_1: self.server.name}, self.two.held())
+        self.assertEqual(self.server.pci_requests, self.server.migration_context.new_pci_requests)
+        self.allocated.assert_called_once_with(None, self.server)
+
+    def test_deleted_server_does_not_start(self) -> None:
+        self.migrate()
+        self.server.task_state = task_states.DELETING
+        self.assertRaises(exception.InstanceNotFound, self.target.arrive, None, self.server, model.NetworkInfo(), {})
+        self.assertEqual(Status.STOPPED, self.two.engine.statuses[self.server.name])
+
+    def test_guest_has_no_longer_to_shut_down_than_the_operator_allows(self) -> None:
+        self.server.system_metadata["image_os_shutdown_timeout"] = "99999999"
+        with mock.patch.object(self.one.power, "off") as off:
+            self.migrate()
+        self.assertEqual(nova.conf.CONF.shutdown_timeout, off.call_args.args[1])
 
 
 class LiveRecoveryTest(LiveCase):
@@ -161,15 +187,18 @@ class LiveRecoveryTest(LiveCase):
         self.held: dict[str, Any] = {}
         self.recovery = LiveRecovery(lambda: self.manager, self.one.states, self.source,
                                      self.held.__setitem__)
-        self.useFixture(fixtures.MockPatchObject(objects.Instance, "get_by_uuid", return_value=self.server))
         self.useFixture(fixtures.MockPatchObject(objects.MigrationList, "get_by_filters",
                                                  side_effect=lambda *_, **__: [self.move]))
         self.source.check_source(None, self.server, self.data)
 
     def recover(self) -> None:
         self.assertEqual({records.UUID}, self.recovery.recover(None, "one", [self.server]))
-        for end in self.held.values():
-            end()
+        with mock.patch("threading.Timer") as timer:
+            for start in self.held.values():
+                start()
+        self.assertEqual([], self.manager.mock_calls, "nova-compute's start waits for nothing of it")
+        for call in timer.call_args_list:
+            call.args[1](*call.args[2])
 
     def test_one_that_had_not_left_is_undone_with_its_volumes_as_they_were(self) -> None:
         self.volumes.objects.append(self.volume(BEFORE))
@@ -196,17 +225,48 @@ class LiveRecoveryTest(LiveCase):
         self.assertEqual("two", self.manager._post_live_migration_update_host.call_args.args[2])
         self.assertNotIn(self.server.name, self.one.engine.specs)
 
-    def test_one_whose_request_may_wait_in_the_queue_is_left(self) -> None:
-        self.move.status = "accepted"
-        with mock.patch("threading.Timer") as timer:
+    def test_one_that_does_not_start_is_undone_nevertheless(self) -> None:
+        self.one.engine.statuses[self.server.name] = Status.STOPPED
+        with mock.patch.object(self.one.power, "on", side_effect=errors.DeviceUnhealthy("its GPU is sick")):
             self.recover()
-            self.assertEqual([], self.manager.mock_calls)
-            timer.call_args.args[1](*timer.call_args.args[2])
         self.manager._rollback_live_migration.assert_called_once()
 
-    def test_one_that_is_over_is_nova_s(self) -> None:
-        self.move.status = "failed"
-        self.assertEqual(frozenset(), self.recovery.recover(None, "one", [self.server]))
+    def test_one_that_had_left_needs_nothing_of_cinder(self) -> None:
+        """Nova may have deleted the attachments already."""
+        self.test_one_that_had_not_left_is_undone_with_its_volumes_as_they_were()
+        self.move.status, self.volumes.objects[0].attachment_id = LEFT, AFTER
+        self.manager.reset_mock()
+        self.recover()
+        self.assertEqual([], self.manager.volume_api.mock_calls)
+        finished = self.manager._post_live_migration_update_host.call_args.kwargs["source_bdms"]
+        self.assertEqual([BEFORE], [volume.attachment_id for volume in finished])
+
+    def test_one_that_has_ended_meanwhile_is_left(self) -> None:
+        self.recovery.recover(None, "one", [self.server])
+        self.server.host, self.server.task_state = "two", None
+        with mock.patch("threading.Timer") as timer:
+            self.held[records.UUID]()
+        timer.call_args.args[1](*timer.call_args.args[2])
+        self.assertEqual([], self.manager.mock_calls)
+
+    def test_one_whose_request_may_wait_in_the_queue_is_waited_for(self) -> None:
+        self.move.status = "accepted"
+        self.recovery.recover(None, "one", [self.server])
+        with mock.patch("threading.Timer") as timer:
+            self.held[records.UUID]()
+        self.assertLess(0, timer.call_args.args[0])
+        timer.call_args.args[1](*timer.call_args.args[2])
+        self.manager._rollback_live_migration.assert_called_once()
+
+    def test_killed_while_nova_undid_it(self) -> None:
+        self.move.status = "error"
+        self.recover()
+        self.manager._rollback_live_migration.assert_called_once()
+
+    def test_move_of_an_evacuated_server_has_failed(self) -> None:
+        self.server.deleted, self.server.host = False, "three"
+        self.recovery.purge("one")
+        self.assertEqual("failed", self.move.status)
 
     def purged(self, **changes: Any) -> bool:
         for name, value in changes.items():

@@ -212,6 +212,15 @@ class RecoveryTest(testtools.TestCase):
         self.server.deleted = True
         self.assertEqual([MOVE], self.freed())
 
+    def test_allocation_of_a_failed_live_migration_is_its_servers(self) -> None:
+        """Placement was away when nova undid it."""
+        self.move.migration_type, self.move.status = "live-migration", "failed"
+        self.server.task_state = None
+        self.placement.get_allocations_for_consumer.return_value = {"the other host's": {}}
+        self.recover(self.server)
+        self.placement.move_allocations.assert_called_once_with(mock.ANY, MOVE, records.UUID)
+        self.placement.delete_allocation_for_instance.assert_not_called()
+
     def test_allocations_without_evidence_stay(self) -> None:
         """Nova may have moved the records of a server to another table, or not have made them yet."""
         with mock.patch.object(objects.Instance, "get_by_uuid",
