@@ -12,10 +12,11 @@ from containerhost.linux.sysfs import Host
 _DIRECTORY = "/sys/bus/pci/devices"
 _UP_TO_SYS = "../../../"  # from there
 ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-# One read of uevent tells what vendor, device, class and driver tell in four (pci_uevent in the kernel):
-# DRIVER=virtio-pci, PCI_CLASS=38000, PCI_ID=1AF4:1050, one a line in this order.
-_UEVENT = re.compile(r"(?:DRIVER=(?P<driver>[!-~]+)\n)?PCI_CLASS=(?P<class_code>[0-9A-F]{1,6})\n"
-                     r"PCI_ID=(?P<vendor>[0-9A-F]{4}):(?P<product>[0-9A-F]{4})(?:\n|$)", re.IGNORECASE)
+# One read of modalias tells what vendor, device and class tell in three (modalias_show in the kernel's pci-sysfs.c). No
+# attribute is read for which the kernel takes the device's lock, as for uevent and sriov_numvfs: a driver that hangs in
+# unbinding holds it, and no signal ends who waits for it.
+_MODALIAS = re.compile(r"pci:v0000(?P<vendor>[0-9A-F]{4})d0000(?P<product>[0-9A-F]{4})sv[0-9A-F]{8}sd[0-9A-F]{8}"
+                       r"bc(?P<base>[0-9A-F]{2})sc(?P<sub>[0-9A-F]{2})i(?P<interface>[0-9A-F]{2})", re.IGNORECASE)
 # PCI Code and ID Assignment Specification: network, display, processing accelerator, and InfiniBand as a serial bus.
 NETWORK = ("02", "0c06")
 _CLASSES = (*NETWORK, "03", "12")
@@ -67,17 +68,17 @@ def _read(host: Host, address: str, places: dict[str, tuple[str, int]], log: Log
     if not ADDRESS.fullmatch(address):
         return None
     place = directory(host, address)
-    uevent = _UEVENT.search(host.text(f"{place}/uevent") or "")
-    if not uevent or not _class(uevent).startswith(_CLASSES):
+    ids = _MODALIAS.match(host.text(f"{place}/modalias") or "")
+    if not ids or not _class(ids).startswith(_CLASSES):
         return None
-    return _function(host, address, place, uevent, places, log)
+    return _function(host, address, place, ids, places, log)
 
 
-def _class(uevent: re.Match[str]) -> str:
-    return uevent["class_code"].lower().zfill(6)
+def _class(ids: re.Match[str]) -> str:
+    return "".join(ids.group("base", "sub", "interface")).lower()
 
 
-def _function(host: Host, address: str, directory: str, uevent: re.Match[str],
+def _function(host: Host, address: str, directory: str, ids: re.Match[str],
               places: dict[str, tuple[str, int]], log: Log) -> PciFunction:
     """Read one function.
 
@@ -85,24 +86,24 @@ def _function(host: Host, address: str, directory: str, uevent: re.Match[str],
     """
     parent, index = places.get(address) or (host.link(f"{directory}/physfn"), None)
     total = 0 if parent else _count(host, f"{directory}/sriov_totalvfs")
-    if total:
-        places.update(_places(host, address, directory))
+    own = dict(_places(host, address, directory)) if total else {}
+    places.update(own)
     numa_node = host.number(f"{directory}/numa_node")
-    driver = uevent["driver"]
+    driver = host.link(f"{directory}/driver")
     found = health.of_function(host, directory, address, driver, virtual=parent is not None, log=log)
     return PciFunction(
         address=address,
         directory=directory,
-        vendor_id=uevent["vendor"].lower(),
-        product_id=uevent["product"].lower(),
-        class_code=_class(uevent),
+        vendor_id=ids["vendor"].lower(),
+        product_id=ids["product"].lower(),
+        class_code=_class(ids),
         driver=driver,
         numa_node=numa_node if numa_node is not None and numa_node >= 0 else None,
         role=Role.VF if parent else Role.PF if total else Role.PLAIN,
         parent=parent,
         vf_index=index,
         total_vfs=total,
-        num_vfs=_count(host, f"{directory}/sriov_numvfs") if total else 0,
+        num_vfs=len(own),
         health=found.complaints,
         notes=found.notes,
     )

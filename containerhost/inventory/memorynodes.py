@@ -122,7 +122,6 @@ def _of_dax(host: Host) -> frozenset[int]:
 
 
 def _has_coherent_gpu(host: Host) -> bool:
-    coherent = {f"PCI_ID={vendor_product.upper()}" for vendor in vendors.load()
-                for vendor_product in vendor.coherent_gpus}
-    return any(not coherent.isdisjoint((host.text(f"{_PCI}/{address}/uevent") or "").split("\n"))
-               for address in host.names(_PCI))
+    ids = (ids.upper().split(":") for vendor in vendors.load() for ids in vendor.coherent_gpus)
+    coherent = tuple(f"pci:v0000{vendor}d0000{product}" for vendor, product in ids)
+    return any((host.text(f"{_PCI}/{address}/modalias") or "").startswith(coherent) for address in host.names(_PCI))

@@ -51,7 +51,7 @@ def function_entries(function: Function) -> Iterator[Entry]:
         ("max_link_width", str(LANES)),
         ("aer_dev_fatal", f"DLP {function.link.fatal}\nTOTAL_ERR_FATAL {function.link.fatal}"),
         ("aer_dev_nonfatal", f"CmpltTO {function.link.nonfatal}\nTOTAL_ERR_NONFATAL {function.link.nonfatal}"),
-        ("modalias", f"pci:v0000{vendor_id.upper()}d0000{product_id.upper()}"),
+        ("modalias", modalias(vendor_id, product_id, class_code)),
     ):
         yield File(f"{path}/{name}", value + "\n")
     yield File(f"{path}/numa_node", f"{numa_node}\n", 0o644)
@@ -116,6 +116,12 @@ def _config(function: Function, vendor_id: str, product_id: str, class_code: str
     vendor, product = (0xFFFF, 0xFFFF) if is_vf else (int(vendor_id, 16), int(product_id, 16))
     header = struct.pack("<HHHHI", vendor, product, 0x0406, 0x0010, int(class_code, 16) << 8 | 0xA1)
     return header.ljust(64, b"\0")
+
+
+def modalias(vendor_id: str, product_id: str, class_code: str) -> str:
+    vendor, product, code = vendor_id.upper(), product_id.upper(), class_code.upper()
+    return (f"pci:v0000{vendor}d0000{product}sv0000{vendor}sd00000001"
+            f"bc{code[:2]}sc{code[2:4]}i{code[4:]}")
 
 
 def _uevent(function: Function, vendor_id: str, product_id: str, class_code: str) -> str:

@@ -20,10 +20,10 @@ SILENT = Rule(
     well="it answers again",
     source="PCI Express Base Specification 2.3.2: a read that nobody completes returns ones")
 NO_DRIVER = Rule(
-    name="driver", verdict=Verdict.SICK, reads="DRIVER in uevent", says="no driver is bound to it",
+    name="driver", verdict=Verdict.SICK, reads="driver", says="no driver is bound to it",
     well="a driver is bound", source="Linux Documentation/driver-api/driver-model/binding.rst")
 RESERVED = Rule(
-    name="reserving-driver", verdict=Verdict.SICK, reads="DRIVER in uevent",
+    name="reserving-driver", verdict=Verdict.SICK, reads="driver",
     says="bound to {driver}, which reserves it for virtual machines; bind the host's own driver",
     well="the host's own driver is bound", source="Linux Documentation/driver-api/vfio.rst")
 RULES = (SILENT, NO_DRIVER, RESERVED)

@@ -7,6 +7,7 @@ names two of its devices in an emulated host.
 
 import dataclasses
 import fnmatch
+import re
 import sys
 import threading
 from collections.abc import Collection
@@ -33,7 +34,7 @@ from containerhost.vendors.base import Vendor
 from tests.unit.containerhost.hosts import Broken
 
 ALL_ONES = b"\xff" * 64
-FOREIGN_CLASS, FOREIGN_ID = "58000", "DEAD:BEEF"  # a memory controller; an unassigned vendor
+FOREIGN_CLASS, FOREIGN_ID = "bc05sc80i00", "v0000DEADd0000BEEF"  # a memory controller; an unassigned vendor
 #: API extensions of LXD by which libraries come without CDI, and with it.
 DAEMONS = (frozenset({"kernel_limits", "nvidia_runtime"}), frozenset({"kernel_limits", "nvidia_runtime", "gpu_cdi"}))
 
@@ -102,19 +103,18 @@ class VendorConformance(testtools.TestCase):
 
     def test_unknown_class_left_alone(self) -> None:
         address = self.device().address
-        self.say(address, PCI_CLASS=FOREIGN_CLASS)
+        self.say(address, r"bc..sc..i..", FOREIGN_CLASS)
         self.assertEqual((), self.scan().by_address(address))
 
     def test_unknown_vendor_left_alone(self) -> None:
         address = self.device().address
-        self.say(address, PCI_ID=FOREIGN_ID)
+        self.say(address, r"v0000....d0000....", FOREIGN_ID)
         self.assertEqual(self.any_vendor, bool(self.scan().by_address(address)))
 
-    def say(self, address: str, **values: str) -> None:
-        """Write a function's uevent anew."""
-        uevent = self.tree.function(address) / "uevent"
-        present = dict(line.split("=", 1) for line in uevent.read_text().splitlines())
-        uevent.write_text("".join(f"{key}={value}\n" for key, value in (present | values).items()))
+    def say(self, address: str, part: str, other: str) -> None:
+        """Write another part into a function's modalias."""
+        alias = self.tree.function(address) / "modalias"
+        alias.write_text(re.sub(part, other, alias.read_text(), count=1))
 
     # Grant and what a container sees
 

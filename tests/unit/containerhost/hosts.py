@@ -65,9 +65,9 @@ class Broken(fixtures.Fixture):
 
     def rebind(self, address: str, driver: str) -> None:
         """Show the function as bound to another driver."""
-        uevent = self.function(address) / "uevent"
-        rest = [line for line in uevent.read_text().splitlines() if not line.startswith("DRIVER=")]
-        uevent.write_text("\n".join([f"DRIVER={driver}", *rest]) + "\n")
+        link = self.function(address) / "driver"
+        link.unlink(missing_ok=True)
+        link.symlink_to(f"/sys/bus/pci/drivers/{driver}")
 
     def take_netdev(self, address: str) -> None:
         """Move the function's interface to another network namespace: its directory stays, without it."""

@@ -113,9 +113,9 @@ class CapturedTest(testtools.TestCase):
     def test_gpu_that_could_have_virtual_functions_is_free_while_it_has_none(self) -> None:
         """As NVIDIA's since Ampere; of a card it would be the functions that are given away."""
         tree = self.useFixture(Broken("small"))
-        for address, count in (("0000:3b:00.0", "0"), ("0000:af:00.0", "1")):
+        for address in ("0000:3b:00.0", "0000:af:00.0"):
             (tree.function(address) / "sriov_totalvfs").write_text("16\n")
-            (tree.function(address) / "sriov_numvfs").write_text(f"{count}\n")
+        (tree.function("0000:af:00.0") / "virtfn0").symlink_to("../0000:af:00.1")
         inventory = scan(tree.host)
         self.assertEqual({Role.PF}, {inventory.get(address).role for address in ("0000:3b:00.0", "0000:af:00.0")})
         free = freedevices.candidates(inventory, tree.host, {})

@@ -37,8 +37,8 @@ def add_node(tree: Broken, number: int, gibibytes: int, distances: str = "10 21 
 
 def is_coherent(tree: Broken) -> None:
     """Make the GPU one that shares its memory with the processors."""
-    uevent = tree.function(GPU) / "uevent"
-    uevent.write_text(uevent.read_text().replace("20B0", "2342").replace("20b0", "2342"))
+    alias = tree.function(GPU) / "modalias"
+    alias.write_text(alias.read_text().replace("20B0", "2342"))
 
 
 class NodesTest(testtools.TestCase):
