@@ -50,8 +50,8 @@ class TwoHostsTest(CloudTest):
         self.stage.admin.compute.live_migrate_server(server.id, block_migration="auto")
         self.settled(server.id, "ACTIVE")
         self.assertEqual(HOST + SECOND, self.host_of(server))
-        here = self.stage.cloud.engines[0].client("list", "--format", "csv", "--columns", "n")
-        self.assertNotIn(server.container, here.split())
+        self.until("its old host has it no more", lambda: server.container not in self.stage.cloud.engines[0].client(
+            "list", "--format", "csv", "--columns", "n").split())
         server.engine = self.stage.cloud.engines[1]
         server.wait_for_address()
         self.until("it answers on its new host", lambda: answers(address))

@@ -59,7 +59,7 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
     #: Whether Placement holds the PCI devices, or nova's PCI tracker alone.
     pci_in_placement = False
     #: Of devices and aliases.
-    tags: Mapping[str, str] = {}
+    pci_tags: Mapping[str, str] = {}
     daemon: type[lxd.Lxd] = lxd.Lxd
     #: More options for nova.conf: (group or None, option) -> value.
     options: Mapping[tuple[str | None, str], Any] = {}
@@ -123,9 +123,10 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
         vf = next(device for device in self.devices_before if self._is_ib_vf(device))
         specs = [{"vendor_id": vf.vendor_id, "product_id": vf.product_id},
                  {"vendor_id": gpu.vendor_id, "product_id": gpu.product_id}]
-        aliases = [{"name": GPU_ALIAS, **specs[1], "device_type": "type-PCI", "numa_policy": "required", **self.tags},
-                   {"name": VF_ALIAS, **specs[0], "device_type": "type-VF", "numa_policy": "required", **self.tags}]
-        self.flags(device_spec=[json.dumps({**spec, **self.tags}) for spec in specs],
+        tags = {"numa_policy": "required", **self.pci_tags}
+        aliases = [{"name": GPU_ALIAS, **specs[1], "device_type": "type-PCI", **tags},
+                   {"name": VF_ALIAS, **specs[0], "device_type": "type-VF", **tags}]
+        self.flags(device_spec=[json.dumps({**spec, **self.pci_tags}) for spec in specs],
                    alias=[json.dumps(alias) for alias in aliases],
                    report_in_placement=self.pci_in_placement, group="pci")
         enabled = CONF.filter_scheduler.enabled_filters

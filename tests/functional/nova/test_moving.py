@@ -97,7 +97,7 @@ class LoadedTest(LoadedServers):
 class LiveTest(LoadedServers):
     options: ClassVar[Mapping[tuple[str | None, str], Any]] = {
         **twohosts.TwoHosts.options, ("lxd", "live_migration"): "restart"}
-    tags: ClassVar[Mapping[str, str]] = {"live_migratable": "yes"}
+    pci_tags: ClassVar[Mapping[str, str]] = {"live_migratable": "yes"}
 
     def test_migrated_live_by_a_restart(self) -> None:
         self._live_migrate(self.the_server)

@@ -116,7 +116,7 @@ class TwoHosts(base.LxdServers):
         self.flags(endpoint=engine.client.settings.endpoint, owners_dir=str(self.owners(host)),
                    migration_address=listening(engine), group="lxd")
         ids = [{key: spec[key] for key in ("vendor_id", "product_id")} for spec in self.kinds()]
-        specs = [{"address": address, **ids_of_kind, **self.tags}
+        specs = [{"address": address, **ids_of_kind, **self.pci_tags}
                  for address, ids_of_kind in zip(HALVES[host], ids, strict=True)]
         self.flags(device_spec=[json.dumps(spec) for spec in specs], group="pci")
 
