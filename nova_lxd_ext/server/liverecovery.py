@@ -81,6 +81,11 @@ class LiveRecovery:
             context = nova_context.get_admin_context()
             instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=ATTRIBUTES)
             move = last_from(context, host, uuid)
+            if status == LEFT and move is not None and has_left(instance, host):  # its destination was not killed
+                set_status(move, COMPLETED)
+                self._manager()._delete_allocation_after_move(context, instance, move)
+                self._moves.discard(instance)
+                return
             waits = (task_states.MIGRATING, *(() if status == ACCEPTED else (None,)))  # nova 33 drops it
             if move is None or instance.host != host or instance.task_state not in waits \
                     or (status == ACCEPTED and move.status != ACCEPTED):
@@ -141,7 +146,7 @@ class LiveRecovery:
         context = nova_context.get_admin_context(read_deleted="yes")
         for move in objects.MigrationList.get_by_filters(context, {"source_compute": host,
                                                                    "migration_type": recovery.LIVE}):
-            if move.status not in (*OVER, LEFT, ACCEPTED):
+            if move.status not in (*OVER, ACCEPTED):
                 with log_errors(move.instance_uuid):
                     self._end_overtaken(context, host, move)
         for state in self._states.all():
@@ -156,7 +161,9 @@ class LiveRecovery:
             instance = objects.Instance.get_by_uuid(context, move.instance_uuid, expected_attrs=[])
         except exception.InstanceNotFound:
             return
-        if instance.deleted or instance.host != host:
+        if move.status == LEFT and has_left(instance, host):
+            set_status(move, COMPLETED)
+        elif instance.deleted or (move.status != LEFT and instance.host != host):
             set_status(move, FAILED)
 
     def _purge(self, context: Any, host: str, state: ContainerState, uuid: str) -> None:
@@ -165,18 +172,21 @@ class LiveRecovery:
         except exception.InstanceNotFound:
             return  # no evidence: it is reported as an orphan
         move = last_from(context, host, uuid)
-        left = (move is not None and move.status in (LEFT, COMPLETED) and instance.host == move.dest_compute
-                and instance.task_state != task_states.MIGRATING)
+        left = move is not None and move.status == COMPLETED and has_left(instance, host)
         if not instance.deleted and not left:
             return
-        if move is not None and move.status == LEFT:
-            set_status(move, COMPLETED)
         LOG.warning("The server has left this host: its container here is removed", instance_uuid=uuid)
         self._moves.discard(instance)
 
 
 def last_from(context: Any, host: str, uuid: str) -> objects.Migration | None:
-    """Return the server's last move if it is a live migration from ``host``."""
-    moves = objects.MigrationList.get_by_filters(context, {"instance_uuid": uuid})
+    """Return the server's last move from ``host`` if it is a live migration."""
+    moves = [move for move in objects.MigrationList.get_by_filters(context, {"instance_uuid": uuid})
+             if move.source_compute == host]
     last = max(moves, key=lambda move: move.id, default=None)
-    return last if last is not None and last.migration_type == recovery.LIVE and last.source_compute == host else None
+    return last if last is not None and last.migration_type == recovery.LIVE else None
+
+
+def has_left(instance: objects.Instance, host: str) -> bool:
+    """Return whether nova places the server on another host, and does not migrate it."""
+    return instance.host not in (None, host) and instance.task_state != task_states.MIGRATING

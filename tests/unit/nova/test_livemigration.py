@@ -241,6 +241,19 @@ class LiveRecoveryTest(LiveCase):
         finished = self.manager._post_live_migration_update_host.call_args.kwargs["source_bdms"]
         self.assertEqual([BEFORE], [volume.attachment_id for volume in finished])
 
+    def test_one_that_arrived_although_its_source_was_killed_is_completed(self) -> None:
+        """Also where the server has moved on since."""
+        self.move.status = LEFT
+        self.recovery.recover(None, "one", [self.server])
+        self.server.host, self.server.task_state = "two", None
+        self.one.engine.statuses[self.server.name] = Status.STOPPED
+        with mock.patch("threading.Timer") as timer:
+            self.held[records.UUID]()
+        timer.call_args.args[1](*timer.call_args.args[2])
+        self.assertEqual("completed", self.move.status)
+        self.manager._delete_allocation_after_move.assert_called_once()
+        self.assertNotIn(self.server.name, self.one.engine.specs)
+
     def test_one_that_has_ended_meanwhile_is_left(self) -> None:
         self.recovery.recover(None, "one", [self.server])
         self.server.host, self.server.task_state = "two", None
@@ -281,8 +294,8 @@ class LiveRecoveryTest(LiveCase):
         self.assertFalse(self.purged(host="one", status="completed"))
         self.assertFalse(self.purged(host="two", status="error"))
         self.assertFalse(self.purged(status="completed", migration_type="migration"))
-        self.assertFalse(self.purged(migration_type="live-migration", dest_compute="three"))
-        self.assertTrue(self.purged(dest_compute="two", status=LEFT))
+        self.assertFalse(self.purged(host=None, migration_type="live-migration"))
+        self.assertTrue(self.purged(host="two", status=LEFT))
         self.assertEqual("completed", self.move.status)
 
     def test_container_of_a_deleted_server_is_removed(self) -> None:
