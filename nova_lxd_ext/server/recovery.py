@@ -243,6 +243,12 @@ class Recovery:
             instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=ATTRIBUTES)
         except exception.InstanceNotFound:
             return
+        if prepares(move, host) and is_overtaken(instance, move):
+            LOG.warning("Move %s was lost while this host prepared it, and the server makes another one since: it is "
+                        "dropped", move.uuid, instance=instance)
+            set_status(move, "failed")
+            self._placement().delete_allocation_for_instance(context, move.uuid, consumer_type="migration", force=True)
+            return
         lost = lost_by(context, instance, host)
         if is_failed(instance, lost):
             save(instance, task_state=None)
@@ -329,6 +335,12 @@ def is_superseded(move: objects.Migration, host: str, lost: Lost) -> bool:
 
     The server's host cleared the task state at a start."""
     return prepares(move, host) and lost.action is not None and lost.action.action not in MOVES
+
+
+def is_overtaken(instance: objects.Instance, move: objects.Migration) -> bool:
+    """Return whether a later move of the server is under way: what the server has is of that one."""
+    context = instance.migration_context
+    return context is not None and context.migration_id > move.id
 
 
 def is_unbegun(move: objects.Migration) -> bool:

@@ -221,6 +221,19 @@ class RecoveryTest(testtools.TestCase):
         self.placement.move_allocations.assert_called_once_with(mock.ANY, MOVE, records.UUID)
         self.placement.delete_allocation_for_instance.assert_not_called()
 
+    def test_move_that_was_overtaken_while_this_host_prepared_it_is_dropped(self) -> None:
+        """What the server has in Placement, and its new flavor, are of the other one."""
+        self.move.source_compute, self.move.dest_compute = "two", HOST
+        self.server.host, self.server.vm_state, self.server.task_state = "two", vm_states.RESIZED, None
+        self.server.new_flavor = self.server.flavor
+        self.server.migration_context = objects.MigrationContext(migration_id=self.move.id + 1)
+        self.recover()
+        self.assertEqual("failed", self.move.status)
+        self.assertIn(mock.call(mock.ANY, MOVE, consumer_type="migration", force=True),
+                      self.placement.delete_allocation_for_instance.call_args_list)
+        self.placement.move_allocations.assert_not_called()
+        self.assertIsNotNone(self.server.new_flavor)
+
     def test_allocations_without_evidence_stay(self) -> None:
         """Nova may have moved the records of a server to another table, or not have made them yet."""
         with mock.patch.object(objects.Instance, "get_by_uuid",
