@@ -23,12 +23,12 @@ from nova_lxd_ext.instance.states import States
 from nova_lxd_ext.server import recovery
 from nova_lxd_ext.server.incoming import OVER
 from nova_lxd_ext.server.livemigration import LEFT, LiveMigrations, nothing_shared
+from nova_lxd_ext.server.moverecovery import ATTRIBUTES, COMPLETED, FAILED
 from nova_lxd_ext.server.recoveryrecords import log_errors, save, set_status
 
 LOG = logging.getLogger(__name__)
 
-ACCEPTED, FAILED, COMPLETED = "accepted", "failed", "completed"  # the first one's request may wait in the queue
-ATTRIBUTES = ["metadata", "system_metadata", "flavor", "migration_context", "info_cache"]
+ACCEPTED = "accepted"  # the request may wait in this host's queue
 
 
 class LiveRecovery:

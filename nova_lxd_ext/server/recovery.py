@@ -32,6 +32,7 @@ from nova_lxd_ext.server.moverecovery import (
     CLAIMED,
     COMPLETED,
     CONFIRMING,
+    FAILED,
     PRE_MIGRATING,
     MoveRecovery,
     lost_by,
@@ -246,7 +247,7 @@ class Recovery:
         if prepares(move, host) and is_overtaken(instance, move):
             LOG.warning("Move %s was lost while this host prepared it, and the server makes another one since: it is "
                         "dropped", move.uuid, instance=instance)
-            set_status(move, "failed")
+            set_status(move, FAILED)
             self._placement().delete_allocation_for_instance(context, move.uuid, consumer_type="migration", force=True)
             return
         lost = lost_by(context, instance, host)
