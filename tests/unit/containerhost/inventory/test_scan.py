@@ -210,6 +210,15 @@ class Faults(testtools.TestCase):
         self.assertEqual((None, True, True, LinkLayer.INFINIBAND),
                          (vf.netdev, vf.netdev_away, vf.healthy, vf.link_layer))
 
+    def test_nothing_is_read_for_which_the_kernel_takes_a_devices_lock(self):
+        """A driver that hangs in unbinding holds it, and every scan would wait without end."""
+        read: list[str] = []
+        text = Host.text
+        with mock.patch.object(Host, "text", lambda host, path: (read.append(path), text(host, path))[1]):
+            scan(self.tree.host)
+        self.assertTrue([path for path in read if path.endswith("/modalias")])
+        self.assertEqual([], [path for path in read if "/pci" in path and path.endswith(("/uevent", "/sriov_numvfs"))])
+
     def test_without_a_driver_an_interface_is_nowhere(self):
         self.tree.take_netdev("0000:5e:00.1")
         (self.tree.function("0000:5e:00.1") / "driver").unlink()
