@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read hosts and datastores as OpenNebula describes them to a driver, typed. Pure."""
+"""Read datastores and images as OpenNebula describes them to a driver, typed. Pure."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,30 +10,6 @@ if TYPE_CHECKING:
     from onedriver.document import Element
 
 MIB = 1 << 20
-
-
-class HostPci(NamedTuple):
-    """Describe a PCI device of a host, as the core lists it: its address and the VM that has it.
-
-    :ivar vm: id of the VM that the core gave the device; None when it is free
-    """
-
-    address: str
-    vm: int | None
-
-
-class OneHost(NamedTuple):
-    """Describe a host as the core knows it: its capacity and its PCI devices.
-
-    :ivar memory: bytes
-    :ivar cpu: hundredths of a CPU
-    """
-
-    id: int
-    name: str
-    cpu: int
-    memory: int
-    pcis: tuple[HostPci, ...]
 
 
 class Datastore(NamedTuple):
@@ -77,22 +53,6 @@ class Image(NamedTuple):
 IMAGE_TYPES = {0: "OS", 1: "CDROM", 2: "DATABLOCK", 3: "KERNEL", 4: "RAMDISK", 5: "CONTEXT", 6: "BACKUP",
                7: "FILESYSTEM"}
 TYPES = {0: "IMAGE", 1: "SYSTEM", 2: "FILE", 3: "BACKUP"}
-
-
-def host(element: "Element") -> OneHost:
-    top = Section(element, "HOST")
-    share = top.section("HOST_SHARE")
-    if share is None:
-        raise BadInput("HOST has no HOST_SHARE")
-    devices = share.section("PCI_DEVICES")
-    pcis = tuple(host_pci(section) for section in devices.sections("PCI")) if devices else ()
-    return OneHost(top.number("ID"), top.required("NAME"), share.number("TOTAL_CPU"),
-                   share.number("TOTAL_MEM") * 1024, pcis)
-
-
-def host_pci(section: Section) -> HostPci:
-    holder = section.integer("VMID", -1)
-    return HostPci(section.required("ADDRESS"), holder if holder is not None and holder >= 0 else None)
 
 
 def datastore(element: "Element") -> Datastore:

@@ -6,21 +6,15 @@ where it may not be lost (STATE_VM, EXEC_VM) or is too long for one. With keys t
 """
 
 import base64
-import binascii
 import dataclasses
 import enum
-import re
 import zlib
 from collections.abc import Iterable
 from xml.sax import saxutils
 
 from onedriver.cipher import Encrypt
-from onedriver.errors import BadInput
 
 DATAGRAM_LIMIT = 65507  # bytes of an IPv4 datagram
-TEXT_LIMIT = 64 << 20  # bytes a message may unpack to
-WIRE = re.compile(rb"(?P<type>[A-Z_]+) (?P<result>SUCCESS|FAILURE) (?P<host>-?[0-9]+) (?P<time>[0-9]+) "
-                  rb"(?P<payload>[A-Za-z0-9+/=]*)\n?")
 
 
 class Type(enum.StrEnum):
@@ -61,25 +55,6 @@ def datagrams(message: Message, encrypt: Encrypt = bytes) -> list[bytes]:
     halves = lines[:len(lines) // 2], lines[len(lines) // 2:]
     return [part for half in halves
             for part in datagrams(dataclasses.replace(message, text="\n".join(half)), encrypt)]
-
-
-def read(data: bytes, decrypt: Encrypt = bytes) -> Message:
-    """Read a message.
-
-    :param decrypt: the other way than what the message was written with
-    :raises BadInput: it is no message
-    """
-    match = WIRE.fullmatch(data)
-    if match is None:
-        raise BadInput(f"{data[:60]!r} is no monitor message")
-    unpacker = zlib.decompressobj()
-    try:
-        text = decrypt(unpacker.decompress(base64.b64decode(match["payload"], validate=True), TEXT_LIMIT)).decode()
-    except (zlib.error, binascii.Error, ValueError) as error:
-        raise BadInput(f"a monitor message's text cannot be unpacked: {error}") from error
-    if not unpacker.eof:
-        raise BadInput("a monitor message is cut, or unpacks to more than any probe writes")
-    return Message(match["type"].decode(), match["result"] == b"SUCCESS", int(match["host"]), int(match["time"]), text)
 
 
 def answer(messages: Iterable[tuple[str, str]], time: int) -> str:

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from onedriver import monitor
 from onedriver.monitor import Message, Type
-from tests.unit.onedriver.test_monitorconfig import decryption
+from tests.unit.onedriver import frontend
 
 ADDRESS = "127.0.0.1"
 POLL = 0.2  # s between two looks for the end
@@ -23,7 +23,7 @@ class FrontEnd(fixtures.Fixture):
 
     def __init__(self, private: rsa.RSAPrivateKey | None = None) -> None:
         super().__init__()
-        self._decrypt = decryption(private) if private else bytes
+        self._decrypt = frontend.decryption(private) if private else bytes
         self._key = private.public_key().public_bytes(Encoding.PEM, PublicFormat.PKCS1).decode() if private else ""
 
     def _setUp(self) -> None:
@@ -51,10 +51,10 @@ class FrontEnd(fixtures.Fixture):
     def _accept(self) -> None:
         connection, _ = self._tcp.accept()
         with connection, connection.makefile("rb") as stream:
-            self.messages.append(("tcp", monitor.read(stream.read(), self._decrypt)))
+            self.messages.append(("tcp", frontend.read(stream.read(), self._decrypt)))
 
     def _receive(self) -> None:
-        self.messages.append(("udp", monitor.read(self._udp.recv(monitor.DATAGRAM_LIMIT), self._decrypt)))
+        self.messages.append(("udp", frontend.read(self._udp.recv(monitor.DATAGRAM_LIMIT), self._decrypt)))
 
     def texts(self, kind: Type, success: bool = True) -> list[str]:
         return [message.text for _, message in self.messages if (message.type, message.success) == (kind, success)]

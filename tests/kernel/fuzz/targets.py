@@ -38,7 +38,7 @@ with atheris.instrument_imports(include=["containerhost", "hpcjob", "lxdone", "o
     from lxdone.root import root_state
     from onedock import imageref
     from onedock.datastore import challenges, content, reference
-    from onedriver import document, monitor, pciaddress, vm
+    from onedriver import document, pciaddress, vm
     from onedriver.errors import BadInput, DriverError
 
 SAMPLES = Path(__file__).parents[2] / "unit/onedriver/samples"
@@ -134,8 +134,6 @@ TARGETS = {
         b"name: wave\nmembers: 4\ngroups: 2\nopenstack: {image: a, flavor: b, network: c}\n",)),
     "LXD's metadata.yaml": Target(metadata.architecture, (BadImage,), (
         b"architecture: x86_64\ncreation_date: 1700000000\nproperties: {os: debian}\n",)),
-    "monitor message": Target(monitor.read, (BadInput,), (
-        monitor.wire(monitor.Message(monitor.Type.STATE_VM, True, 1, 5, "VM=[ ID=1 ]")),)),
     "PCI address": Target(text(pciaddress.from_opennebula), (BadInput,), (b"0000:17:00:0", b"17:00.0")),
     "resources acknowledged": Target(lambda data: resources.generation(resources.parse(data)), (), (
         b'{"generation": 1}',)),

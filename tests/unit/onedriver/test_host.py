@@ -7,16 +7,6 @@ from tests.unit.onedriver.samples import changed, sample
 
 
 class HostTest(testtools.TestCase):
-    def test_a_recorded_host(self) -> None:
-        found = host.host(document.parse(sample("host.xml"), "HOST"))
-        self.assertEqual((1, "node1", 1600, 64 << 30), (found.id, found.name, found.cpu, found.memory))
-        self.assertEqual([("0000:17:00:0", None), ("0000:65:00:0", None), ("0000:ca:00:0:mig0", None),
-                          ("0000:ca:00:0:mig1", None)], [(pci.address, pci.vm) for pci in found.pcis])
-
-    def test_a_device_that_a_vm_has(self) -> None:
-        found = host.host(document.parse(changed("host.xml", ("<VMID><![CDATA[-1]]>", "<VMID>12")), "HOST"))
-        self.assertEqual({12}, {pci.vm for pci in found.pcis})
-
     def test_a_recorded_datastore_and_image(self) -> None:
         message = document.parse(sample("datastore_cp.xml"), "DS_DRIVER_ACTION_DATA")
         store, image = host.datastore(message.find("DATASTORE")), host.image(message.find("IMAGE"))
@@ -31,4 +21,3 @@ class HostTest(testtools.TestCase):
                                            "<TYPE>9</TYPE><DISK_TYPE>0</DISK_TYPE><STATE>0</STATE><CLUSTERS>"))
         message = document.parse(odd, "DS_DRIVER_ACTION_DATA")
         self.assertIn("TYPE is 9", str(self.assertRaises(BadInput, host.datastore, message.find("DATASTORE"))))
-        self.assertRaises(BadInput, host.host, document.parse(b"<HOST><ID>1</ID></HOST>", "HOST"))

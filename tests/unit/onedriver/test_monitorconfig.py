@@ -3,14 +3,13 @@ import base64
 
 import testtools
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from onedriver import monitor
-from onedriver.cipher import Encrypt
 from onedriver.errors import BadInput
 from onedriver.monitor import Message, Type
 from onedriver.monitorconfig import monitor_config
+from tests.unit.onedriver import frontend
 
 CONFIG = ("<MONITOR_CONFIGURATION><DB><CONNECTIONS>15</CONNECTIONS></DB><HOST_ID><![CDATA[3]]></HOST_ID><NETWORK>"
           "<ADDRESS>0.0.0.0</ADDRESS><MONITOR_ADDRESS>auto</MONITOR_ADDRESS><PORT>4124</PORT><PRIKEY/><PUBKEY></PUBKEY>"
@@ -18,13 +17,6 @@ CONFIG = ("<MONITOR_CONFIGURATION><DB><CONNECTIONS>15</CONNECTIONS></DB><HOST_ID
           "<MONITOR_VM>30</MONITOR_VM><STATE_VM>5</STATE_VM><SYSTEM_HOST>600</SYSTEM_HOST></PROBES_PERIOD>"
           "</MONITOR_CONFIGURATION>")
 CLIENT = "192.0.2.7 51234 22"
-
-
-def decryption(private: rsa.RSAPrivateKey) -> Encrypt:
-    """Return a decryption that does what the front-end does."""
-    size = private.key_size // 8
-    return lambda data: b"".join(private.decrypt(data[place:place + size], PKCS1v15())
-                                 for place in range(0, len(data), size))
 
 
 class MonitorConfigTest(testtools.TestCase):
@@ -63,4 +55,4 @@ class MonitorConfigTest(testtools.TestCase):
                 config = monitor_config(CONFIG.replace("<PUBKEY>", f"<PUBKEY>{key}").encode(), CLIENT)
                 for text in ("", "x", "y" * 245, "ü" * 1000):
                     data = monitor.wire(Message(Type.STATE_VM, True, 3, 5, text), config.encrypt)
-                    self.assertEqual(text, monitor.read(data, decryption(private)).text)
+                    self.assertEqual(text, frontend.read(data, frontend.decryption(private)).text)
