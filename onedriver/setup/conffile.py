@@ -4,6 +4,7 @@
 import os
 import shutil
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from containerhost.linux.files import atomic_write
@@ -25,6 +26,19 @@ def write(file: Path, text: str) -> None:
     """Write a file as :func:`replace` does, without a backup."""
     status = file.stat()
     atomic_write(file, text.encode(), stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid))
+
+
+def change(path: Path, how: Callable[[str], str]) -> bool:
+    """Change a file's content as :func:`replace` does, without a backup.
+
+    :returns: whether ``how`` returned another text
+    """
+    file = path.resolve()
+    before = file.read_text(encoding="utf-8")
+    after = how(before)
+    if after != before:
+        write(file, after)
+    return after != before
 
 
 def backup(path: Path, driver: str) -> Path:

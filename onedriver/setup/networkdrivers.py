@@ -6,6 +6,7 @@ they do not know they take for KVM's, whose interfaces libvirt names: they find 
 VLAN then, and the rules of security groups are about no interface at all.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 from onedriver.setup import conffile, stanza
@@ -33,32 +34,23 @@ def install(remotes: Path, driver: str) -> list[Path]:
     :returns: what was changed; nothing where the front-end has no network drivers
     :raises CannotConfigure: this OpenNebula has no class of such interfaces
     """
-    file = remotes / FILE
-    with as_owner(remotes):
-        if not file.is_file():
-            return []
-        text = file.read_text(encoding="utf-8")
+    def with_class(text: str) -> str:
         if f"class {CLASS} " not in text:
-            raise stanza.CannotConfigure(f"{file} has no class {CLASS}: this release of OpenNebula is not supported, "
-                                         "its security groups would let everything in")
-        return changed(file, stanza.inserted(
-            text, CLASS_OF_DRIVER.replace("DRIVER", driver), driver))
+            raise stanza.CannotConfigure(f"{remotes / FILE} has no class {CLASS}: this release of OpenNebula is not "
+                                         "supported, its security groups would let everything in")
+        return stanza.inserted(text, CLASS_OF_DRIVER.replace("DRIVER", driver), driver)
+
+    return changed(remotes, with_class)
 
 
 def uninstall(remotes: Path, driver: str) -> list[Path]:
-    """Remove the driver from OpenNebula's transfer drivers.
+    """Remove the interfaces from OpenNebula's network drivers.
 
     :returns: what was changed
     """
-    file = remotes / FILE
+    return changed(remotes, lambda text: stanza.removed(text, driver))
+
+
+def changed(remotes: Path, how: Callable[[str], str]) -> list[Path]:
     with as_owner(remotes):
-        if not file.is_file():
-            return []
-        return changed(file, stanza.removed(file.read_text(encoding="utf-8"), driver))
-
-
-def changed(file: Path, text: str) -> list[Path]:
-    if file.read_text(encoding="utf-8") == text:
-        return []
-    conffile.write(file.resolve(), text)
-    return [FILE]
+        return [FILE] if (remotes / FILE).is_file() and conffile.change(remotes / FILE, how) else []

@@ -56,16 +56,9 @@ def language_of(first: str) -> str | None:
     return next((language for language in LINES if first.startswith("#!") and first.endswith(language)), None)
 
 
-def changed(remotes: Path, transfers: Collection[str], change: Callable[[str], str]) -> list[Path]:
-    found = []
+def changed(remotes: Path, transfers: Collection[str], how: Callable[[str], str]) -> list[Path]:
     with as_owner(remotes):
-        for name, file in scripts(remotes, transfers):
-            text = file.read_text(encoding="utf-8")
-            after = change(text)
-            if after != text:
-                conffile.write(file, after)
-                found.append(name)
-    return found
+        return [name for name, file in scripts(remotes, transfers) if conffile.change(file, how)]
 
 
 def scripts(remotes: Path, transfers: Collection[str]) -> Iterator[tuple[Path, Path]]:
