@@ -57,9 +57,10 @@ class RecoveryServers(base.LxdServers):
         return shown["status"], shown["OS-EXT-STS:task_state"]
 
     def settled(self, server: Mapping[str, Any]) -> str:
-        """The server's status, once nothing is going on."""
+        """The server's status, once nothing is going on: nova frees what a move has after the server's state."""
         def over() -> bool:
-            return self.status(server)[1] is None and not self.moving(server)
+            busy = self.computes[base.HOST].manager._in_progress_tasks
+            return self.status(server)[1] is None and not self.moving(server) and not busy
         try:
             await_that(over, f"server {server['id']} settles", IN_FLIGHT)
         except AssertionError as error:
@@ -160,25 +161,17 @@ class RecoveryServers(base.LxdServers):
     def normal(self, server: Mapping[str, Any]) -> None:
         """Bring the server back to ACTIVE with its small flavor, by requests that its user could make."""
         status = self.settled(server)
-        if status == "VERIFY_RESIZE":
-            self.revert(server)
-        elif status == "RESCUE":
-            self.act(server, unrescue=None)
-        elif status == "SHELVED_OFFLOADED":
-            self.act(server, unshelve=None)
-        elif status == "ERROR":
-            self.act(server, rebuild={"imageRef": self.instance(server).image_ref})
-        elif status == "PAUSED":
-            self.act(server, unpause=None)
-        elif status == "SUSPENDED":
-            self.act(server, resume=None)
-        elif status == "SHUTOFF":
-            self.act(server, **{"os-start": None})
-        self._wait_for_server_parameter(server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None})
+        back: dict[str, dict[str, Any]] = {
+            "VERIFY_RESIZE": {"revertResize": None}, "RESCUE": {"unrescue": None}, "PAUSED": {"unpause": None},
+            "SHELVED_OFFLOADED": {"unshelve": None}, "SUSPENDED": {"resume": None}, "SHUTOFF": {"os-start": None},
+            "ERROR": {"rebuild": {"imageRef": self.instance(server).image_ref}}}
+        if status in back:
+            self.act(server, **back[status])
+            self.assertEqual("ACTIVE", self.settled(server))
         if self.instance(server).flavor.flavorid != self.small:
             self.resize(server, self.small)
             self.act(server, confirmResize=None)
-            self._wait_for_server_parameter(server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None})
+            self.assertEqual("ACTIVE", self.settled(server))
 
     def operations(self) -> dict[str, tuple[Callable[[Any], None], Callable[[Any], None]]]:
         def resized(flavor: str) -> Callable[[Any], None]:
