@@ -6,7 +6,6 @@ All of a container's GPUs stay allocated to it: nobody else gets one. What it ha
 follows. So a round that was killed at any step is finished by the next one.
 """
 
-import logging
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,6 @@ from containerhost.engines.resizelock import resizing
 from containerhost.guest import resources
 from containerhost.inventory.scan import HostView, Inventory
 from containerhost.privileged import Privileged
-
-LOG = logging.getLogger(__name__)
 
 
 class EngineGpus:

@@ -85,7 +85,6 @@ class Service:
                  monotonic: Callable[[], float] = time.monotonic) -> None:
         self._engines = engines
         self._options = options
-        self._file = file
         self._host = host or Host()
         self._clock = clock
         self._monotonic = monotonic

@@ -42,7 +42,6 @@ class ContainerState:
     name: str
     status: Status
     labels: Mapping[str, str]
-    created: datetime.datetime | None = None
     last_used: datetime.datetime | None = None
     interfaces: Mapping[str, str] = dataclasses.field(default_factory=dict)
     cores: frozenset[int] = frozenset()

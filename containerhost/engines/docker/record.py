@@ -138,10 +138,6 @@ class Records:
         """Return the ids of the containers that have a record."""
         return tuple(sorted(path.stem for path in self.directory.glob("*.json") if recordfiles.is_id(path.stem)))
 
-    def namespace(self, container: str) -> Path:
-        """Return the file in which the runtime keeps the network namespace of a running container."""
-        return Path(recordfiles.namespace(str(self.directory), container))
-
     def _unfinished(self, container: str) -> Path:
         return self.directory / f"{UNFINISHED}{container}"
 

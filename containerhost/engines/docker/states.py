@@ -29,7 +29,7 @@ def status_of(container: Mapping[str, Any]) -> Status:
 def container_state(container: Mapping[str, Any], record: Record | None) -> ContainerState:
     return ContainerState(
         name=bare_name([container["Name"]]), status=status_of(container),
-        labels=labels_of(container["Config"]["Labels"], record), created=moment(container["Created"]),
+        labels=labels_of(container["Config"]["Labels"], record),
         last_used=moment(container["State"]["StartedAt"]), interfaces=interfaces_of(record or Record()),
         cores=(record or Record()).cores)
 
@@ -39,7 +39,6 @@ def summary_state(summary: Mapping[str, Any], record: Record | None) -> Containe
     return ContainerState(
         name=bare_name(summary["Names"]), status=STATUSES.get(summary["State"], Status.ERROR),
         labels=labels_of(summary["Labels"], record),
-        created=datetime.datetime.fromtimestamp(summary["Created"], datetime.UTC),
         interfaces=interfaces_of(record or Record()), cores=(record or Record()).cores)
 
 
@@ -65,8 +64,6 @@ def labels_of(labels: Mapping[str, str] | None, record: Record | None) -> dict[s
 
 
 def moment(text: str) -> datetime.datetime | None:
-    """Parse Docker's RFC 3339 time with nanoseconds; None for its "never", which is in year 1."""
-    seconds, _, fraction = text.removesuffix("Z").partition(".")
-    if seconds.startswith("0001-"):
-        return None
-    return datetime.datetime.fromisoformat(f"{seconds}.{fraction[:6].ljust(6, '0')}+00:00")
+    """Parse Docker's RFC 3339 time; None for its "never", which is in year 1."""
+    when = datetime.datetime.fromisoformat(text)
+    return when if when.year > 1 else None

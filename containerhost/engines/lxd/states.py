@@ -29,7 +29,6 @@ def container_state(instance: Mapping[str, Any]) -> ContainerState:
         status=STATUSES.get(instance["status_code"], Status.ERROR),
         labels={key.removeprefix("user."): value for key, value in instance["config"].items()
                 if key.startswith("user.")},
-        created=moment(instance.get("created_at")),
         last_used=moment(instance.get("last_used_at")),
         interfaces={device["name"]: device.get("parent", "") for device in (instance.get("devices") or {}).values()
                     if device["type"] == "nic" and "name" in device},
@@ -40,11 +39,7 @@ def container_state(instance: Mapping[str, Any]) -> ContainerState:
 
 def moment(text: str | None) -> datetime.datetime | None:
     """Parse LXD's RFC 3339 time; None for its "never", which is a day of year 1 or of 1970."""
-    if not text:
-        return None
-    seconds, _, fraction = text.removesuffix("Z").partition(".")
-    when = datetime.datetime.fromisoformat(f"{seconds}.{fraction[:6].ljust(6, '0')}")
-    when = when.replace(tzinfo=when.tzinfo or datetime.UTC)
+    when = datetime.datetime.fromisoformat(text) if text else DAY_ONE
     return when if when > DAY_ONE else None
 
 

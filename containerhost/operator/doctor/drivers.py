@@ -7,8 +7,6 @@ from containerhost import vendors
 from containerhost.devices.findings import Finding
 from containerhost.operator.doctor.seen import Seen
 
-NAME = "drivers"
-
 
 def check(seen: Seen) -> Iterator[Finding]:
     """Yield the findings of every vendor that has a device here."""

@@ -11,7 +11,7 @@ from unittest import mock
 import fixtures
 import testtools
 
-from containerhost.engines.docker import ociruntime
+from containerhost.engines.docker import ociruntime, recordfiles
 from containerhost.engines.docker.record import Record, Records
 from tests.commands import script
 from tests.unit.containerhost.engines.test_ociruntime import COMMON, ID
@@ -103,7 +103,7 @@ echo""")
         self.assertEqual(["load", "move_in"], order)
 
     def test_a_refused_deletion_leaves_the_interfaces(self):
-        self.records.namespace(ID).touch()
+        Path(recordfiles.namespace(str(self.directory), ID)).touch()
         for status, more, back in ((0, [], 1), (1, [], 0), (1, ["--force"], 1)):
             with mock.patch.object(ociruntime, "runc", return_value=status), \
                     mock.patch.object(ociruntime, "bring_back") as bring_back:
