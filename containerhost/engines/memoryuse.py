@@ -6,11 +6,10 @@ too that are in memory for speed: the kernel drops those when the limit shrinks.
 because containers are not swapped out.
 """
 
+from containerhost.engines.usage import ROOT, table
 from containerhost.linux import controlgroups
 from containerhost.linux.controlgroups import container_part
 from containerhost.linux.sysfs import Host
-
-ROOT = "/sys/fs/cgroup"
 
 
 def needed(host: Host, pid: int) -> int | None:
@@ -29,8 +28,7 @@ def needed(host: Host, pid: int) -> int | None:
 
 def _needed(host: Host, directory: str, file: str, prefix: str) -> int | None:
     used = host.number(f"{directory}/{file}")
-    rows = (line.split() for line in host.lines(f"{directory}/memory.stat"))
-    told = {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
+    told = table(host, f"{directory}/memory.stat")
     names = [f"{prefix}{name}" for name in ("active_file", "inactive_file")]
     if used is None or not all(name in told for name in names):
         return None

@@ -56,7 +56,7 @@ def used(host: Host, group: str) -> int:
 
 def table(host: Host, path: str) -> Mapping[str, int]:
     """Parse lines of a name and a number."""
-    rows = (line.split() for line in (host.text(path) or "").splitlines())
+    rows = (line.split() for line in host.lines(path))
     return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdecimal()}
 
 

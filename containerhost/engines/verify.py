@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare what a container's first process sees with what it was granted; complaints in words. Pure."""
+"""Compare what a container's first process sees with what it was granted; complaints in words."""
 
 import fnmatch
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,13 +7,27 @@ from collections.abc import Iterable, Iterator, Sequence
 from containerhost import vendors
 from containerhost.devices.grants import Grant
 from containerhost.devices.model import CharNode
-from containerhost.errors import HostActionFailed
+from containerhost.engines.network import rdma_netns
+from containerhost.errors import EngineConflict, HostActionFailed, NotAsGranted
 from containerhost.linux.sysfs import Host
-from containerhost.privileged import Inside
+from containerhost.privileged import Inside, Privileged
 
 
 class InterfaceMissing(HostActionFailed):
     """Signal that an interface is neither in its container nor on the host."""
+
+
+def require_as_granted(name: str, pid: int | None, grants: Sequence[Grant], privileged: Privileged, host: Host) -> None:
+    """Move the RDMA devices of ``grants`` into a running container, and require that it sees just what they are.
+
+    :param pid: its first process; 0 or None when it does not run
+    """
+    if not pid:
+        raise EngineConflict(f"container {name} does not run, so what it sees cannot be checked")
+    rdma_netns.enter(privileged, host, pid, grants)
+    found = complaints(privileged.inside(pid), grants)
+    if found:
+        raise NotAsGranted(f"container {name}: {'; '.join(found)}")
 
 
 def complaints(seen: Inside, grants: Sequence[Grant]) -> tuple[str, ...]:
@@ -46,7 +60,7 @@ def missing(seen: Inside, grants: Iterable[Grant]) -> Iterator[str]:
                 yield f"{grant.device.id}: interface {netdev.name} is missing"
         for name, wanted in grant.limits.items():
             have = seen.limits.get(name, "0")
-            if size(have) < size(wanted):
+            if limit_order(have) < limit_order(wanted):
                 yield f"{grant.device.id}: its limit of {name} is {have}, not {wanted}"
 
 
@@ -68,5 +82,5 @@ def is_vendors(path: str) -> bool:
     return any(fnmatch.fnmatchcase(path, f"/dev/{pattern}") for pattern in vendors.node_patterns())
 
 
-def size(limit: str) -> float:
+def limit_order(limit: str) -> float:
     return float("inf") if limit == "unlimited" else int(limit)

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import logging
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,9 @@ from containerhost.engines.docker.freezer import Freezer
 from containerhost.engines.docker.privileged import DockerPrivileged
 from containerhost.engines.docker.record import DIRECTORY, Record, Records
 from containerhost.engines.docker.states import bare_name, container_state, status_of, summary_state
-from containerhost.engines.network import rdma_netns
 from containerhost.engines.spec import ContainerSpec, IoLimit, Part, grants_of
 from containerhost.engines.usage import NOTHING
-from containerhost.engines.verify import complaints, require_interface
+from containerhost.engines.verify import require_as_granted, require_interface
 from containerhost.inventory import memorynodes
 from containerhost.linux.lock import FileLock
 from containerhost.linux.poll import retry
@@ -366,37 +365,32 @@ class DockerEngine:
             self._privileged.fetch_netdev(pid, netdev.name, netdev.host_name)
 
     def allow_again(self) -> None:
-        """Let running containers open their devices again, which systemd forgets at a daemon-reload. Idempotent.
-
-        A failure is logged and does not keep others from it: that container may just have ended."""
-        for container in self._records.ids():
-            try:
-                with self._locked(container):
-                    self._allow_again(container)
-            except errors.EngineNotFound:
-                continue  # deleted since the list was made
-            except (errors.EngineError, errors.HostActionFailed) as error:
-                LOG.warning("Container %s may not open all its devices: %s", container[:12], error)
+        """Let running containers open their devices again, which systemd forgets at a daemon-reload. Idempotent."""
+        self._each(self._allow_again, "may not open all its devices")
 
     def thaw_abandoned(self) -> None:
         """Let containers run that the kernel has frozen without Docker's knowledge, if no process copies their root.
 
-        Idempotent. One that cannot be thawed is logged, and does not keep others from it.
-        """
+        Idempotent."""
+        self._each(self._freezer.thaw_abandoned, "stays frozen")
+
+    def _each(self, act: Callable[[str], None], trouble: str) -> None:
+        """Do something to all containers; a failure is logged, and does not keep others from it."""
         for container in self._records.ids():
             try:
-                self._freezer.thaw_abandoned(container)
+                act(container)
             except errors.EngineNotFound:
                 continue  # deleted since the list was made
             except (errors.EngineError, errors.HostActionFailed) as error:
-                LOG.warning("Container %s stays frozen: %s", container[:12], error)
+                LOG.warning("Container %s %s: %s", container[:12], trouble, error)
 
     def _allow_again(self, container: str) -> None:
-        nodes = self._records.read(container).nodes
-        pid = usage.first_process_of(self._host, container) if nodes else None
-        if pid is not None:
-            for node in sorted(nodes):
-                self._privileged.allow_node(pid, node.number)
+        with self._locked(container):
+            nodes = self._records.read(container).nodes
+            pid = usage.first_process_of(self._host, container) if nodes else None
+            if pid is not None:
+                for node in sorted(nodes):
+                    self._privileged.allow_node(pid, node.number)
 
     def update_devices(self, name: str, parts: Sequence[Part]) -> None:
         wanted = config.record_of(parts)
@@ -411,13 +405,7 @@ class DockerEngine:
 
     def verify(self, name: str, grants: Sequence[Grant]) -> None:
         """Look into the running container from the host, through its first process; nothing of it is run."""
-        pid = self.client.container(name)["State"]["Pid"]
-        if not pid:
-            raise errors.EngineConflict(f"container {name} does not run, so what it sees cannot be checked")
-        rdma_netns.enter(self._privileged, Host(), pid, grants)
-        found = complaints(self._privileged.inside(pid), grants)
-        if found:
-            raise errors.NotAsGranted(f"container {name}: {'; '.join(found)}")
+        require_as_granted(name, self.client.container(name)["State"]["Pid"], grants, self._privileged, self._host)
 
     # Helpers.
 

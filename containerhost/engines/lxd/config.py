@@ -35,6 +35,7 @@ from containerhost.engines.spec import (
     RootDisk,
     Security,
 )
+from containerhost.engines.verify import limit_order
 from containerhost.errors import SpecError, UnsupportedOnHost
 from containerhost.linux.idlist import id_runs
 from containerhost.vendors.base import Vendor
@@ -262,10 +263,6 @@ def has(present: str, key: str, wanted: str) -> bool:
     if key.startswith(KERNEL):
         return limit_order(present) >= limit_order(wanted)
     return set(wanted.split(",")) <= set(present.split(","))
-
-
-def limit_order(value: str) -> float:
-    return float("inf") if value == "unlimited" else int(value)
 
 
 def security(wanted: Security) -> dict[str, str]:

@@ -24,6 +24,8 @@ class Engine(Protocol):
 
     def pid(self, name: str) -> int | None: ...
 
+    def await_changes(self, name: str) -> None: ...
+
 
 class DeviceNodes:
     def __init__(self, engine: Engine, privileged: Privileged) -> None:

@@ -28,7 +28,7 @@ from containerhost.engines.lxd.states import STATUSES, container_state, metrics
 from containerhost.engines.network import rdma_netns
 from containerhost.engines.spec import PROCESSES, BlockDevice, ContainerSpec, Part, grants_of
 from containerhost.engines.usage import NOTHING
-from containerhost.engines.verify import InterfaceMissing, complaints, require_interface
+from containerhost.engines.verify import InterfaceMissing, require_as_granted, require_interface
 from containerhost.inventory import memorynodes
 from containerhost.linux.poll import retry
 from containerhost.linux.process.processes import ProcReadTimeout, began, is_still
@@ -190,7 +190,7 @@ class LxdEngine:
         :param body: of ``POST /1.0/instances``
         :param timeout: seconds; None is the daemon's ``operation_timeout``
         """
-        self._patiently(body["name"], lambda: self._serialized_create.create(body, timeout))
+        self._patiently(lambda: self._serialized_create.create(body, timeout))
 
     def root_ids(self, name: str) -> tuple[int, int]:
         ids = idmap(self.client, name)
@@ -201,7 +201,7 @@ class LxdEngine:
 
     def rename(self, name: str, new: str) -> None:
         try:
-            self._patiently(name, lambda: self.client.rename_instance(name, new))
+            self._patiently(lambda: self.client.rename_instance(name, new))
         except errors.OperationForgotten:
             if self.exists(name) or not self.exists(new):
                 raise
@@ -259,9 +259,9 @@ class LxdEngine:
                 raise
 
     def _act(self, name: str, action: str, **how: Any) -> None:
-        self._patiently(name, lambda: self.client.set_state(name, action, **how))
+        self._patiently(lambda: self.client.set_state(name, action, **how))
 
-    def _patiently(self, name: str, act: Callable[[], None]) -> None:
+    def _patiently(self, act: Callable[[], None]) -> None:
         """Repeat an action while LXD is busy.
 
         It reports a container as stopped while it still cleans up; until then it refuses the next action, and also a
@@ -419,7 +419,7 @@ class LxdEngine:
             if instance | changed != instance:
                 self.client.replace_instance(name, instance | changed, etag)
 
-        self._patiently(name, lambda: self.change(name, change))
+        self._patiently(lambda: self.change(name, change))
 
     def reconfigure(self, name: str, spec: ContainerSpec) -> None:
         """Let a stopped container be what ``spec`` says, apart from its image and mounts."""
@@ -433,7 +433,7 @@ class LxdEngine:
             kept = {key: device for key, device in instance["devices"].items() if not config.is_of_part(key)}
             self.client.replace_instance(name, instance | {"config": own | wanted, "devices": kept | devices}, etag)
 
-        self._patiently(name, lambda: self.change(name, change))
+        self._patiently(lambda: self.change(name, change))
         self._apply_cores(name, spec, wanted)
 
     def relabel(self, name: str, labels: Mapping[str, str | None]) -> None:
@@ -508,13 +508,7 @@ class LxdEngine:
 
     def verify(self, name: str, grants: Sequence[Grant]) -> None:
         """Look into the running container from the host, through its first process; nothing of the guest is run."""
-        pid = self.pid(name)
-        if pid is None:
-            raise errors.EngineConflict(f"container {name} does not run, so what it sees cannot be checked")
-        rdma_netns.enter(self._privileged, self._host, pid, grants)
-        found = complaints(self._privileged.inside(pid), grants)
-        if found:
-            raise errors.NotAsGranted(f"container {name}: {'; '.join(found)}")
+        require_as_granted(name, self.pid(name), grants, self._privileged, self._host)
 
     # Helpers.
 

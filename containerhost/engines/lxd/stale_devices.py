@@ -8,24 +8,15 @@ it forgets its name on the host first and the device last; killed in between, it
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from containerhost import errors
 from containerhost.devices.grants import Grant
-from containerhost.engines.lxd.client import LxdClient
-from containerhost.engines.lxd.device_nodes import DeviceNodes, Devices
+from containerhost.engines.lxd.device_nodes import DeviceNodes, Devices, Engine
 from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
 
 Instance = Mapping[str, Any]
-
-
-class Engine(Protocol):
-    client: LxdClient
-
-    def pid(self, name: str) -> int | None: ...
-
-    def await_changes(self, name: str) -> None: ...
 
 
 class StaleDevices:
