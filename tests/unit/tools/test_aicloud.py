@@ -306,11 +306,47 @@ class OperatorTest(testtools.TestCase):
         context = "[None req-1d u1 p1 - - default default]"
         path.write_text(f'old\n{logger}.create.start {context} {{"payload": {{}}}}\n'
                         f'{logger}.create.end {context} {{"payload": {{"security_group_rule": {{"id": "r"}}}}}}\n'
-                        f'{logger}.delete.end {context} {{"payload": {{"security_group_rule_id": "r"}}}}\n')
+                        f'{logger}.delete.end {context} {{"payload": {{"security_group_rule_id": "r"}}}}\n'
+                        f'{logger}.create.end {context} {{"payl')  # is being written
         found = script(self, "sdn").events(path, 4)
         self.assertEqual({("create", "r"): "u1", ("delete", "r"): "u1"},
                          {key: event["user"] for key, event in found.items()})
         self.assertEqual("2026-11-30 04:00:00.123", found["create", "r"]["time"])
+
+    def test_a_server_group_is_isolated_if_nova_refuses_to_find_it(self) -> None:
+        def servers(status: str, number: int) -> list[object]:
+            return [SimpleNamespace(id=str(each), status=status, project_id="p", fault=None) for each in range(number)]
+
+        bad = openstack.exceptions.BadRequestException
+        ours = SimpleNamespace(status="ERROR", fault={"message": "server group g1 is of another project"})
+        for answer, isolated in ((bad("Instance group g1 could not be found."), True), ([ours], True),
+                                 (bad("Invalid input"), False), (servers("ERROR", 1), False),
+                                 (servers("ACTIVE", 1), False)):
+            security, output = script(self, "security"), self.fleet.Output()
+            with mock.patch.multiple(
+                    security, tenant=mock.MagicMock(), admin=mock.MagicMock(), stranger=mock.Mock(),
+                    hosts=mock.Mock(return_value=[SimpleNamespace(gpus=["0"])]),
+                    server_group=mock.Mock(return_value="g1"),
+                    request=mock.Mock(side_effect=[servers("ERROR", 2), servers("ACTIVE", 2), answer])), \
+                    mock.patch.dict("os.environ", AICLOUD_FLAVOR="gpu"):
+                security.topology_block_atomic_allocation(output)
+            self.assertIs(isolated, output["topology_block"]["isolation_enforced"], answer)
+
+    def test_taints_end_with_the_steps_also_if_the_server_was_not_told(self) -> None:
+        breakfix, output = script(self, "breakfix"), self.fleet.Output()
+        host = SimpleNamespace(name="node1", gpus=[{"id": "a", "health": ["tainted"], "blocked": None}], alerts=[])
+        untaint = mock.call("node1", "containerhost untaint a")
+        with mock.patch.multiple(breakfix, own_host=lambda: host, told=mock.Mock(side_effect=breakfix.common.Unmet),
+                                 on_host=mock.DEFAULT) as mocks:
+            with testtools.ExpectedException(breakfix.common.Unmet), output.undo:
+                breakfix.query_planned_notifications(output)
+            self.assertEqual([untaint], mocks["on_host"].mock_calls)
+        with mock.patch.multiple(breakfix, hosts=lambda: [host], on_host=mock.DEFAULT, fault=mock.DEFAULT,
+                                 placed=lambda _: [{"total": 1, "reserved": 0}], reported=lambda _: [{"status": 0}]
+                                 ) as mocks:
+            breakfix.query_repair_history(output)
+            self.assertEqual([untaint], mocks["on_host"].mock_calls)
+            mocks["fault"].assert_called_once_with("mend", "gpu", "a")
 
     def test_what_the_next_tenant_finds_is_no_sanitization(self) -> None:
         for found, signature, sanitized in (("0\n0\n", "s", [True, True]), ("0\n3\n", "s", [False, True]),

@@ -24,7 +24,7 @@ NOTICE_TIMEOUT = 180  # s; nova-compute looks once a minute
 REPAIR_TIMEOUT = 420
 MAINTENANCE, RETIREMENT = "maintenance: its fan is replaced", "retirement: another card takes its place"
 AGE = 300  # s, of messages that are new
-KERNEL_LOG = "cut -d' ' -f1 /proc/uptime; timeout 1 cat /dev/kmsg || true"  # Documentation/ABI/testing/dev-kmsg
+KERNEL_LOG = "cut -d' ' -f1 /proc/uptime; timeout 5 cat /dev/kmsg || true"  # Documentation/ABI/testing/dev-kmsg
 BYTES = 100 << 20  # that the first tenant fills, of memory and of its disk
 FILL = f"""import os, time
 data = b"mark" * ({BYTES} // 4)
@@ -139,10 +139,10 @@ def query_retirement_notices(output: Output) -> None:
 
 def query_planned_notifications(output: Output) -> None:
     """Read what the server was told of planned work, which is withdrawn then."""
-    output |= {"notifications": told(MAINTENANCE), "notification_channel_observable": True}
     host = own_host()
     for gpu in host.gpus:
-        on_host(host.name, f"containerhost untaint {gpu['id']}")
+        output.undo.callback(on_host, host.name, f"containerhost untaint {gpu['id']}")
+    output |= {"notifications": told(MAINTENANCE), "notification_channel_observable": True}
 
 
 def fault(action: str, kind: str, device: str) -> None:
@@ -176,9 +176,10 @@ def reported(device: str) -> list[dict[str, Any]]:
 
 def query_repair_history(output: Output) -> None:
     """Let the broken GPU, whose server is deleted, answer again, and wait until the site's repair has freed it."""
-    sick = [gpu["id"] for host in hosts() for gpu in host.gpus if gpu["health"] or gpu["blocked"]]
+    sick = {gpu["id"]: host.name for host in hosts() for gpu in host.gpus if gpu["health"] or gpu["blocked"]}
     need(sick, "no GPU is broken")
-    for gpu in sick:
+    for gpu, host in sick.items():
+        on_host(host, f"containerhost untaint {gpu}")  # where an earlier step failed
         fault("mend", "gpu", gpu)
 
     def well() -> bool:
@@ -211,7 +212,7 @@ def query_sanitization(output: Output) -> None:
     following = common.launch(other, NEXT, network=network)
     inner = {device["id"]: device.get("provenance") for device in json.loads(inside(following, DOCUMENT))["devices"]}
     memory, disk = map(int, inside(following, f"python3 -c {shlex.quote(SEARCH)}", 120).split())
-    machines = [{"machine_id": host, "has_gpu": False, "served_tenant": True, "sanitized": not memory and not disk,
+    machines = [{"machine_id": host, "served_tenant": True, "sanitized": not memory and not disk,
                  "status": f"{memory} MiB of memory and {disk} MiB of the disk are not empty"}]
     for key, (where, device) in held.items():
         records = hand_overs(where, key, first)

@@ -98,7 +98,7 @@ def sdn_filter_audit_trail(output: Output) -> None:
 def events(log: Path, begin: int) -> dict[tuple[str, str], dict[str, Any]]:
     """Return what Neutron's log says of rules, from a place in it on: what was done and the rule's id -> the event."""
     found = {}
-    for line in log.read_bytes()[begin:].decode(errors="replace").splitlines():
+    for line in log.read_bytes()[begin:].decode(errors="replace").split("\n")[:-1]:  # the last one may be unfinished
         if match := EVENT.match(line):
             changed, action, user, text = match.groups()
             payload = json.loads(text)["payload"]

@@ -8,7 +8,8 @@ import common
 from common import Output, admin, login, need, refusal, request, server_group, stranger, tenant
 from control_plane import new_key, with_key
 from fleet import hosts
-from openstack.exceptions import raise_from_response
+from openstack.connection import Connection
+from openstack.exceptions import BadRequestException, raise_from_response
 from vpcs import foreign_vpc, subnets_of
 
 NAME, OTHER = "isv-own", "isv-other"
@@ -124,7 +125,7 @@ def topology_block_atomic_allocation(output: Output) -> None:
     _, refused_ones = block(most + 1)
     left = [operator.placement.get(f"/allocations/{server.id}").json()["allocations"] for server in refused_ones]
     group, members = block(2)
-    (foreign,) = request(output, other, hints={"group": group, "task_groups": "1"})  # of a flavor without GPUs
+    reason = refusal_to_join(output, other, group)
     started = [server for server in members if server.status == "ACTIVE"]
     places = {server.id: operator.compute.get_server(server.id).compute_host for server in started}
     reservation = operator.compute.get_server(members[0].id).reservation_id
@@ -132,11 +133,20 @@ def topology_block_atomic_allocation(output: Output) -> None:
         "block_id": group, "tenant_id": project, "reservation_id": reservation,
         "allocated_as_unit": len(started) == len(members) and {server.status for server in refused_ones} == {"ERROR"},
         "partial_allocation": any(left), "homogeneous": len(set(places.values())) == 1,
-        "isolation_enforced": foreign.status == "ERROR", "refusal": (foreign.fault or {}).get("message"),
+        "isolation_enforced": group in reason, "refusal": reason,
         "requested": {"compute": len(members)}, "allocated": {"compute": len(started)},
         "resources": [{"resource_id": server.id, "resource_type": "compute", "tenant_id": server.project_id,
                        "topology_block_id": group, "performance_domain": places[server.id],
                        "isolation_boundary": server.project_id} for server in started]}
+
+
+def refusal_to_join(output: Output, cloud: Connection, group: str) -> str:
+    """Request a server without GPUs in a server group, and return what nova says against it, which names the group."""
+    try:
+        (server,) = request(output, cloud, hints={"group": group, "task_groups": "1"})
+    except BadRequestException as error:  # nova's API looks for the group in the server's project alone
+        return str(error)
+    return str((server.fault or {}).get("message", ""))
 
 
 def teardown(output: Output) -> None:
