@@ -54,6 +54,7 @@ from nova_lxd_ext.network.vifs import Ports
 from nova_lxd_ext.peers import Peers
 from nova_lxd_ext.privsep import privileged
 from nova_lxd_ext.server.attachments import DeviceAttachments
+from nova_lxd_ext.server.deferred import Deferred
 from nova_lxd_ext.server.incoming import IncomingMigrations
 from nova_lxd_ext.server.jobmemory import JobMemories
 from nova_lxd_ext.server.lifecycle import Lifecycle
@@ -88,6 +89,7 @@ class Backend:
     power: Power
     rescue: Rescue
     recovery: Recovery
+    deferred: Deferred
     ports: Ports
     connectors: Connectors
     volumes: Volumes
@@ -159,7 +161,7 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
     live_moves = LiveMigrations(conf, engine, states, attachments, lifecycle, power, ports, live, moves, incoming,
                                 functools.partial(compat.pci_devices, virtapi),
                                 functools.partial(compat.allocate_claimed, virtapi))
-    recovery = Recovery(states, lifecycle, power, changes.await_changes)
+    deferred = Deferred()
     return Backend(
         host=host, engine=engine, images=images, states=states, ports=ports, connectors=connectors, volumes=volumes,
         imagecache=ImageCache(conf, images, image_api),
@@ -170,10 +172,10 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
         flavor_devices=flavor_devices,
         lifecycle=lifecycle, power=power, peers=peers,
         rescue=Rescue(conf, engine, states, lifecycle, power, attachments, images),
-        recovery=recovery,
+        recovery=Recovery(states, lifecycle, power, changes.await_changes, deferred), deferred=deferred,
         consoles=Consoles(conf, engine, states),
         incoming=incoming, moves=moves, live_moves=live_moves,
-        live_recovery=LiveRecovery(lambda: compat.manager(virtapi), states, live_moves, recovery.once_started))
+        live_recovery=LiveRecovery(lambda: compat.manager(virtapi), states, live_moves, deferred))
 
 
 def kernel_log(root_actions: Privileged, host: Host) -> kernellog.Log:

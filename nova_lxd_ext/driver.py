@@ -88,8 +88,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
 
     def cleanup_host(self, host: str) -> None:
         self._watch.stop()
-        self._backend.recovery.stop()
-        self._backend.live_recovery.stop()
+        self._backend.deferred.stop()
         self._backend.consoles.close()
         self._backend.peers.close()
 
@@ -426,7 +425,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
         provider.update(provider_tree, nodename, self._backend.resources.look())
         self._backend.device_providers.update(provider_tree, nodename)
         self._pci.refresh()
-        self._backend.recovery.started()  # nova updates its resources first at the end of its start
+        self._backend.deferred.started()  # nova updates its resources first at the end of its start
         self._pci.free_unrequested(nova_context.get_admin_context(), self._nodename)
 
     def get_host_uptime(self) -> str:

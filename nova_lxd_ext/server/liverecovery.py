@@ -5,9 +5,7 @@ The source decides, by nova's record of the migration: what had not left stays, 
 destination. So the volumes' attachments, the ports' bindings, claims and allocations are those of one host.
 """
 
-import functools
 import json
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -21,6 +19,7 @@ from containerhost.engines.contract import ContainerState, Status
 from nova_lxd_ext.instance import labels
 from nova_lxd_ext.instance.states import States
 from nova_lxd_ext.server import recovery
+from nova_lxd_ext.server.deferred import Deferred
 from nova_lxd_ext.server.incoming import OVER
 from nova_lxd_ext.server.livemigration import LEFT, LiveMigrations, nothing_shared
 from nova_lxd_ext.server.moverecovery import ATTRIBUTES, COMPLETED, FAILED
@@ -35,16 +34,14 @@ class LiveRecovery:
     """Recover, at the driver's start, servers that were leaving this host.
 
     :param manager: returns nova's ComputeManager, whose own steps end a migration
-    :param once_started: does something when nova-compute has started (:class:`nova_lxd_ext.server.recovery.Recovery`)
     """
 
-    def __init__(self, manager: Callable[[], Any], states: States, moves: LiveMigrations,
-                 once_started: Callable[[str, Callable[[], None]], None]) -> None:
+    def __init__(self, manager: Callable[[], Any], states: States, moves: LiveMigrations, deferred: Deferred
+                 ) -> None:
         self._manager = manager
         self._states = states
         self._moves = moves
-        self._once_started = once_started
-        self._later: list[threading.Timer] = []
+        self._deferred = deferred
 
     def recover(self, context: Any, host: str, instances: Iterable[objects.Instance]) -> frozenset[str]:
         """Finish or undo the live migrations from this host, each in a thread once nova-compute has started.
@@ -53,49 +50,33 @@ class LiveRecovery:
 
         :returns: the servers that nova must not look at before
         """
-        self.stop()
         found = {instance.uuid: move for instance in instances if instance.task_state == task_states.MIGRATING
                  and (move := last_from(context, host, instance.uuid)) is not None and move.status != COMPLETED}
         for uuid, move in found.items():
             delay = recovery.QUEUE_TIMEOUT if move.status == ACCEPTED else 0.0
-            self._once_started(uuid, functools.partial(self._schedule, delay, host, uuid, move.status))
+            self._deferred.call(delay, uuid, self._end, host, uuid, move.status)
         return frozenset(found)
-
-    def _schedule(self, delay: float, host: str, uuid: str, status: str) -> None:
-        thread = threading.Timer(delay, self._end, (host, uuid, status))
-        thread.daemon = True
-        self._later.append(thread)
-        thread.start()
-
-    def stop(self) -> None:
-        for thread in self._later:
-            thread.cancel()
-        self._later.clear()
 
     def _end(self, host: str, uuid: str, status: str) -> None:
         """End a migration that has come no further since.
 
         :param status: nova's of it at the start
         """
-        try:
-            context = nova_context.get_admin_context()
-            instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=ATTRIBUTES)
-            move = last_from(context, host, uuid)
-            if status == LEFT and move is not None and has_left(instance, host):  # its destination was not killed
-                set_status(move, COMPLETED)
-                self._manager()._delete_allocation_after_move(context, instance, move)
-                self._moves.discard(instance)
-                return
-            waits = (task_states.MIGRATING, *(() if status == ACCEPTED else (None,)))  # nova 33 drops it
-            if move is None or instance.host != host or instance.task_state not in waits \
-                    or (status == ACCEPTED and move.status != ACCEPTED):
-                return
-            if instance.task_state is None:
-                save(instance, task_state=task_states.MIGRATING)
-            (self._finish if status == LEFT else self._undo)(context, instance, move)
-        except Exception:  # of Cinder, say: the next start tries again
-            LOG.exception("The live migration could not be ended; nova-compute tries again at its next start",
-                          instance_uuid=uuid)
+        context = nova_context.get_admin_context()
+        instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=ATTRIBUTES)
+        move = last_from(context, host, uuid)
+        if status == LEFT and move is not None and has_left(instance, host):  # its destination was not killed
+            set_status(move, COMPLETED)
+            self._manager()._delete_allocation_after_move(context, instance, move)
+            self._moves.discard(instance)
+            return
+        waits = (task_states.MIGRATING, *(() if status == ACCEPTED else (None,)))  # nova 33 drops it
+        if move is None or instance.host != host or instance.task_state not in waits \
+                or (status == ACCEPTED and move.status != ACCEPTED):
+            return
+        if instance.task_state is None:
+            save(instance, task_state=task_states.MIGRATING)
+        (self._finish if status == LEFT else self._undo)(context, instance, move)
 
     def _finish(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
         LOG.warning("The server had left for %s: its live migration is finished", move.dest_compute, instance=instance)

@@ -12,6 +12,7 @@ from containerhost.engines.contract import Status
 from nova_lxd_ext.hardware.placedclaims import UNCLAIMED
 from nova_lxd_ext.instance.states import States
 from nova_lxd_ext.server import lostrequests
+from nova_lxd_ext.server.deferred import Deferred
 from nova_lxd_ext.server.incoming import OVER, is_at_home
 from nova_lxd_ext.server.lifecycle import Lifecycle
 from nova_lxd_ext.server.lostrequests import Lost
@@ -40,17 +41,16 @@ class MoveRecovery:
     """Finish, repeat or undo a server's resize, migration or evacuation after nova-compute was killed.
 
     :param states: of this host's containers
-    :param requests, placement: of :class:`nova_lxd_ext.server.recovery.Recovery`
-    :param once_started: of it, too
+    :param requests, placement, deferred: of :class:`nova_lxd_ext.server.recovery.Recovery`
     """
 
     def __init__(self, states: States, lifecycle: Lifecycle, requests: Callable[[], Any], placement: Callable[[], Any],
-                 once_started: Callable[[str, Callable[[], None]], None]) -> None:
+                 deferred: Deferred) -> None:
         self._states = states
         self._lifecycle = lifecycle
         self._requests = requests
         self._placement = placement
-        self._once_started = once_started
+        self._deferred = deferred
 
     def recover(self, context: Any, host: str, step: Step, instance: objects.Instance, move: objects.Migration,
                 lost: Lost) -> None:
@@ -224,8 +224,8 @@ class MoveRecovery:
             set_status(move, "confirming")
             forget_freed(instance)
             # Nova fails a second confirmation, which no task state tells from the first.
-            self._once_started(instance.uuid, lambda: self._requests().confirm_resize(
-                lost.context(instance), instance, move, move.source_compute))
+            self._deferred.call(0.0, instance.uuid, self._requests().confirm_resize, lost.context(instance), instance,
+                                move, move.source_compute)
             return
         # All but nova's records was done.
         if instance.vm_state == vm_states.RESIZED:

@@ -11,7 +11,6 @@ nova-compute was killed between the queue and its first event: it is sent once m
 Any other request that has not begun may wait as long, and is ended then.
 """
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -24,6 +23,7 @@ from oslo_log import log as logging
 from nova_lxd_ext.hardware.placedclaims import UNCLAIMED
 from nova_lxd_ext.instance.states import States
 from nova_lxd_ext.server import recoverysteps
+from nova_lxd_ext.server.deferred import Deferred
 from nova_lxd_ext.server.incoming import OVER
 from nova_lxd_ext.server.lifecycle import Lifecycle
 from nova_lxd_ext.server.lostrequests import Lost
@@ -57,29 +57,29 @@ LOG = logging.getLogger(__name__)
 MOVES = frozenset({instance_actions.RESIZE, instance_actions.MIGRATE, instance_actions.EVACUATE})
 LIVE = "live-migration"
 RECENT = 1000  # moves that are looked at
-QUEUE_TIMEOUT = 600.0  # s that a request may wait in the queue, also while nova-compute is not done with its start
+QUEUE_TIMEOUT = 600.0  # s that a request may wait in the queue once nova-compute has started
 
 
 class Recovery:
     """Recover, at the driver's start, the servers whose tasks a killed nova-compute left unfinished.
 
     :param await_changes: waits until the engine has ended what it does to the container of this name
+    :param deferred: sends requests when nova-compute has started, and looks for those that have not begun
     :param requests: sends requests to compute hosts
     :param placement: nova's client of Placement; made at the first use, because it asks for the service's address
     """
 
     def __init__(self, states: States, lifecycle: Lifecycle, power: Power,
-                 await_changes: Callable[[str], None],
+                 await_changes: Callable[[str], None], deferred: Deferred,
                  requests: Callable[[], Any] = rpcapi.ComputeAPI,
                  placement: Callable[[], Any] = report.report_client_singleton) -> None:
         self._states = states
         self._await_changes = await_changes
         self._placement = placement
         self._failed: set[str] = set()
-        self._held: list[tuple[str, Callable[[], None]]] | None = []
-        self._moves = MoveRecovery(states, lifecycle, requests, placement, self.once_started)
+        self._deferred = deferred
+        self._moves = MoveRecovery(states, lifecycle, requests, placement, deferred)
         self._tasks = TaskRecovery(states, lifecycle, power, requests, placement)
-        self._later: threading.Timer | None = None
 
     def complete_evacuations(self, host: str, instances: Iterable[objects.Instance]) -> None:
         """Complete evacuations from this host whose servers have come back, before nova removes what it finds of them.
@@ -122,7 +122,8 @@ class Recovery:
         moves = current(context, found)
         mine = {instance.uuid: instance for instance in instances}
         unplaced = self._tasks.unplaced(context)
-        self._look_again(host, self._unbegun(context, host, moves, mine, unplaced))
+        if unbegun := self._unbegun(context, host, moves, mine, unplaced):
+            self._deferred.call(QUEUE_TIMEOUT, ", ".join(sorted(unbegun)), self._end_unbegun, host, unbegun)
         for instance in unplaced:
             with log_errors(instance.uuid):
                 self._tasks.recover_unplaced(context, host, instance)
@@ -161,37 +162,11 @@ class Recovery:
                     unbegun[instance.uuid] = request
         return unbegun
 
-    def once_started(self, uuid: str, send: Callable[[], None]) -> None:
-        """Send a request when nova-compute has started: a start that fails is repeated, and would send it once more."""
-        if self._held is None:
-            send()
-        else:
-            self._held.append((uuid, send))
-
-    def started(self) -> None:
-        """Send the requests that waited for the end of the start. Idempotent."""
-        held, self._held = self._held or [], None
-        for uuid, send in held:
-            with log_errors(uuid):
-                send()
-
-    def stop(self) -> None:
-        """Send nothing any more."""
-        if self._later is not None:
-            self._later.cancel()
-
-    def _look_again(self, host: str, unbegun: Mapping[str, str]) -> None:
-        """Schedule another look for requests that have not begun, and cancel the previous one.
+    def _end_unbegun(self, host: str, unbegun: Mapping[str, str]) -> None:
+        """Look again for requests that have not begun, and end them or send them once more.
 
         :param unbegun: ids of the requests, by uuid of the server
         """
-        self.stop()
-        if unbegun:
-            self._later = threading.Timer(QUEUE_TIMEOUT, self._end_unbegun, (host, unbegun))
-            self._later.daemon = True
-            self._later.start()
-
-    def _end_unbegun(self, host: str, unbegun: Mapping[str, str]) -> None:
         context = nova_context.get_admin_context()
         with log_errors(", ".join(sorted(unbegun))):
             for move in current(context, moves_of(context, host)).values():

@@ -8,6 +8,7 @@ import collections
 import contextlib
 import copy
 import datetime
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -21,11 +22,16 @@ from nova.compute import utils as compute_utils
 from nova.network import model as network_model
 from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 
+from containerhost import errors
+from nova_lxd_ext.server import deferred
+
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 OWNER = {"user_id": "tenant", "project_id": "project"}
 VCPU = "VCPU"
 ENGINE_FAULTS = ("fails", "times out", "unavailable", "answers empty")
 FAULTS = ("killed", *ENGINE_FAULTS, "other host restarts", "locked")
+EXPECTED = (exception.NovaException, errors.ContainerHostError, rpc_dispatcher.ExpectedException,
+            messaging.MessagingTimeout)
 
 
 class Killed(BaseException):
@@ -193,6 +199,12 @@ class Cloud:
             for uuid in [uuid for uuid, stored in self.instances.items() if stored.task_state is not None]:
                 self.begin_action(uuid, "lock")
         return fault
+
+    def note_unexpected(self, *_: Any, **__: Any) -> None:
+        """Note an error that the driver logs, unless a fault may cause it."""
+        error = sys.exception()
+        if error is not None and not isinstance(error, EXPECTED):
+            self.defects.append(error)
 
     @contextlib.contextmanager
     def on(self, process: Any) -> Iterator[None]:
@@ -479,6 +491,7 @@ def install(cloud: Cloud, stack: contextlib.ExitStack) -> None:
     patch(exception_wrapper, "_emit_versioned_exception_notification", lambda *_: None)
     patch(utils, "synchronized", lambda *_: lambda function: function)  # two hosts have one thread
     stack.enter_context(mock.patch("os.fsync", lambda file: None))  # a killed process loses nothing that it wrote
+    patch(deferred.LOG, "exception", cloud.note_unexpected)
     stack.enter_context(mock.patch("threading.Timer", lambda *args, **more: Timer(cloud, *args, **more)))
 
 

@@ -36,6 +36,7 @@ from nova_lxd_ext.network.vifevents import VifEvents
 from nova_lxd_ext.network.vifplug import Plugs
 from nova_lxd_ext.network.vifs import Ports
 from nova_lxd_ext.server.attachments import DeviceAttachments
+from nova_lxd_ext.server.deferred import Deferred
 from nova_lxd_ext.server.incoming import IncomingMigrations
 from nova_lxd_ext.server.lifecycle import Lifecycle
 from nova_lxd_ext.server.livemigration import LiveMigrations
@@ -247,7 +248,7 @@ class Host:
         process.manager.rt.update()
         pci.free_unrequested(context, self.name)
         process.manager.updates = True
-        process.manager.driver._backend.recovery.started()
+        process.manager.driver._backend.deferred.started()
         process.manager.updates = False
 
     def build(self) -> backend.Backend:
@@ -284,15 +285,16 @@ class Host:
             lambda instance: compat.pci_devices(SimpleNamespace(_compute=process.manager), instance),
             lambda context, instance: compat.allocate_claimed(SimpleNamespace(_compute=process.manager), context,
                                                               instance))
-        recovery = Recovery(states, lifecycle, power, fakes.FakeLive(engine).await_changes,
+        deferred = Deferred()
+        recovery = Recovery(states, lifecycle, power, fakes.FakeLive(engine).await_changes, deferred,
                             lambda: self.cloud.rpc, lambda: self.cloud.placement)
         parts: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(backend.Backend))
         return backend.Backend(**parts | {
             "host": tree, "engine": engine, "images": glance, "snapshots": glance, "flavor_devices": flavor_devices,
             "states": states, "lifecycle": lifecycle, "power": power, "ports": ports, "volumes": volumes,
             "peers": self._bus, "rescue": Rescue(conf, engine, states, lifecycle, power, attachments, glance),
-            "recovery": recovery, "incoming": incoming, "moves": moves, "live_moves": live_moves,
-            "live_recovery": LiveRecovery(lambda: process.manager, states, live_moves, recovery.once_started)})
+            "recovery": recovery, "deferred": deferred, "incoming": incoming, "moves": moves, "live_moves": live_moves,
+            "live_recovery": LiveRecovery(lambda: process.manager, states, live_moves, deferred)})
 
     def _offer(self, name: str, address: str) -> Offer:
         self.engine._called("offer", name)

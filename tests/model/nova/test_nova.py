@@ -11,16 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import nova.conf
-import oslo_messaging as messaging
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 from nova import context as nova_context
 from nova import exception, objects
 from nova.compute import vm_states
 from oslo_messaging import conffixture
-from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 
-from containerhost import errors
 from containerhost.allocation.states import State
 from containerhost.devices.model import Device, Kind
 from containerhost.engines.contract import Status
@@ -31,7 +28,7 @@ from nova_lxd_ext import conf
 from tests.fakehost import description, tree
 from tests.model import frame
 from tests.model.nova import api, cloud
-from tests.model.nova.cloud import Killed
+from tests.model.nova.cloud import EXPECTED, Killed
 from tests.model.nova.compute import RESCUE_IMAGE
 from tests.model.nova.host import Host, Process
 
@@ -42,8 +39,6 @@ SHELVED = (vm_states.SHELVED, vm_states.SHELVED_OFFLOADED)
 POWER = ("stop", "start", "soft reboot", "hard reboot", "pause", "unpause", "suspend", "resume")
 IMAGES = ("rescue", "unrescue", "snapshot", "shelve", "rebuild")
 ENDS = ("confirm", "revert", "delete", "lock")
-EXPECTED = (exception.NovaException, errors.ContainerHostError, rpc_dispatcher.ExpectedException,
-            messaging.MessagingTimeout)
 faults = st.lists(st.tuples(st.integers(0, 40), st.sampled_from(cloud.FAULTS)), max_size=2)
 size_name = st.sampled_from(list(api.FLAVORS))
 host_name = st.sampled_from(["one", "two"])
@@ -320,10 +315,10 @@ class Nova(frame.Machine):
 
     @rule(host=host_name)
     def minutes_pass(self, host: str) -> None:
-        process, timers = self.hosts[host].process, self.cloud.timers.pop(host, [])
-        if process is not None:
-            for timer in timers:
-                self._run(self.hosts[host], process, timer.run)
+        while timers := self.cloud.timers.pop(host, []):
+            if (process := self.hosts[host].process) is not None:
+                for timer in timers:
+                    self._run(self.hosts[host], process, timer.run)
         self._finish([], False)
 
     # What always holds

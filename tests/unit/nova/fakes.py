@@ -37,6 +37,7 @@ from nova_lxd_ext.network.vifdirect import DirectPorts
 from nova_lxd_ext.network.vifevents import VifEvents
 from nova_lxd_ext.network.vifplug import Plugs
 from nova_lxd_ext.network.vifs import Ports
+from nova_lxd_ext.server import deferred
 from nova_lxd_ext.server.attachments import DeviceAttachments
 from nova_lxd_ext.server.lifecycle import Lifecycle
 from nova_lxd_ext.server.liveresize import LiveResize
@@ -436,6 +437,20 @@ def world(directory: Path, conf: cfg.ConfigOpts, clock: Callable[[], float] | No
                  Power(conf, engine, states, attachments, *[clock] if clock else []), ports, flavor_devices, live,
                  LiveResize(conf, engine, live, notice, states, attachments, flavor_devices, lifecycle), files, notice,
                  ephemerals, disks, disk_transfers)
+
+
+class Deferred(deferred.Deferred):
+    """Call functions when minutes pass after the start's end."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[float, Callable[[], None]]] = []
+
+    def call(self, delay: float, uuid: str, function: Callable[..., None], *args: Any) -> None:
+        self.calls.append((delay, lambda: function(*args)))
+
+    def minutes_pass(self) -> None:
+        while self.calls:
+            self.calls.pop(0)[1]()
 
 
 class Clock:

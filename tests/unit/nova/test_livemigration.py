@@ -21,7 +21,7 @@ from nova_lxd_ext.server.livemigration import LEFT, LiveMigrations, nothing_shar
 from nova_lxd_ext.server.liverecovery import LiveRecovery
 from nova_lxd_ext.server.migration import Wanted
 from tests.unit.nova import records
-from tests.unit.nova.fakes import GPU_1, World
+from tests.unit.nova.fakes import GPU_1, Deferred, World
 from tests.unit.nova.movescase import MOVE, MovesCase
 
 VOLUME, BEFORE, AFTER = (f"00000000-0000-4000-8000-00000000000{digit}" for digit in "123")
@@ -184,21 +184,16 @@ class LiveRecoveryTest(LiveCase):
     def setUp(self) -> None:
         super().setUp()
         self.manager = mock.Mock()
-        self.held: dict[str, Any] = {}
-        self.recovery = LiveRecovery(lambda: self.manager, self.one.states, self.source,
-                                     self.held.__setitem__)
+        self.deferred = Deferred()
+        self.recovery = LiveRecovery(lambda: self.manager, self.one.states, self.source, self.deferred)
         self.useFixture(fixtures.MockPatchObject(objects.MigrationList, "get_by_filters",
                                                  side_effect=lambda *_, **__: [self.move]))
         self.source.check_source(None, self.server, self.data)
 
     def recover(self) -> None:
         self.assertEqual({records.UUID}, self.recovery.recover(None, "one", [self.server]))
-        with mock.patch("threading.Timer") as timer:
-            for start in self.held.values():
-                start()
         self.assertEqual([], self.manager.mock_calls, "nova-compute's start waits for nothing of it")
-        for call in timer.call_args_list:
-            call.args[1](*call.args[2])
+        self.deferred.minutes_pass()
 
     def test_one_that_had_not_left_is_undone_with_its_volumes_as_they_were(self) -> None:
         self.volumes.objects.append(self.volume(BEFORE))
@@ -247,9 +242,7 @@ class LiveRecoveryTest(LiveCase):
         self.recovery.recover(None, "one", [self.server])
         self.server.host, self.server.task_state = "two", None
         self.one.engine.statuses[self.server.name] = Status.STOPPED
-        with mock.patch("threading.Timer") as timer:
-            self.held[records.UUID]()
-        timer.call_args.args[1](*timer.call_args.args[2])
+        self.deferred.minutes_pass()
         self.assertEqual("completed", self.move.status)
         self.manager._delete_allocation_after_move.assert_called_once()
         self.assertNotIn(self.server.name, self.one.engine.specs)
@@ -257,18 +250,14 @@ class LiveRecoveryTest(LiveCase):
     def test_one_that_has_ended_meanwhile_is_left(self) -> None:
         self.recovery.recover(None, "one", [self.server])
         self.server.host, self.server.task_state = "two", None
-        with mock.patch("threading.Timer") as timer:
-            self.held[records.UUID]()
-        timer.call_args.args[1](*timer.call_args.args[2])
+        self.deferred.minutes_pass()
         self.assertEqual([], self.manager.mock_calls)
 
     def test_one_whose_request_may_wait_in_the_queue_is_waited_for(self) -> None:
         self.move.status = "accepted"
         self.recovery.recover(None, "one", [self.server])
-        with mock.patch("threading.Timer") as timer:
-            self.held[records.UUID]()
-        self.assertLess(0, timer.call_args.args[0])
-        timer.call_args.args[1](*timer.call_args.args[2])
+        self.assertLess(0, self.deferred.calls[0][0])
+        self.deferred.minutes_pass()
         self.manager._rollback_live_migration.assert_called_once()
 
     def test_killed_while_nova_undid_it(self) -> None:

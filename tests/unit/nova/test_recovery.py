@@ -13,6 +13,7 @@ from containerhost.engines.contract import ContainerState, Status
 from nova_lxd_ext.server.lostrequests import Lost
 from nova_lxd_ext.server.recovery import Recovery
 from tests.unit.nova import records
+from tests.unit.nova.fakes import Deferred
 
 HOST, NODE = "one", "node-uuid"
 MOVE, OTHER = "8f2b6a0c-5c56-4b0e-9b5e-0a6f1f6d9a02", "8f2b6a0c-5c56-4b0e-9b5e-0a6f1f6d9a03"
@@ -28,7 +29,7 @@ class RecoveryTest(testtools.TestCase):
         self.move = objects.Migration(id=7, uuid=MOVE, instance_uuid=records.UUID, source_compute=HOST,
                                       dest_compute=None, status="pre-migrating", migration_type="resize")
         self.move.save = mock.Mock()
-        self.placement = mock.Mock()
+        self.placement, self.deferred = mock.Mock(), Deferred()
         self.placement.get_allocations_for_resource_provider.return_value = SimpleNamespace(
             allocations={records.UUID: {}, MOVE: {}, OTHER: {}})
         for kind, method, answer in (
@@ -51,8 +52,11 @@ class RecoveryTest(testtools.TestCase):
         return [self.move] if context.read_deleted == "yes" or not self.server.deleted else []
 
     def recover(self, *servers: objects.Instance) -> None:
-        Recovery(mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), lambda: self.placement).recover(
-            HOST, servers)
+        self.recovery(mock.Mock()).recover(HOST, servers)
+
+    def recovery(self, requests: mock.Mock, states: mock.Mock | None = None) -> Recovery:
+        return Recovery(states or mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), self.deferred, lambda: requests,
+                        lambda: self.placement)
 
     def test_resize_that_no_host_has_claimed_returns_its_allocations(self) -> None:
         """Nova clears the task state alone, and does not start with the allocations of both sizes."""
@@ -84,8 +88,7 @@ class RecoveryTest(testtools.TestCase):
                     "nova_lxd_ext.server.lostrequests.of", return_value=Lost(
                         SimpleNamespace(action=instance_actions.RESIZE, user_id="tenant", request_id="req-1"),
                         frozenset({"resize_instance"}), frozenset({"prep_resize"}), frozenset({"prep_resize"}))):
-                Recovery(states, mock.Mock(), mock.Mock(), mock.Mock(), lambda: requests, lambda: self.placement
-                         ).recover(HOST, [self.server])
+                self.recovery(requests, states).recover(HOST, [self.server])
             self.assertEqual((reverts, task_state), (requests.revert_resize.called, self.server.task_state))
             if not reverts:
                 self.placement.move_allocations.assert_called_once_with(mock.ANY, MOVE, records.UUID)
@@ -96,7 +99,6 @@ class RecoveryTest(testtools.TestCase):
         """The new host would disconnect volumes of the server, which its own host has started again."""
         self.move.dest_compute, self.server.task_state = "two", task_states.RESIZE_REVERTING
         self.server.migration_context = objects.MigrationContext(migration_id=self.move.id)
-        timer = self.useFixture(fixtures.MockPatch("threading.Timer")).mock
         requests = mock.Mock()
         for begun in (frozenset(), frozenset({"revert_resize"})):
             requests.reset_mock()
@@ -106,9 +108,8 @@ class RecoveryTest(testtools.TestCase):
                         SimpleNamespace(action=instance_actions.RESIZE, user_id="tenant", request_id="req-1"),
                         frozenset({"resize_instance"}), frozenset({"prep_resize"}) | begun,
                         frozenset({"prep_resize"}) | begun)):
-                Recovery(mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), lambda: requests, lambda: self.placement
-                         ).recover(HOST, [self.server])
-            self.assertEqual((not begun, bool(begun)), (requests.revert_resize.called, timer.called))
+                self.recovery(requests).recover(HOST, [self.server])
+            self.assertEqual((not begun, bool(begun)), (requests.revert_resize.called, bool(self.deferred.calls)))
 
     def test_move_to_this_host_whose_server_did_something_else_since_is_dropped(self) -> None:
         """The server's host cleared the task state at its start while this one, which prepared the move, was down."""
@@ -150,20 +151,17 @@ class RecoveryTest(testtools.TestCase):
         events = {2: [event("prep_resize", HOST, None)],
                   1: [event("prep_resize", HOST, "Success"), event("resize_instance", "two", "Success")]}
         requests = mock.Mock()
-        recovery = Recovery(mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), lambda: requests,
-                            lambda: self.placement)
-        timer = self.useFixture(fixtures.MockPatch("threading.Timer")).mock
         outcome = self.useFixture(fixtures.MockPatch("nova_lxd_ext.server.moverecovery.record_outcome")).mock
         with (mock.patch.object(objects.MigrationList, "get_by_filters", return_value=[later, self.move]),
               mock.patch.object(objects.InstanceActionList, "get_by_instance_uuid", side_effect=[actions] * 9),
               mock.patch.object(objects.InstanceActionEventList, "get_by_action",
                                 side_effect=lambda _, number: events[number])):
-            recovery.recover(HOST, [self.server])
+            self.recovery(requests).recover(HOST, [self.server])
             self.assertEqual(("post-migrating", "failed", task_states.RESIZE_MIGRATED),
                              (self.move.status, later.status, self.server.task_state))
             self.assertEqual("req-2", outcome.call_args.args[2].action.request_id)
             requests.finish_resize.assert_not_called()  # it may be in the queue
-            timer.call_args.args[1](*timer.call_args.args[2])
+            self.deferred.minutes_pass()
         self.assertIs(self.move, requests.finish_resize.call_args.args[2])
 
     def test_move_that_another_one_has_overtaken_is_dropped(self) -> None:
@@ -182,7 +180,7 @@ class RecoveryTest(testtools.TestCase):
 
     def test_evacuation_whose_server_has_come_back_is_completed_before_nova_removes_it(self) -> None:
         """Nova completes it at the host's start, which may come before its end: then it is done once more."""
-        recovery = Recovery(mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock())
+        recovery = self.recovery(mock.Mock())
         self.move.migration_type, self.move.status = "evacuation", "done"
         recovery.complete_evacuations(HOST, [])
         self.assertEqual("done", self.move.status)
@@ -191,7 +189,7 @@ class RecoveryTest(testtools.TestCase):
         self.move.save.assert_called_once_with()
 
     def test_evacuation_whose_server_is_on_its_way_back_is_completed_before_nova_removes_what_arrived(self) -> None:
-        recovery = Recovery(mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock())
+        recovery = self.recovery(mock.Mock())
         self.move.migration_type, self.move.status = "evacuation", "done"
         later = objects.Migration(id=8, instance_uuid=records.UUID, dest_compute="two")
         with mock.patch.object(objects.MigrationList, "get_by_filters", side_effect=lambda context, filters: [
@@ -254,8 +252,7 @@ class RebuildTest(testtools.TestCase):
         self.server = records.instance(host=HOST, vm_state=vm_states.ACTIVE, task_state=task_states.REBUILDING)
         self.action = SimpleNamespace(id=1, action=instance_actions.REBUILD, user_id="tenant", request_id="req-1")
         self.events: list[Any] = []
-        timer = self.useFixture(fixtures.MockPatch("threading.Timer")).mock
-        self.minutes_pass = lambda: timer.call_args.args[1](*timer.call_args.args[2])
+        self.deferred = Deferred()
         for kind, method, answer in (
                 (objects.InstanceActionList, "get_by_instance_uuid", [self.action]),
                 (objects.InstanceActionEventList, "get_by_action", self.events),
@@ -264,11 +261,9 @@ class RebuildTest(testtools.TestCase):
                 (objects.Instance, "get_by_uuid", self.server)):
             self.useFixture(fixtures.MockPatchObject(kind, method, return_value=answer))
         self.fault = self.useFixture(fixtures.MockPatch("nova.compute.utils.add_instance_fault_from_exc")).mock
-        self.timer = timer
 
     def recover(self) -> None:
-        Recovery(mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock()).recover(
-            HOST, [self.server])
+        Recovery(mock.Mock(), mock.Mock(), mock.Mock(), mock.Mock(), self.deferred).recover(HOST, [self.server])
 
     def states(self) -> tuple[str, str | None]:
         return self.server.vm_state, self.server.task_state
@@ -280,12 +275,12 @@ class RebuildTest(testtools.TestCase):
         self.recover()
         self.assertEqual((vm_states.ERROR, task_states.REBUILDING), self.states())
         self.begin()
-        self.minutes_pass()
+        self.deferred.minutes_pass()
         self.assertEqual((vm_states.ERROR, task_states.REBUILDING), self.states())
 
     def test_rebuild_that_never_begins_is_ended(self) -> None:
         self.recover()
-        self.minutes_pass()
+        self.deferred.minutes_pass()
         self.assertEqual((vm_states.ERROR, None), self.states())
         self.fault.assert_called_once()
 
@@ -294,14 +289,14 @@ class RebuildTest(testtools.TestCase):
         self.server.vm_state = vm_states.ERROR
         self.events.append(SimpleNamespace(event="compute_rebuild_instance", host=HOST, finish_time=1, result="Error"))
         self.recover()
-        self.minutes_pass()
+        self.deferred.minutes_pass()
         self.assertEqual((vm_states.ERROR, None), self.states())
 
     def test_evacuation_that_has_not_begun_is_left_to_the_other_host(self) -> None:
         self.action.action = instance_actions.EVACUATE
         self.recover()
         self.assertEqual((vm_states.ACTIVE, task_states.REBUILDING), self.states())
-        self.timer.assert_not_called()
+        self.assertEqual([], self.deferred.calls)
 
     def test_task_state_of_late_evacuation_is_cleared(self) -> None:
         """It began after the old host had returned and the server was rescued there."""
@@ -314,7 +309,7 @@ class RebuildTest(testtools.TestCase):
         """Nova leaves servers in ERROR as they are, also when their host returns."""
         self.action.action, self.server.vm_state = instance_actions.EVACUATE, vm_states.ERROR
         self.recover()
-        self.minutes_pass()
+        self.deferred.minutes_pass()
         self.assertEqual((vm_states.ERROR, None), self.states())
 
 
@@ -328,8 +323,7 @@ class QueueTest(testtools.TestCase):
         self.moves: list[objects.Migration] = []
         self.requests, self.states, self.placement = mock.Mock(), mock.Mock(), mock.Mock()
         self.lifecycle = mock.Mock()
-        timer = self.useFixture(fixtures.MockPatch("threading.Timer")).mock
-        self.minutes_pass = lambda: timer.call_args.args[1](*timer.call_args.args[2])
+        self.deferred = Deferred()
         for kind, method, answer in (
                 (objects.InstanceActionList, "get_by_instance_uuid", [self.action]),
                 (objects.InstanceActionEventList, "get_by_action", self.events),
@@ -341,8 +335,8 @@ class QueueTest(testtools.TestCase):
     def recover(self, task_state: str | None, vm_state: str = vm_states.ACTIVE, **values: Any) -> None:
         self.server = records.instance(host=HOST, vm_state=vm_state, task_state=task_state, **values)
         self.useFixture(fixtures.MockPatchObject(objects.Instance, "get_by_uuid", return_value=self.server))
-        self.recovery = Recovery(self.states, self.lifecycle, mock.Mock(), mock.Mock(), lambda: self.requests,
-                                 lambda: self.placement)
+        self.recovery = Recovery(self.states, self.lifecycle, mock.Mock(), mock.Mock(), self.deferred,
+                                 lambda: self.requests, lambda: self.placement)
         self.recovery.recover(HOST, [self.server])
 
     def unshelving(self, error: Exception) -> list[objects.Instance]:
@@ -376,7 +370,7 @@ class QueueTest(testtools.TestCase):
                                side_effect=exception.RequestSpecNotFound(instance_uuid=records.UUID)):
             self.recover(task_states.RESIZE_REVERTING,
                          migration_context=objects.MigrationContext(migration_id=7, instance_uuid=records.UUID))
-            self.minutes_pass()
+            self.deferred.minutes_pass()
         self.requests.revert_resize.assert_called_once_with(mock.ANY, self.server, self.moves[0], HOST, None)
 
     def test_request_that_never_begins_is_ended(self) -> None:
@@ -384,13 +378,13 @@ class QueueTest(testtools.TestCase):
             with self.subTest(task_state):
                 self.recover(task_state)
                 self.assertEqual(task_state, self.server.task_state)
-                self.minutes_pass()
+                self.deferred.minutes_pass()
                 self.assertIsNone(self.server.task_state)
 
     def test_request_that_was_sent_meanwhile_goes_on(self) -> None:
         self.recover(task_states.RESCUING)
         self.action.request_id = "req-2"
-        self.minutes_pass()
+        self.deferred.minutes_pass()
         self.assertEqual(task_states.RESCUING, self.server.task_state)
 
     def test_task_state_of_request_that_failed_is_cleared(self) -> None:
@@ -418,18 +412,16 @@ class QueueTest(testtools.TestCase):
 
     def test_confirmation_that_never_begins_is_sent_again(self) -> None:
         self.resized()
-        self.recovery.started()
         self.requests.confirm_resize.assert_not_called()
-        self.minutes_pass()
+        self.deferred.minutes_pass()
         self.requests.confirm_resize.assert_called_once_with(mock.ANY, self.server, self.move, HOST)
 
-    def test_start_that_fails_sends_no_confirmation(self) -> None:
-        """The next one would send it again, and nova fails the second, which finds no migration context."""
+    def test_confirmation_is_sent_again_when_nova_compute_has_started(self) -> None:
+        """A start that fails is repeated, and nova fails a second confirmation, which finds no migration context."""
         self.events.append(SimpleNamespace(event="compute_confirm_resize", host=HOST, finish_time=None, result=None))
         self.resized()
         self.requests.confirm_resize.assert_not_called()
-        for _ in range(2):
-            self.recovery.started()
+        self.deferred.minutes_pass()
         self.requests.confirm_resize.assert_called_once_with(mock.ANY, self.server, self.move, HOST)
 
     def test_evacuation_that_never_begins_is_ended(self) -> None:
@@ -448,7 +440,7 @@ class QueueTest(testtools.TestCase):
                 self.recover(task_states.REBUILDING, migration_context=None)
                 self.server.host = "two"
                 self.recovery.recover(HOST, [])
-                self.minutes_pass()
+                self.deferred.minutes_pass()
                 self.assertEqual(("failed", None) if ended else ("accepted", task_states.REBUILDING),
                                  (self.moves[0].status, self.server.task_state))
 
@@ -487,7 +479,7 @@ class QueueTest(testtools.TestCase):
                      migration_context=objects.MigrationContext(migration_id=7, instance_uuid=records.UUID))
         self.server.task_state, self.server.drop_migration_context = None, mock.Mock()
         with mock.patch("nova_lxd_ext.server.moverecovery.resize_request_spec"):
-            self.minutes_pass()
+            self.deferred.minutes_pass()
         self.assertEqual("failed", move.status)
         self.placement.move_allocations.assert_called_once_with(mock.ANY, MOVE, records.UUID)
 
