@@ -158,9 +158,7 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
     incoming = IncomingMigrations(conf, engine, transfers, states, attachments, lifecycle, ephemerals)
     moves = Migrations(conf, engine, states, attachments, lifecycle, power, live, notice, transfers, ephemerals, peers,
                        conf.lxd.migration_address)
-    live_moves = LiveMigrations(conf, engine, states, attachments, lifecycle, power, ports, live, moves, incoming,
-                                functools.partial(compat.pci_devices, virtapi),
-                                functools.partial(compat.allocate_claimed, virtapi))
+    live_moves = LiveMigrations(conf, states, ports, live, moves, incoming, virtapi)
     deferred = Deferred()
     return Backend(
         host=host, engine=engine, images=images, states=states, ports=ports, connectors=connectors, volumes=volumes,

@@ -14,6 +14,8 @@ from nova.compute import utils as compute_utils
 from nova.objects.fields import PciDeviceStatus
 from nova.virt.driver import ComputeDriver
 
+from nova_lxd_ext.hardware.pcitracker import HELD
+
 
 def manager(virtapi: Any) -> Any:
     """Return nova's ComputeManager; None in tests."""
@@ -33,8 +35,7 @@ def pci_devices(virtapi: Any, instance: objects.Instance) -> objects.PciDeviceLi
     tracker = pci_tracker(virtapi)
     return objects.PciDeviceList(objects=[
         device for device in (tracker.pci_devs if tracker is not None else ())
-        if device.instance_uuid == instance.uuid and device.status in (
-            PciDeviceStatus.CLAIMED, PciDeviceStatus.ALLOCATED)])
+        if device.instance_uuid == instance.uuid and device.status in HELD])
 
 
 def allocate_claimed(virtapi: Any, context: Any, instance: objects.Instance) -> None:

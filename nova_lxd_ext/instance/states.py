@@ -109,6 +109,10 @@ class States:
         if labels.INCOMING in state.labels:
             self._engine.relabel(state.name, {labels.INCOMING: None})
 
+    def relabel(self, instance: objects.Instance, changes: Mapping[str, str | None]) -> None:
+        """Set labels of the server's container; None removes one."""
+        self._engine.relabel(instance.name, changes)
+
     def changed(self) -> None:
         """Drop cached answers: a container was changed."""
         self._changed = self._clock()

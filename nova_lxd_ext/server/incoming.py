@@ -22,7 +22,7 @@ from containerhost.engines.spec import ContainerSpec, Mount
 from containerhost.rollback import Rollback
 from nova_lxd_ext.host import startup
 from nova_lxd_ext.instance import labels
-from nova_lxd_ext.instance.requested import NOTHING
+from nova_lxd_ext.instance.requested import NOTHING, RequestedResources
 from nova_lxd_ext.instance.states import States
 from nova_lxd_ext.server.attachments import DeviceAttachments
 from nova_lxd_ext.server.lifecycle import Lifecycle
@@ -77,9 +77,7 @@ class IncomingMigrations:
 
     def _make(self, instance: objects.Instance, fetch: Callable[[ContainerSpec], None]) -> None:
         coming = as_it_will_be(instance)
-        self._attachments.require_possible(coming, NOTHING, self._attachments.view())
-        spec = self._lifecycle.spec(coming)
-        self.require_absent(instance)
+        spec = self.require_possible(coming, NOTHING)
         self._attachments.end(instance.uuid)  # what a killed driver left of a container that is gone
         with self._removed_on_error(instance):
             mark = {labels.INCOMING: str(instance.migration_context.migration_id)}
@@ -102,7 +100,18 @@ class IncomingMigrations:
             undo.on_error("wait for the daemon", startup.await_server, self._engine, self._conf.lxd.ready_timeout)
             self._ephemerals.receive(instance, DiskOffer(**offer), self._conf.lxd.migration_timeout)
 
-    def require_absent(self, instance: objects.Instance) -> None:
+    def require_possible(self, coming: objects.Instance, requested: RequestedResources) -> ContainerSpec:
+        """Refuse a server that cannot be here, and return its container's spec.
+
+        :param coming: the server as it will be
+        :raises MigrationError: this host has a container of that name already
+        """
+        self._attachments.require_possible(coming, requested, self._attachments.view())
+        spec = self._lifecycle.spec(coming)
+        self._require_absent(coming)
+        return spec
+
+    def _require_absent(self, instance: objects.Instance) -> None:
         """Remove the copy that an interrupted migration left, but no container that may be the server's own."""
         state = self._states.find(instance)
         if state is not None and labels.INCOMING in state.labels and state.status is Status.STOPPED:

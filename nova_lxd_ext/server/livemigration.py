@@ -24,7 +24,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from containerhost import errors
-from containerhost.engines.contract import Engine, Status
+from containerhost.engines.contract import Status
 from containerhost.rollback import Rollback
 from nova_lxd_ext import compat
 from nova_lxd_ext.instance import flavor, labels
@@ -32,12 +32,9 @@ from nova_lxd_ext.instance.requested import RequestedResources
 from nova_lxd_ext.instance.states import States
 from nova_lxd_ext.network.vifs import Ports
 from nova_lxd_ext.server import failure_events
-from nova_lxd_ext.server.attachments import DeviceAttachments
 from nova_lxd_ext.server.incoming import IncomingMigrations
-from nova_lxd_ext.server.lifecycle import Lifecycle
 from nova_lxd_ext.server.liveresize import LiveResize
 from nova_lxd_ext.server.migration import Aborted, Migrations
-from nova_lxd_ext.server.power import Power
 from nova_lxd_ext.server.recoveryrecords import is_under_way, set_status
 
 LOG = logging.getLogger(__name__)
@@ -52,26 +49,18 @@ MOVED = ("numa_topology", "pci_devices", "pci_requests", "resources")  # what a 
 class LiveMigrations:
     """Do what nova asks of source and destination of a live migration, in the order of its requests.
 
-    :param pci_devices: returns what nova has claimed for a server on this host
-    :param allocate: lets nova call it allocated
+    :param virtapi: nova's side, which has claimed what a server gets on the destination
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, attachments: DeviceAttachments,
-                 lifecycle: Lifecycle, power: Power, ports: Ports, live: LiveResize, moves: Migrations,
-                 incoming: IncomingMigrations, pci_devices: Callable[[objects.Instance], objects.PciDeviceList],
-                 allocate: Callable[[Any, objects.Instance], None]) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, states: States, ports: Ports, live: LiveResize, moves: Migrations,
+                 incoming: IncomingMigrations, virtapi: Any) -> None:
         self._conf = conf
-        self._engine = engine
         self._states = states
-        self._attachments = attachments
-        self._lifecycle = lifecycle
-        self._power = power
         self._ports = ports
         self._live = live
         self._moves = moves
         self._incoming = incoming
-        self._pci_devices = pci_devices
-        self._allocate = allocate
+        self._virtapi = virtapi
 
     def check_destination(self, instance: objects.Instance) -> migrate_data.LibvirtLiveMigrateData:
         """Refuse a server that may not be restarted.
@@ -93,7 +82,7 @@ class LiveMigrations:
                 "the server does not run; unpause or start it, or migrate it cold: openstack server migrate"))
         self._moves.require_may_leave()
         volumes = objects.BlockDeviceMappingList.get_by_instance_uuid(context, instance.uuid)
-        self._engine.relabel(instance.name, {labels.OUTGOING: json.dumps(
+        self._states.relabel(instance, {labels.OUTGOING: json.dumps(
             {volume.volume_id: volume.attachment_id for volume in volumes if volume.is_volume})})
         if instance.numa_topology:
             data.src_supports_numa_live_migration = True
@@ -104,11 +93,7 @@ class LiveMigrations:
         """Refuse, on the destination, what it has not of what nova has claimed here; else plug the server's ports."""
         bound = [vif.get_dest_vif() for vif in data.vifs if "vif_type" in vif] if "vifs" in data else []
         ports, coming = model.NetworkInfo(bound) if bound else network_info, self._as_it_comes(instance)
-        self._attachments.require_possible(
-            coming, self._live.requested(RequestedResources.of(ports, block_device_info), instance.flavor,
-                                         instance.uuid), self._attachments.view())
-        self._lifecycle.spec(coming)
-        self._incoming.require_absent(instance)
+        self._incoming.require_possible(coming, self._coming_to(instance, ports, block_device_info))
         self._ports.prepare(coming, ports)
         data.vifs = []  # with them nova waits for neutron's events, which not every agent sends for such a port
         return data
@@ -128,7 +113,7 @@ class LiveMigrations:
                 allowed = min(longest, compute_utils.get_value_from_system_metadata(
                     instance, "image_os_shutdown_timeout", int, longest))
                 self._moves.leave(context, as_it_leaves(instance, data.migration), host,
-                                  self._states.require(instance).status, requested, self._attachments.view(), allowed,
+                                  self._states.require(instance).status, requested, allowed,
                                   self._conf.compute.shutdown_retry_interval, undo)
                 set_status(data.migration, LEFT)
         except Exception as error:
@@ -155,12 +140,12 @@ class LiveMigrations:
         :param volumes: as they are attached here
         """
         if self._states.require(instance).status is Status.STOPPED:
-            self._power.on(instance, self._requested(instance, volumes, move))
+            self._moves.start_again(instance, self._requested(instance, volumes, move))
 
     def discard(self, instance: objects.Instance) -> None:
         """Remove what is left here of a server that runs on its destination."""
         try:
-            self._lifecycle.discard(instance.name, instance.uuid)
+            self._moves.discard(instance)
         except (errors.ContainerHostError, OSError):
             LOG.exception("The server has left, and its container here could not be removed: the next start of "
                           "nova-compute does", instance=instance)
@@ -173,12 +158,11 @@ class LiveMigrations:
         """
         if objects.Instance.get_by_uuid(context, instance.uuid, expected_attrs=[]).task_state == task_states.DELETING:
             raise exception.InstanceNotFound(instance_id=instance.uuid)
-        self._allocate(context, instance)
+        compat.allocate_claimed(self._virtapi, context, instance)
         if instance.migration_context is not None:  # nova has not claimed devices by the ids of the new requests
             instance.migration_context.new_pci_requests = instance.pci_requests
         coming = self._as_it_comes(instance)
-        requested = self._live.requested(RequestedResources.of(network_info, block_device_info), instance.flavor,
-                                         instance.uuid)
+        requested = self._coming_to(instance, network_info, block_device_info)
         # A source that was killed asks once more, maybe while it is done. Neutron's events get to the source still.
         with lockutils.lock(f"lxd-arrival-{instance.uuid}"):
             self._moves.finish(context, coming, requested, power_on=True, awaits_ports=False)
@@ -191,11 +175,17 @@ class LiveMigrations:
         if self._states.find(instance) is None:
             self._ports.unplug(instance, None)
 
+    def _coming_to(self, instance: objects.Instance, network_info: model.NetworkInfo, block_device_info: Any
+                   ) -> RequestedResources:
+        """Return what the server is to have on its destination."""
+        return self._live.requested(RequestedResources.of(network_info, block_device_info), instance.flavor,
+                                    instance.uuid)
+
     def _as_it_comes(self, instance: objects.Instance) -> objects.Instance:
         """Return a copy of the server with what nova has claimed for it on the destination."""
         copy = instance.obj_clone()
         copy.apply_migration_context()
-        copy.pci_requests, copy.pci_devices = instance.pci_requests, self._pci_devices(instance)
+        copy.pci_requests, copy.pci_devices = instance.pci_requests, compat.pci_devices(self._virtapi, instance)
         return copy
 
 

@@ -110,10 +110,11 @@ class Migrations:
             self._require_possible(instance, flavor, requested, move, view)
             with Rollback(f"move of server {instance.uuid}") as undo:
                 self.leave(context, instance, None if is_at_home(move) else move.dest_compute, state.status, requested,
-                           view, timeout, retry_interval, undo)
+                           timeout, retry_interval, undo, view)
 
     def leave(self, context: Any, instance: objects.Instance, host: str | None, status: Status,
-              requested: RequestedResources, view: HostView, timeout: int, retry_interval: int, undo: Rollback) -> None:
+              requested: RequestedResources, timeout: int, retry_interval: int, undo: Rollback,
+              view: HostView | None = None) -> None:
         """Stop the server, bring its files to another host if there is one, and release what it has here.
 
         :param instance: names the migration in its migration context
@@ -121,6 +122,7 @@ class Migrations:
         :param status: of the container
         :param requested: what the server has here
         :param undo: gets what lets it run here again
+        :param view: of the operation that this is a part of, if it is
         :raises Aborted:
         """
         copied = False
@@ -133,12 +135,12 @@ class Migrations:
                 copied = self._copy_round(context, instance, host)  # its checkpoint
         self._require_wanted(instance)
         if status is not Status.STOPPED:
-            undo.on_error("start it again", self._start_again, instance, requested)
+            undo.on_error("start it again", self.start_again, instance, requested)
             self._power.off(instance, timeout, retry_interval)
         if host is not None:
             self._send(context, instance, host, copied)
         self._engine.update_devices(instance.name, ())
-        self._attachments.release_all(instance, requested, view)
+        self._attachments.release_all(instance, requested, view or self._attachments.view())
 
     def ask(self, instance: objects.Instance, wanted: "Wanted") -> None:
         """Let the copying of a running server, which another thread does, end after the round under way."""
@@ -192,7 +194,7 @@ class Migrations:
         if document is not None:
             self._notice.notify(instance.name, document)
 
-    def _start_again(self, instance: objects.Instance, requested: RequestedResources) -> None:
+    def start_again(self, instance: objects.Instance, requested: RequestedResources) -> None:
         startup.await_server(self._engine, self._conf.lxd.ready_timeout)
         self._power.on(instance, requested)
 
@@ -343,7 +345,12 @@ class Migrations:
         """Remove what the old host kept: the server stays where and as it is now."""
         if is_at_home(move):
             self._lifecycle.release_reserved_cores(instance)
-        elif not self._states.is_foreign(instance):
+        else:
+            self.discard(instance)
+
+    def discard(self, instance: objects.Instance) -> None:
+        """Remove what is here of a server that is at home on another host."""
+        if not self._states.is_foreign(instance):
             self._lifecycle.discard(instance.name, instance.uuid)
 
 

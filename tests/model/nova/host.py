@@ -227,7 +227,7 @@ class Host:
     def begin(self) -> Process:
         """Return a new nova-compute, which has not begun its start."""
         process = Process(self.name)
-        with self.cloud.on(process), mock.patch.object(backend, "build", lambda conf, virtapi: self.build()):
+        with self.cloud.on(process), mock.patch.object(backend, "build", lambda conf, virtapi: self.build(virtapi)):
             process.manager = Compute(self.cloud, self)
         self.process = process
         return process
@@ -251,7 +251,7 @@ class Host:
         process.manager.driver._backend.deferred.started()
         process.manager.updates = False
 
-    def build(self) -> backend.Backend:
+    def build(self, virtapi: Any) -> backend.Backend:
         conf, engine, store, tree = nova.conf.CONF, self.engine, self.store, self.tree()
         root = fakes.NoPrivileges()
         allocator = DeviceAllocator(store, lambda: View(self.devices), root, engine.held, tree)
@@ -279,12 +279,7 @@ class Host:
         incoming = IncomingMigrations(conf, engine, transfers, states, attachments, lifecycle, ephemerals)
         moves = Migrations(conf, engine, states, attachments, lifecycle, power, live, notice, transfers, ephemerals,
                            self._bus, "https://here:8443", clock=functools.partial(next, itertools.count(0, 60)))
-        process = self.cloud.current
-        live_moves = LiveMigrations(
-            conf, engine, states, attachments, lifecycle, power, ports, live, moves, incoming,
-            lambda instance: compat.pci_devices(SimpleNamespace(_compute=process.manager), instance),
-            lambda context, instance: compat.allocate_claimed(SimpleNamespace(_compute=process.manager), context,
-                                                              instance))
+        live_moves = LiveMigrations(conf, states, ports, live, moves, incoming, virtapi)
         deferred = Deferred()
         recovery = Recovery(states, lifecycle, power, fakes.FakeLive(engine).await_changes, deferred,
                             lambda: self.cloud.rpc, lambda: self.cloud.placement)
@@ -294,7 +289,7 @@ class Host:
             "states": states, "lifecycle": lifecycle, "power": power, "ports": ports, "volumes": volumes,
             "peers": self._bus, "rescue": Rescue(conf, engine, states, lifecycle, power, attachments, glance),
             "recovery": recovery, "deferred": deferred, "incoming": incoming, "moves": moves, "live_moves": live_moves,
-            "live_recovery": LiveRecovery(lambda: process.manager, states, live_moves, deferred)})
+            "live_recovery": LiveRecovery(lambda: compat.manager(virtapi), states, live_moves, deferred)})
 
     def _offer(self, name: str, address: str) -> Offer:
         self.engine._called("offer", name)

@@ -43,7 +43,8 @@ class LiveCase(MovesCase):
         self.useFixture(fixtures.MockPatchObject(objects.BlockDeviceMappingList, "get_by_instance_uuid",
                                                  return_value=self.volumes))
         self.useFixture(fixtures.MockPatchObject(objects.Instance, "get_by_uuid", return_value=self.server))
-        self.claimed, self.allocated = claimed, mock.Mock()
+        self.useFixture(fixtures.MockPatch("nova_lxd_ext.compat.pci_devices", return_value=claimed))
+        self.allocated = self.useFixture(fixtures.MockPatch("nova_lxd_ext.compat.allocate_claimed")).mock
         self.events = self.useFixture(fixtures.MockPatch("nova_lxd_ext.server.failure_events._record")).mock
         self.ports = mock.Mock()
         self.source, self.target = self.live(self.one, self.here), self.live(self.two, self.there)
@@ -52,9 +53,7 @@ class LiveCase(MovesCase):
         self.transfers.offers = True
 
     def live(self, world: World, moves: Any) -> LiveMigrations:
-        return LiveMigrations(nova.conf.CONF, world.engine, world.states, world.attachments, world.lifecycle,
-                              world.power, self.ports, world.resize, moves, self.incoming,
-                              lambda instance: self.claimed, self.allocated)
+        return LiveMigrations(nova.conf.CONF, world.states, self.ports, world.resize, moves, self.incoming, None)
 
     def end(self, *args: Any, migration_status: str = "done", **more: Any) -> None:
         self.ended.append((migration_status, self.one.engine.statuses[self.server.name]))
@@ -165,7 +164,7 @@ class LiveMigrationTest(LiveCase):
         self.target.arrive(None, self.server, model.NetworkInfo(), {})
         self.assertEqual({GPU_1: self.server.name}, self.two.held())
         self.assertEqual(self.server.pci_requests, self.server.migration_context.new_pci_requests)
-        self.allocated.assert_called_once_with(None, self.server)
+        self.allocated.assert_called_once_with(None, None, self.server)
 
     def test_deleted_server_does_not_start(self) -> None:
         self.migrate()
