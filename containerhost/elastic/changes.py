@@ -109,9 +109,11 @@ class Changes:
         self.put(key, dataclasses.replace(step, deadline=deadline, awaited=awaited))
         return True
 
-    def is_awaited(self, container: Running, step: Step) -> bool:
-        """Return whether a guest knows of a change that was begun; one of a former process is announced anew."""
-        return container.key in self._announced or self.announce(container, step)
+    def outcome(self, container: Running, step: Step) -> str | None:
+        """Return how the wait for a guest has ended; None while it goes on. A former process's is announced anew."""
+        if self.is_over(container.key, step):
+            return "acknowledged" if self.is_acknowledged(container.key, step) else "timed out"
+        return None if container.key in self._announced or self.announce(container, step) else "unheard"
 
     def is_over(self, key: str, step: Step) -> bool:
         """Return whether the guest has acknowledged, or its time is over, or nobody has to be waited for."""

@@ -171,12 +171,8 @@ class GpuRounds:
         if not set(step.devices) <= set(decision.take):
             self._changes.withdraw(member, "withdrawn")
             return member
-        if self._changes.is_over(member.key, step):
-            answered = self._changes.is_acknowledged(member.key, step)
-            return self._take(member, seen, step, "acknowledged" if answered else "timed out")
-        if self._changes.is_awaited(member, step):
-            return member
-        return self._take(member, seen, step, "unheard")
+        outcome = self._changes.outcome(member, step)
+        return self._take(member, seen, step, outcome) if outcome else member
 
     def _take(self, member: GpuMember, seen: Seen, step: Step, outcome: str) -> GpuMember:
         try:

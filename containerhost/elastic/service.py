@@ -91,16 +91,9 @@ class Service:
         self._load = Load()
         self._changes = Changes({name: managed.notice for name, managed in engines.items()}, options.notice, file,
                                 self._host, clock, monotonic)
+        self.steps, self.done = self._changes.steps, self._changes.done
         self._gpus = GpuRounds({name: managed.gpus for name, managed in engines.items() if managed.gpus},
                                self._changes, monotonic)
-
-    @property
-    def steps(self) -> Mapping[str, Step]:
-        return self._changes.steps
-
-    @property
-    def done(self) -> Mapping[tuple[str, str], int]:
-        return self._changes.done
 
     @property
     def seen(self) -> Mapping[str, Any]:
@@ -261,12 +254,8 @@ class Service:
         if wanted is None or not member.loses(wanted):
             self._changes.withdraw(member, "withdrawn")
             return member
-        if self._changes.is_over(member.key, step):
-            answered = self._changes.is_acknowledged(member.key, step)
-            return self._apply(member, step, "acknowledged" if answered else "timed out")
-        if self._changes.is_awaited(member, step):
-            return member
-        return self._apply(member, step, "unheard")
+        outcome = self._changes.outcome(member, step)
+        return self._apply(member, step, outcome) if outcome else member
 
     def _apply(self, member: Member, step: Step, outcome: str) -> Member:
         """Make a change, if the container is still what the change was planned for. Idempotent.
