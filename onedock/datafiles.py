@@ -11,7 +11,7 @@ from containerhost.linux.files import replacing
 from containerhost.linux.run import system_path
 from containerhost.linux.storage import loops
 from onedriver.errors import BadInput, DriverError, NotSupported
-from onedriver.node import room
+from onedriver.node.context import remove
 from onedriver.node.programs import run
 
 MIB = 1 << 20
@@ -127,24 +127,6 @@ def copy(source: BinaryIO, target: Path) -> None:
                 file.write(data)
             end += len(data)
         file.truncate(end)
-
-
-def duplicate(source: Path, target: Path, lock: Sequence[int] = ()) -> None:
-    """Copy a disk on this host, without copying where the file system can share blocks; zeros take no room.
-
-    :param lock: file descriptors that hold a lock on the disk, for the program that copies it
-    """
-    if not room.prepare(source, target):
-        tool(["cp", "--reflink=never", "--sparse=always", "--", str(source), str(target)], f"{source} cannot be copied",
-             lock)
-
-
-def remove(path: Path) -> None:
-    """Remove a disk of any kind. Idempotent."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 # Snapshots of a disk: whole files, in a directory beside it.

@@ -22,7 +22,6 @@ from containerhost.linux.storage.idmounts import OPTIONS
 from lxdone.disk import diskformat
 from lxdone.disk.diskformat import Format
 from onedriver.errors import BadInput, DriverError, NotSupported
-from onedriver.node import room
 from onedriver.node.programs import run
 
 PARTITIONS_TIMEOUT = 30  # s
@@ -148,17 +147,6 @@ def over_loop(command: list[str], disk: Path, found: FileSystem, point: Path,
         return start([*command, node, str(point)], f"disk {disk} cannot be used", DriverError,
                      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, pass_fds=[device],
                      start_new_session=True)
-
-
-def duplicate(disk: Path, new: Path, timeout: int) -> None:
-    """Copy a disk's file, without copying where the file system can share blocks; zeros take no room.
-
-    :param timeout: seconds it may take
-    :raises DriverError: it cannot be copied, or a copy would take the room that other disks need to grow
-    """
-    if not room.prepare(disk, new):
-        run(["cp", "--reflink=never", "--sparse=always", "--", str(disk), str(new)], timeout,
-            f"disk {disk} cannot be copied")
 
 
 def head(disk: Path, start: int = 0) -> bytes:

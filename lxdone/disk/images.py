@@ -27,7 +27,7 @@ from lxdone.disk import blockdisks, ceph, diskformat, filesystems, growth, qcow2
 from lxdone.disk.diskformat import Format
 from lxdone.disk.filesystems import FileSystem
 from onedriver.errors import DriverError, NotSupported
-from onedriver.node import datastores
+from onedriver.node import datastores, room
 from onedriver.vm import Disk, Vm
 
 LOG = logging.getLogger(__name__)
@@ -314,7 +314,7 @@ class Images:
             if record and record.copied:
                 qcow2.write(directory.with_suffix(COPY), new, self._timeout)
             else:
-                filesystems.duplicate(source.path, new, self._timeout)
+                room.duplicate(source.path, new, self._timeout, f"disk {source.path}")
 
     def _frozen(self, directory: Path, record: Record | None) -> AbstractContextManager[None]:
         """Let nothing be written to a disk for as long as the block lasts."""

@@ -247,7 +247,7 @@ class RootWriteback:
         :param new: empty
         """
         if found is not Format.TARBALL and record.persistent:
-            filesystems.duplicate(disk, new, self._timeout)  # whose blocks are written anew
+            room.duplicate(disk, new, self._timeout, f"disk {disk}")  # whose blocks are written anew
         else:
             room.require(new, packed.size)
         if found is Format.TARBALL:

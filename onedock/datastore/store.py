@@ -21,7 +21,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self, cast
 
 from containerhost.images import members
 from containerhost.linux.files import replacing
@@ -33,6 +33,7 @@ from onedock.datastore.decompress import Corrupt
 from onedock.datastore.record import Record
 from onedock.datastore.room import Room, TooLarge, mib
 from onedriver.errors import BadInput
+from onedriver.node.context import remove
 
 LOG = logging.getLogger(__name__)
 
@@ -137,7 +138,7 @@ class Store:
         """Remove an image or data. Idempotent."""
         directory = self._directory_of(path)
         path.unlink(missing_ok=True)
-        datafiles.remove(datafiles.snapshots(path))
+        remove(datafiles.snapshots(path))
         self._remove_directory(directory)
 
     def _directory_of(self, path: Path) -> str | None:
@@ -230,7 +231,10 @@ def write(layer: Layer, diff_id: str, target: Path, reference: str, room: Room) 
         packed = digests.Counted(stream, layer.size)
         try:
             content = digests.Counted(decompress.reader(packed))
-            copy(content, target, room)
+            with target.open("xb") as file:
+                room.copy(cast(BinaryIO, content), file)
+                file.flush()
+                os.fsync(file.fileno())
         except decompress.DAMAGED as error:
             digests.require(what, layer.digest, packed.digest())
             raise Corrupt(f"{what} is damaged: {str(error)[:200] or type(error).__name__}") from error
@@ -250,15 +254,3 @@ def require_few_holes(layer: Path, what: str) -> None:
     if holes > HOLES_LIMIT:
         raise TooLarge(f"{what} has sparse files with holes of {mib(holes)}, which Docker would write to a node's disk "
                        f"as zeros; {mib(HOLES_LIMIT)} are allowed. Make the image without those files")
-
-
-def copy(content: digests.Counted, target: Path, room: Room) -> None:
-    buffer = bytearray(digests.CHUNK)
-    with target.open("xb") as file:
-        while length := content.readinto(buffer):
-            room.take(length)
-            file.write(memoryview(buffer)[:length])
-        file.flush()
-        os.fsync(file.fileno())
-
-

@@ -24,7 +24,8 @@ from onedock.imageref import ImageRef
 from onedock.transfer import streams
 from onedriver import disk_paths
 from onedriver.errors import BadInput, DriverError, NotSupported
-from onedriver.node import pipes
+from onedriver.node import pipes, room
+from onedriver.node.context import remove
 from onedriver.program import reason
 
 REQUEST_LIMIT = 64 << 10  # bytes
@@ -103,7 +104,7 @@ def send(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
             if not lock.used:
                 streams.send(path, out, lock.fds)
                 return
-            datafiles.duplicate(path, directory / path.name, lock.fds)
+            room.duplicate(path, directory / path.name, datafiles.TOOL_TIMEOUT, str(path), lock.fds)
         streams.send(directory / path.name, out)  # which may take longer than writers can wait
 
 
@@ -184,13 +185,13 @@ def delete(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Req
         if engine_is_there():
             as_root(["drop", str(vm)])
         release(path, request, source, out)
-        datafiles.remove(path)
+        remove(path)
         return {}
     archive = archive_of(path)
     if engine_is_there():
         release_disk(path, vm)
     for one in (path, datafiles.snapshots(path), *([archive] if archive else [])):
-        datafiles.remove(one)
+        remove(one)
     return {}
 
 
@@ -254,7 +255,7 @@ def create_live_snapshot(disk: Path, number: int) -> None:
         raise BadInput(f"{disk} is not there")
     datafiles.snapshots(disk).mkdir(exist_ok=True)
     with replacing(datafiles.snapshots(disk) / str(number)) as unfinished, locked(disk, frozen=True) as lock:
-        datafiles.duplicate(disk, unfinished, lock.fds)
+        room.duplicate(disk, unfinished, datafiles.TOOL_TIMEOUT, str(disk), lock.fds)
 
 
 class Lock(NamedTuple):

@@ -8,10 +8,12 @@ system, which is read-only from then on, and what the VM wrote is lost.
 import errno
 import fcntl
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from onedriver.errors import DriverError
+from onedriver.node.programs import run
 
 RESERVED: Final = 64 << 20  # bytes that a copy leaves
 BLOCK: Final = 512  # bytes, as stat(2) counts
@@ -37,6 +39,19 @@ def allocated(file: Path) -> int:
     """Return the bytes that a sparse file takes."""
     found = file.stat()
     return min(found.st_size, found.st_blocks * BLOCK)
+
+
+def duplicate(source: Path, target: Path, timeout: int, what: str, lock: Sequence[int] = ()) -> None:
+    """Copy a disk on this host, without copying where the file system can share blocks; zeros take no room.
+
+    :param timeout: seconds it may take
+    :param what: the disk, for the message
+    :param lock: file descriptors that hold a lock on the disk, for the program that copies it
+    :raises DriverError: it cannot be copied, or a copy would take the room that other disks need to grow
+    """
+    if not prepare(source, target):
+        run(["cp", "--reflink=never", "--sparse=always", "--", str(source), str(target)], timeout,
+            f"{what} cannot be copied", pass_fds=lock)
 
 
 def prepare(source: Path, target: Path) -> bool:
