@@ -26,10 +26,7 @@ class Nics:
 
     def parts(self, vm: Vm) -> tuple[SpecNic, ...]:
         """Return the container's parts for the interfaces, whether they exist yet or not."""
-        return tuple(self.part(vm, nic) for nic in vm.nics)
-
-    def part(self, vm: Vm, nic: Nic) -> SpecNic:
-        return spec_nic(vm, nic)
+        return tuple(spec_nic(vm, nic) for nic in vm.nics)
 
     def provide(self, vm: Vm, *, running: bool) -> tuple[SpecNic, ...]:
         """Make those that are missing.

@@ -23,7 +23,7 @@ from containerhost.rollback import Rollback
 from onedock import addresses, attributes, lcm_states, translate
 from onedock.conf import DRIVER, Options
 from onedock.guest import Guests
-from onedock.nics import Nics
+from onedock.nics import Nics, spec_nic
 from onedock.root_images import RootImages, Snapshots
 from onedriver.actions import Call
 from onedriver.errors import BadInput, DriverError, NotSupported
@@ -157,7 +157,7 @@ class Vmm(BaseVmm):
         with Rollback(f"attaching NIC {nic.id} to {own}") as undo:
             if self._nics.make(vm, nic, running=self._has_interface(own, nic)):
                 undo.on_error("the pair", self._nics.remove_one, vm, nic)
-            self._engine.attach(own, self._nics.part(vm, nic))
+            self._engine.attach(own, spec_nic(vm, nic))
         self._guests.write(vm)
 
     def _has_interface(self, own: str, nic: Nic) -> bool:
@@ -165,7 +165,7 @@ class Vmm(BaseVmm):
         return state.status is not Status.STOPPED and f"eth{nic.id}" in state.interfaces
 
     def _detach_interface(self, vm: Vm, nic: Nic) -> None:
-        self._engine.detach(name(vm.id), self._nics.part(vm, nic))
+        self._engine.detach(name(vm.id), spec_nic(vm, nic))
         self._nics.remove_one(vm, nic)
 
     def limit_nic(self, vm_id: int, nic_id: int, received: int | None, sent: int | None) -> None:

@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -196,10 +196,8 @@ class SharedMemories:
         text = json.dumps([wanted.tenant, wanted.job])
         return f"{self._prefix}{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with self._lock.held(AllocationsUnreadable):
-            yield
+    def _locked(self) -> AbstractContextManager[int]:
+        return self._lock.held(AllocationsUnreadable)
 
     def _names(self) -> list[str]:
         try:

@@ -3,7 +3,6 @@
 
 import dataclasses
 import enum
-from typing import Any
 
 
 class Severity(enum.StrEnum):
@@ -32,9 +31,6 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.problem}; {self.remedy}"
-
-    def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
 
 def wrong(check: str, subject: str, problem: str, remedy: str) -> Finding:

@@ -61,16 +61,14 @@ def readable(image: BinaryIO, target: BinaryIO) -> Iterator[BinaryIO]:
         yield cast(BinaryIO, copy)
 
 
-@contextlib.contextmanager
-def layers(archive: BinaryIO, image: str, timeout: int) -> Iterator["Worker"]:
+def layers(archive: BinaryIO, image: str, timeout: int) -> contextlib.AbstractContextManager["Worker"]:
     """Read a new archive of one image while it is rebuilt from another.
 
     :param archive: a file at its beginning, or the reading end of a pipe
     :param image: the engine's id of it
     :param timeout: seconds it may take
     """
-    with started(("layers", image), timeout, stdin=archive, stdout=subprocess.PIPE) as worker:
-        yield worker
+    return started(("layers", image), timeout, stdin=archive, stdout=subprocess.PIPE)
 
 
 class Worker:

@@ -217,7 +217,7 @@ def doctor(as_json: bool, root: Path, owners_directory: Path | None) -> None:
     found = diagnosis.findings(seen)
     bad = [finding for finding in found if finding.severity is Severity.WRONG]
     if as_json:
-        click.echo(json.dumps({"findings": [finding.to_dict() for finding in found], "gpudirect": [
+        click.echo(json.dumps({"findings": [dataclasses.asdict(finding) for finding in found], "gpudirect": [
             dataclasses.asdict(pair) for pair in gpudirect.pairs(seen)]}, indent=1))
     else:
         for finding in (*bad, *(other for other in found if other not in bad)):

@@ -39,11 +39,9 @@ class Node:
         except ValueError as error:
             raise DriverError(f"{self.host} answers {line[:100]!r} instead of what {do} asked for") from error
 
-    @contextlib.contextmanager
-    def reading(self, do: str, path: Path, **more: Any) -> Iterator[BinaryIO]:
+    def reading(self, do: str, path: Path, **more: Any) -> contextlib.AbstractContextManager[BinaryIO]:
         """Read content that the node sends; only after the block is it known to be complete."""
-        with self._asked(do, path, None, more) as answer:
-            yield answer
+        return self._asked(do, path, None, more)
 
     @contextlib.contextmanager
     def _asked(self, do: str, path: Path, content: Content | None, more: dict[str, Any]) -> Iterator[BinaryIO]:

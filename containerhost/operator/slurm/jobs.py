@@ -133,11 +133,9 @@ class JobDevices:
             if not (former := self._slurm.reason()) or former.startswith(OURS):
                 self._slurm.drain(f"{OURS}{reason}")
 
-    @contextlib.contextmanager
-    def _locked(self, timeout: float = LOCK_TIMEOUT) -> Iterator[None]:
+    def _locked(self, timeout: float = LOCK_TIMEOUT) -> contextlib.AbstractContextManager[int]:
         """Exclude the other calls of Slurm on this host: a repair must not meet an allocation that has begun."""
-        with FileLock(self._store.directory / LOCK, timeout).held(EngineBusy):
-            yield
+        return FileLock(self._store.directory / LOCK, timeout).held(EngineBusy)
 
 
 def _device(inventory: Inventory, files: Files) -> Device:
