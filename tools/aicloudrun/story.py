@@ -115,7 +115,10 @@ class AicloudStory:
         with server, breakfix.repair(self._cloud, self._report, self._repairs):
             threading.Thread(target=server.serve_forever, daemon=True).start()
             for name in self._suites:
-                self.run(name, f"http://{EXTERNAL_ADDRESS}:{server.server_port}")
+                try:
+                    self.run(name, f"http://{EXTERNAL_ADDRESS}:{server.server_port}")
+                except (SuiteFailed, subprocess.TimeoutExpired) as error:  # the other suites have results of their own
+                    self._report.check(name, "ends with a report", str(error), False)
             server.shutdown()
         self._report.setting["checks"] = [dataclasses.asdict(result) for result in self._results]
         self.table()

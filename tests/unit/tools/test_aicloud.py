@@ -7,6 +7,7 @@ import inspect
 import io
 import json
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -94,6 +95,20 @@ class ProviderTest(testtools.TestCase):
         page = (CHECKOUT / "doc/source/aicloud.md").read_text()
         self.assertEqual([], [check for check in checks if f"`{check}`" not in page])
         self.assertEqual([], [entry["reason"] for entry in entries if entry["reason"] not in page])
+
+
+class StoryTest(testtools.TestCase):
+    def test_a_suite_that_fails_keeps_no_other_from_its_results(self) -> None:
+        cloud, report = mock.MagicMock(), mock.MagicMock(setting={})
+        told = story.AicloudStory(cloud, (), report, Path("suite"), ["vm", "network", "iam"])
+        errors = [story.SuiteFailed("no report"), subprocess.TimeoutExpired("isvctl", 3600), None]
+        with (mock.patch.object(told, "offer"), mock.patch.object(told, "table"),
+              mock.patch.object(story.breakfix, "repair"), mock.patch.object(story.http.server, "ThreadingHTTPServer"),
+              mock.patch.object(told, "run", side_effect=errors) as run):
+            told.tell()
+        self.assertEqual(["vm", "network", "iam"], [call.args[0] for call in run.mock_calls])
+        self.assertEqual([("vm", False), ("network", False)],
+                         [(call.args[0], call.args[3]) for call in report.check.mock_calls])
 
 
 class StepTest(testtools.TestCase):
