@@ -56,6 +56,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
         self._nodename: str = nova.conf.CONF.host
         self._backend = backend.build(nova.conf.CONF, virtapi=virtapi)
         self._pci = PciTracker(lambda: compat.pci_tracker(virtapi), one_time_use, self._backend.flavor_devices.held)
+        self._leaving: frozenset[str] = frozenset()
         self._watch = watch.Watch(self._backend.engine, self._backend.states, self.emit_event)
 
     # Start
@@ -96,8 +97,9 @@ class LXDDriver(unsupported.UnsupportedMethods):
     def process_instances_at_startup(self, context: Any, instances: objects.InstanceList) -> objects.InstanceList:
         self._backend.recovery.await_engine(instances)
         self._backend.rescue.reconcile(instances)
-        leaving = self._backend.live_recovery.recover(context, self._nodename, instances)
-        others = objects.InstanceList(context, objects=[found for found in instances if found.uuid not in leaving])
+        self._leaving = self._backend.live_recovery.recover(context, self._nodename, instances)
+        others = objects.InstanceList(context, objects=[found for found in instances
+                                                        if found.uuid not in self._leaving])
         self._backend.recovery.recover(self._nodename, others)
         self._backend.lifecycle.end_interrupted_boots(others)
         orphans.report(self._backend.states.all(), instances)
@@ -223,7 +225,8 @@ class LXDDriver(unsupported.UnsupportedMethods):
     def resume_state_on_host_boot(self, context: Any, instance: objects.Instance,
                                   network_info: model.NetworkInfo | None, share_info: Any,
                                   block_device_info: Any = None) -> None:
-        self._backend.power.on(instance, RequestedResources.of(network_info, block_device_info))
+        if instance.uuid not in self._leaving:  # nova 33 asks: it may run on its destination already
+            self._backend.power.on(instance, RequestedResources.of(network_info, block_device_info))
 
     # Moving
 

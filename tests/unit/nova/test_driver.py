@@ -2,11 +2,14 @@
 """The driver against nova's own description of a driver."""
 
 import inspect
+from unittest import mock
 
 import testtools
+from nova import objects
 from nova.virt import driver
 
 from nova_lxd_ext.driver import LXDDriver
+from tests.unit.nova import records
 
 NEWEST = hasattr(driver.ComputeDriver, "is_share_mounted")  # nova 34
 
@@ -40,3 +43,17 @@ class ContractTest(testtools.TestCase):
 
     def test_claims_no_capability_nova_does_not_know(self) -> None:
         self.assertEqual(driver.ComputeDriver.capabilities.keys(), LXDDriver.capabilities.keys())
+
+
+class StartTest(testtools.TestCase):
+    def test_server_whose_live_migration_is_to_be_ended_is_not_resumed(self) -> None:
+        """Nova 33 clears its task state, and with resume_guests_state_on_host_boot has it started beside the other."""
+        with mock.patch("nova_lxd_ext.backend.build") as build:
+            started = LXDDriver(None)
+        backend, server = build.return_value, records.instance()
+        for leaving in (frozenset({server.uuid}), frozenset()):
+            backend.live_recovery.recover.return_value = leaving
+            with self.subTest(leaving), mock.patch("nova_lxd_ext.host.orphans.report"):
+                started.process_instances_at_startup(None, objects.InstanceList(objects=[server]))
+                started.resume_state_on_host_boot(None, server, None, None)
+                self.assertEqual(not leaving, backend.power.on.called)
