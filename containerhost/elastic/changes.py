@@ -4,11 +4,13 @@
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from containerhost import errors
 from containerhost.elastic.state import State, StateFile, Step
 from containerhost.elastic.usage import age
+from containerhost.engines.resizelock import resizing
 from containerhost.guest import resources
 from containerhost.guest.guestnotice import GuestNotice
 from containerhost.linux.sysfs import Host
@@ -47,6 +49,7 @@ class Changes:
 
     :param notices: by engine
     :param notice: seconds that a guest has to let go
+    :param locks: the directory that all drivers of the host share: one that changes a container writes its files alone
     :param clock: seconds since 1970
     :param monotonic: seconds of a clock that is never set
     :ivar steps: changes that are under way, by engine and container
@@ -54,10 +57,11 @@ class Changes:
     :ivar seen: what the last round saw
     """
 
-    def __init__(self, notices: Mapping[str, GuestNotice], notice: float, file: StateFile, host: Host,
+    def __init__(self, notices: Mapping[str, GuestNotice], notice: float, locks: Path, file: StateFile, host: Host,
                  clock: Callable[[], float], monotonic: Callable[[], float]) -> None:
         self._notices = notices
         self._time = notice
+        self._locks = locks
         self._file = file
         self._host = host
         self._clock = clock
@@ -95,8 +99,9 @@ class Changes:
         key, now = container.key, self._monotonic()
         deadline = now + self._time if step.deadline is None else step.deadline
         try:
-            awaited = self._notice(key).begin(container.name, container.document or "", step.document,
-                                              self._clock() + deadline - now)
+            with resizing(self._locks, container.name, 0):
+                awaited = self._notice(key).begin(container.name, container.document or "", step.document,
+                                                  self._clock() + deadline - now)
         except errors.EngineUnavailable:
             raise
         except errors.EngineError as error:
@@ -155,7 +160,12 @@ class Changes:
         now = container.pid, resources.generation(resources.parse(container.document))
         if self._told.get(container.key) != now or (self._is_starting(container)
                                                     and not notice.has_document(container.name)):
-            if notice.notify(container.name, container.document):
+            try:
+                with resizing(self._locks, container.name, 0):
+                    told = notice.notify(container.name, container.document)
+            except errors.EngineBusy:
+                return  # until the next round
+            if told:
                 self._told[container.key] = now
             else:
                 self.back_off(telling(container))

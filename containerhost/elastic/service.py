@@ -89,8 +89,8 @@ class Service:
         self._clock = clock
         self._monotonic = monotonic
         self._load = Load()
-        self._changes = Changes({name: managed.notice for name, managed in engines.items()}, options.notice, file,
-                                self._host, clock, monotonic)
+        self._changes = Changes({name: managed.notice for name, managed in engines.items()}, options.notice,
+                                options.locks, file, self._host, clock, monotonic)
         self.steps, self.done = self._changes.steps, self._changes.done
         self._gpus = GpuRounds({name: managed.gpus for name, managed in engines.items() if managed.gpus},
                                self._changes, monotonic)

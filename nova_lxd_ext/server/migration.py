@@ -15,6 +15,7 @@ import enum
 import math
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from nova import exception, objects
@@ -25,6 +26,7 @@ from oslo_utils import units
 
 from containerhost.engines.capabilities import Transfers
 from containerhost.engines.contract import Engine, Status
+from containerhost.engines.resizelock import resizing
 from containerhost.guest import resources
 from containerhost.guest.guestnotice import GuestNotice
 from containerhost.inventory.scan import HostView
@@ -129,14 +131,17 @@ class Migrations:
         if host is not None:
             undo.on_error("what arrived", self._peers.forget, context, host, instance)
             copied = status is Status.RUNNING and self._copy_running(context, instance, host)
-        if status is Status.RUNNING:
-            undo.on_error("what was announced", self._withdraw_notice, instance)
-            if self._announce_stop(instance) and copied and host is not None:
-                copied = self._copy_round(context, instance, host)  # its checkpoint
-        self._require_wanted(instance)
-        if status is not Status.STOPPED:
-            undo.on_error("start it again", self.start_again, instance, requested)
-            self._power.off(instance, timeout, retry_interval)
+        # The elastic service would overwrite the notice.
+        with (resizing(Path(self._conf.lxd.owners_dir), instance.name) if status is Status.RUNNING
+              else contextlib.nullcontext()):
+            if status is Status.RUNNING:
+                undo.on_error("what was announced", self._withdraw_notice, instance)
+                if self._announce_stop(instance) and copied and host is not None:
+                    copied = self._copy_round(context, instance, host)  # its checkpoint
+            self._require_wanted(instance)
+            if status is not Status.STOPPED:
+                undo.on_error("start it again", self.start_again, instance, requested)
+                self._power.off(instance, timeout, retry_interval)
         if host is not None:
             self._send(context, instance, host, copied)
         self._engine.update_devices(instance.name, ())

@@ -109,6 +109,8 @@ class MovesCase(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         directories = [Path(self.useFixture(fixtures.TempDir()).path) for _ in range(2)]
+        nova.conf.CONF.set_override("owners_dir", str(directories[0] / "owners"), "lxd")
+        self.addCleanup(nova.conf.CONF.clear_override, "owners_dir", "lxd")
         self.one = fakes.world(directories[0], nova.conf.CONF)
         (directories[1] / "host").symlink_to(directories[0] / "host")  # the same machine twice
         self.two = fakes.world(directories[1], nova.conf.CONF)

@@ -3,6 +3,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from unittest import mock
 
 import nova.conf
@@ -10,6 +11,7 @@ from nova import exception, objects
 
 from containerhost import errors
 from containerhost.engines.contract import Status
+from containerhost.engines.resizelock import resizing
 from nova_lxd_ext.instance import labels
 from nova_lxd_ext.instance.requested import NOTHING
 from tests.unit.nova import records
@@ -59,6 +61,14 @@ class CopiedWhileItRunsTest(MovesCase):
         self.leave()
         running = [(False, Status.RUNNING), (True, Status.RUNNING), (True, Status.RUNNING)]
         self.assertEqual([*running, (True, Status.FROZEN), (True, Status.RUNNING), (True, Status.STOPPED)], self.seen)
+
+    def test_elastic_service_does_not_overwrite_the_notice(self) -> None:
+        def overwrite() -> None:
+            with resizing(Path(nova.conf.CONF.lxd.owners_dir), self.server.name, 0):
+                self.fail("it may write its own")
+
+        self.listen(lambda: self.assertRaises(errors.EngineBusy, overwrite))
+        self.leave()
 
     def test_host_that_cannot_any_more_after_the_notice(self) -> None:
         self.listen(lambda: setattr(self.transfers, "takes", False))

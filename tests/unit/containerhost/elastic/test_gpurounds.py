@@ -98,7 +98,8 @@ class RoundsTest(testtools.TestCase):
         self.start()
 
     def start(self) -> None:
-        self.changes = Changes({"lxd": self.notice}, 10.0, self.file, Host("/"), lambda: self.now, lambda: self.now)
+        self.changes = Changes({"lxd": self.notice}, 10.0, self.file.path.parent, self.file, Host("/"),
+                               lambda: self.now, lambda: self.now)
         self.rounds = GpuRounds({"lxd": self.engine}, self.changes, lambda: self.now)
 
     def round(self, seconds: float = 1.0, of: GpuMember | None = None) -> GpuMember:

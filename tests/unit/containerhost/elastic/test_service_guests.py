@@ -4,6 +4,7 @@
 import contextlib
 
 from containerhost import errors
+from containerhost.engines.resizelock import resizing
 from containerhost.guest import resources
 from tests.unit.containerhost.elastic.servicecase import ServiceCase
 
@@ -37,6 +38,17 @@ class GuestTest(ServiceCase):
         self.world.rounds(self.service)
         self.assert_settled(a=1, b=1, c=2)
         self.assertEqual(2, self.service.done["change", "acknowledged"])
+
+    def test_nothing_is_written_while_another_process_changes_it(self) -> None:
+        """Nova has told the guest that its server is about to stop."""
+        self.files.listening.add("a")
+        self.files.acknowledge("a", 1)
+        before = self.files.document("a")
+        with resizing(self.directory / "locks", "a"):
+            self.coming()
+            self.assertEqual((before, 2), (self.files.document("a"), self.world.counts()["a"]))
+        self.world.rounds(self.service)
+        self.assertIsNotNone(self.files.document("a")["announced"])
 
     def test_answer_to_an_announcement_that_was_withdrawn_is_none_to_the_next(self) -> None:
         self.files.acknowledge("a", 2)
