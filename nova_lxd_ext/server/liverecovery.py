@@ -23,7 +23,7 @@ from nova_lxd_ext.server.deferred import Deferred
 from nova_lxd_ext.server.incoming import OVER
 from nova_lxd_ext.server.livemigration import LEFT, LiveMigrations, nothing_shared
 from nova_lxd_ext.server.moverecovery import ATTRIBUTES, COMPLETED, FAILED
-from nova_lxd_ext.server.recoveryrecords import log_errors, save, set_status
+from nova_lxd_ext.server.recoveryrecords import log_errors, save, set_status, set_zone
 
 LOG = logging.getLogger(__name__)
 
@@ -98,6 +98,7 @@ class LiveRecovery:
             set_status(move, FAILED)
             save(instance, task_state=None)
             return
+        set_zone(context, instance, move.dest_compute)
         self._manager()._rollback_live_migration(context, instance, move.dest_compute, nothing_shared(migration=move),
                                                  source_bdms=before)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import oslo_messaging as messaging
 from keystoneauth1 import exceptions as keystone
-from nova import exception, objects
+from nova import availability_zones, exception, objects
 from nova.compute import utils as compute_utils
 from nova.compute import vm_states
 from nova.virt import hardware
@@ -18,6 +18,8 @@ from nova_lxd_ext.server import known, lostrequests
 from nova_lxd_ext.server.lostrequests import Lost
 
 LOG = logging.getLogger(__name__)
+
+UNREADABLE = (exception.NovaException, messaging.MessagingException)  # also of a conductor without the API database
 
 
 class Killed(exception.NovaException):
@@ -119,9 +121,17 @@ def request_spec(context: Any, instance: objects.Instance) -> objects.RequestSpe
     """Return the server's request spec, for ports with guaranteed bandwidth; None without nova's API database."""
     try:
         return objects.RequestSpec.get_by_instance_uuid(context, instance.uuid)
-    except exception.NovaException as error:
+    except UNREADABLE as error:
         LOG.warning("The server's scheduling cannot be read: %s", error, instance=instance)
         return None
+
+
+def set_zone(context: Any, instance: objects.Instance, host: str) -> None:
+    """Set the server's availability zone to that of ``host``, as nova's conductor does in a request; save nothing."""
+    try:
+        instance.availability_zone = availability_zones.get_host_availability_zone(context, host)
+    except UNREADABLE as error:
+        LOG.warning("The availability zone of %s cannot be read: %s", host, error, instance=instance)
 
 
 def resize_request_spec(context: Any, instance: objects.Instance) -> objects.RequestSpec | None:

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import oslo_messaging as messaging
+from nova import availability_zones, exception, exception_wrapper, objects, utils
 from nova import context as nova_context
-from nova import exception, exception_wrapper, objects, utils
 from nova.compute import rpcapi, task_states, vm_states
 from nova.compute import utils as compute_utils
 from nova.network import model as network_model
@@ -477,6 +477,7 @@ def install(cloud: Cloud, stack: contextlib.ExitStack) -> None:
     patch(objects.InstanceActionEventList, "get_by_action", cloud.events_of)
     patch(objects.InstanceActionEvent, "event_start", cloud.event_start)
     patch(objects.InstanceActionEvent, "event_finish_with_failure", cloud.event_finish)
+    patch(availability_zones, "get_host_availability_zone", lambda context, host: f"zone of {host}")
     patch(objects.RequestSpec, "get_by_instance_uuid", missing)
     for kind in (objects.BlockDeviceMappingList, objects.VirtualInterfaceList):
         patch(kind, "get_by_instance_uuid", lambda *_, kind=kind, **__: kind(objects=[]))

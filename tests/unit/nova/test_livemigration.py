@@ -188,6 +188,8 @@ class LiveRecoveryTest(LiveCase):
         self.useFixture(fixtures.MockPatchObject(objects.MigrationList, "get_by_filters",
                                                  side_effect=lambda *_, **__: [self.move]))
         self.source.check_source(None, self.server, self.data)
+        self.useFixture(fixtures.MockPatch("nova.availability_zones.get_host_availability_zone",
+                                           side_effect=lambda context, host: f"zone of {host}"))
 
     def recover(self) -> None:
         self.assertEqual({records.UUID}, self.recovery.recover(None, "one", [self.server]))
@@ -214,9 +216,11 @@ class LiveRecoveryTest(LiveCase):
 
     def test_one_that_had_left_is_finished(self) -> None:
         self.move.status = LEFT
+        """The destination saves the availability zone that nova's conductor had set in the request."""
         self.one.engine.statuses[self.server.name] = Status.STOPPED
         self.recover()
-        self.assertEqual("two", self.manager._post_live_migration_update_host.call_args.args[2])
+        finished = self.manager._post_live_migration_update_host.call_args.args
+        self.assertEqual(("zone of two", "two"), (finished[1].availability_zone, finished[2]))
         self.assertNotIn(self.server.name, self.one.engine.specs)
 
     def test_one_that_does_not_start_is_undone_nevertheless(self) -> None:

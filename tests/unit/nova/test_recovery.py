@@ -4,6 +4,7 @@ from typing import Any
 from unittest import mock
 
 import fixtures
+import oslo_messaging as messaging
 import testtools
 from nova import exception, objects
 from nova.compute import instance_actions, task_states, vm_states
@@ -62,6 +63,11 @@ class RecoveryTest(testtools.TestCase):
         self.recover(self.server)
         self.placement.move_allocations.assert_called_once_with(mock.ANY, MOVE, records.UUID)
         self.assertEqual(("failed", None), (self.move.status, self.server.task_state))
+
+    def test_conductor_without_the_api_database_keeps_no_move_from_being_undone(self) -> None:
+        self.useFixture(fixtures.MockPatchObject(objects.RequestSpec, "get_by_instance_uuid",
+                                                 side_effect=messaging.RemoteError("CantStartEngineError")))
+        self.test_resize_that_no_host_has_claimed_returns_its_allocations()
 
     def test_move_that_another_host_has_claimed_goes_on(self) -> None:
         for kind, host in (("evacuation", None), ("resize", "two")):
