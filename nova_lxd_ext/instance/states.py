@@ -104,10 +104,10 @@ class States:
             LOG.warning("The server's state is not known: %s", error, instance=instance)
             return InstanceInfo(state=power_state.NOSTATE)
 
-    def drop_incoming_label(self, state: ContainerState) -> None:
-        """Remove the label of an incoming migration: nova places the server here. Idempotent."""
-        if labels.INCOMING in state.labels:
-            self._engine.relabel(state.name, {labels.INCOMING: None})
+    def drop_labels(self, state: ContainerState, *names: str) -> None:
+        """Remove labels of a migration. Idempotent."""
+        if found := {name: None for name in names if name in state.labels}:
+            self._engine.relabel(state.name, found)
 
     def relabel(self, instance: objects.Instance, changes: Mapping[str, str | None]) -> None:
         """Set labels of the server's container; None removes one."""

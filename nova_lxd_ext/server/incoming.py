@@ -12,6 +12,7 @@ from typing import Any
 
 from nova import context as nova_context
 from nova import exception, objects
+from nova.compute import task_states
 from oslo_config import cfg
 from oslo_log import log as logging
 
@@ -121,6 +122,27 @@ class IncomingMigrations:
                 f"the host it is to go to has a container {instance.name} already, which may be an older state of the "
                 f"server: look at it there, and delete it when it is not needed"))
 
+    def exists(self, instance: objects.Instance) -> bool:
+        """Return whether the server has a container here. Before its evacuation the copy of an ended move is removed.
+
+        What an unfinished one left may be all that there is of the server.
+
+        :raises ComputeResourcesUnavailable: the server is evacuated to this host, which has a container of it; nova
+            leaves it as it is
+        """
+        state = self._states.find(instance)
+        if state is None or instance.task_state != task_states.REBUILDING:
+            return state is not None
+        evacuation, move = instance.migration_context, state.labels.get(labels.INCOMING)
+        if move and state.status is Status.STOPPED and evacuation is not None and is_over(
+                nova_context.get_admin_context(), instance.uuid, int(move), besides=evacuation.migration_id):
+            self._discard(state, instance.uuid)
+            return False
+        origin = f" (of migration {move})" if move else ""
+        raise exception.ComputeResourcesUnavailable(reason=(
+            f"this host has a container {state.name} of the server already{origin}, which may be newer than its image: "
+            f"look at it there, and delete it when it is not needed, or evacuate the server to another host"))
+
     def _config_drive(self, coming: objects.Instance) -> tuple[Mount, ...]:
         """Write the config drive anew: injected files and the first password were for the first boot only."""
         return configdrive.write(coming, (), None, coming.get_network_info()) if configdrive.required(coming) else ()
@@ -159,7 +181,7 @@ class IncomingMigrations:
         except exception.InstanceNotFound:
             return  # no evidence: it is reported as an orphan
         if not instance.deleted and instance.host == host:
-            self._states.drop_incoming_label(state)
+            self._states.drop_labels(state, labels.INCOMING)
         elif state.status is Status.STOPPED and (
                 instance.deleted or is_over(context, uuid, int(state.labels[labels.INCOMING]))):
             self._discard(state, uuid)
@@ -170,10 +192,13 @@ class IncomingMigrations:
         self._lifecycle.discard(state.name, uuid)
 
 
-def is_over(context: Any, uuid: str, move: int) -> bool:
-    """Return whether nova records that this migration of the server has ended, and that no other one is in progress."""
-    states = {found.id: found.status
-              for found in objects.MigrationList.get_by_filters(context, {"instance_uuid": uuid})}
+def is_over(context: Any, uuid: str, move: int, besides: int | None = None) -> bool:
+    """Return whether nova records that this migration of the server has ended, and that no other one is in progress.
+
+    :param besides: the id of one that may be
+    """
+    states = {found.id: found.status for found in objects.MigrationList.get_by_filters(
+        context, {"instance_uuid": uuid}) if found.id != besides}
     return move in states and all(status in OVER for status in states.values())
 
 

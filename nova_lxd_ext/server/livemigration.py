@@ -142,10 +142,19 @@ class LiveMigrations:
         if self._states.require(instance).status is Status.STOPPED:
             self._moves.start_again(instance, self._requested(instance, volumes, move))
 
+    def is_off(self, instance: objects.Instance) -> bool:
+        """Return whether the server does not run here; it may have no container."""
+        state = self._states.find(instance)
+        return state is None or state.status is Status.STOPPED
+
     def discard(self, instance: objects.Instance) -> None:
-        """Remove what is left here of a server that runs on its destination."""
+        """Remove what is left here of a server that runs on its destination, but nothing that runs."""
         try:
-            self._moves.discard(instance)
+            if self.is_off(instance):
+                self._moves.discard(instance)
+            else:
+                LOG.error("The server has left, and its container here runs: it is kept. Look at both, and delete one",
+                          instance=instance)
         except (errors.ContainerHostError, OSError):
             LOG.exception("The server has left, and its container here could not be removed: the next start of "
                           "nova-compute does", instance=instance)

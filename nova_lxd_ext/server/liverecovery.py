@@ -11,7 +11,7 @@ from typing import Any
 
 from nova import context as nova_context
 from nova import exception, objects
-from nova.compute import task_states
+from nova.compute import task_states, vm_states
 from oslo_log import log as logging
 
 from containerhost import errors
@@ -27,6 +27,7 @@ from nova_lxd_ext.server.recoveryrecords import log_errors, save, set_status, se
 
 LOG = logging.getLogger(__name__)
 
+FAILURES = (FAILED, "error")  # of an evacuation
 ACCEPTED = "accepted"  # the request may wait in this host's queue
 
 
@@ -48,14 +49,30 @@ class LiveRecovery:
 
         Not before: what ends a migration asks other hosts, and needs nova's lock of its resources.
 
+        An evacuation that was refused or lost has cleared the task state, and nova 33 does: it is set again where the
+        server has not been started here since.
+
         :returns: the servers that nova must not look at before
         """
+        pending = {move.instance_uuid for move in unfinished(context, host)}
+        for instance in instances:
+            if (instance.uuid in pending and instance.task_state is None
+                    and instance.vm_state in (vm_states.ACTIVE, vm_states.ERROR)
+                    and (move := last_from(context, host, instance.uuid)) is not None and move.status not in OVER
+                    and self._is_outgoing(instance, move)):
+                save(instance, task_state=task_states.MIGRATING)
         found = {instance.uuid: move for instance in instances if instance.task_state == task_states.MIGRATING
                  and (move := last_from(context, host, instance.uuid)) is not None and move.status != COMPLETED}
         for uuid, move in found.items():
             delay = recovery.QUEUE_TIMEOUT if move.status == ACCEPTED else 0.0
             self._deferred.call(delay, uuid, self._end, host, uuid, move.status)
         return frozenset(found)
+
+    def _is_outgoing(self, instance: objects.Instance, move: objects.Migration) -> bool:
+        """Return whether the server's container is here and has not been started since it was about to leave."""
+        state = self._states.find(instance)
+        return (state is not None and labels.OUTGOING in state.labels
+                and (state.status is Status.STOPPED or move.status != LEFT))
 
     def _end(self, host: str, uuid: str, status: str) -> None:
         """End a migration that has come no further since.
@@ -76,10 +93,12 @@ class LiveRecovery:
             return
         if instance.task_state is None:
             save(instance, task_state=task_states.MIGRATING)
-        (self._finish if status == LEFT else self._undo)(context, instance, move)
+        # One that runs here was started again, while nova-compute was not told whether its record was saved.
+        (self._finish if status == LEFT and self._moves.is_off(instance) else self._undo)(context, instance, move)
 
     def _finish(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
         LOG.warning("The server had left for %s: its live migration is finished", move.dest_compute, instance=instance)
+        set_zone(context, instance, move.dest_compute)
         self._manager()._post_live_migration_update_host(
             context, instance, move.dest_compute, False, nothing_shared(migration=move),
             source_bdms=self._volumes_before(context, instance, connected=False))
@@ -98,7 +117,6 @@ class LiveRecovery:
             set_status(move, FAILED)
             save(instance, task_state=None)
             return
-        set_zone(context, instance, move.dest_compute)
         self._manager()._rollback_live_migration(context, instance, move.dest_compute, nothing_shared(migration=move),
                                                  source_bdms=before)
 
@@ -124,28 +142,26 @@ class LiveRecovery:
         """Remove, at the driver's start, containers whose servers have left and run on their destination, or are gone.
 
         Both nova's record of the server and that of its last move must say so, and the container must be off. A
-        migration of a server that was evacuated meanwhile has failed."""
+        migration of a server that was evacuated meanwhile, or started here since, has failed."""
         context = nova_context.get_admin_context(read_deleted="yes")
-        for move in objects.MigrationList.get_by_filters(context, {"source_compute": host,
-                                                                   "migration_type": recovery.LIVE}):
-            if move.status not in (*OVER, ACCEPTED):
-                with log_errors(move.instance_uuid):
-                    self._end_overtaken(context, host, move)
+        for move in unfinished(context, host):
+            with log_errors(move.instance_uuid):
+                self._end_overtaken(context, host, move)
         for state in self._states.all():
             uuid = labels.uuid(state.labels)
             if uuid and labels.OUTGOING in state.labels and state.status is Status.STOPPED:
                 with log_errors(uuid):
                     self._purge(context, host, state, uuid)
 
-    @staticmethod
-    def _end_overtaken(context: Any, host: str, move: objects.Migration) -> None:
+    def _end_overtaken(self, context: Any, host: str, move: objects.Migration) -> None:
         try:
             instance = objects.Instance.get_by_uuid(context, move.instance_uuid, expected_attrs=[])
         except exception.InstanceNotFound:
             return
         if move.status == LEFT and has_left(instance, host):
             set_status(move, COMPLETED)
-        elif instance.deleted or (move.status != LEFT and instance.host != host):
+        elif instance.deleted or (move.status != LEFT and instance.host != host) or (
+                instance.host == host and instance.task_state is None and not self._is_outgoing(instance, move)):
             set_status(move, FAILED)
 
     def _purge(self, context: Any, host: str, state: ContainerState, uuid: str) -> None:
@@ -161,10 +177,16 @@ class LiveRecovery:
         self._moves.discard(instance)
 
 
+def unfinished(context: Any, host: str) -> list[objects.Migration]:
+    """Return the live migrations from ``host`` that have not ended in nova's records."""
+    return [move for move in objects.MigrationList.get_by_filters(context, {
+        "source_compute": host, "migration_type": recovery.LIVE}) if move.status not in OVER]
+
+
 def last_from(context: Any, host: str, uuid: str) -> objects.Migration | None:
-    """Return the server's last move from ``host`` if it is a live migration."""
+    """Return the server's last move from ``host``, failed evacuations apart, if it is a live migration."""
     moves = [move for move in objects.MigrationList.get_by_filters(context, {"instance_uuid": uuid})
-             if move.source_compute == host]
+             if move.source_compute == host and not (move.migration_type == "evacuation" and move.status in FAILURES)]
     last = max(moves, key=lambda move: move.id, default=None)
     return last if last is not None and last.migration_type == recovery.LIVE else None
 

@@ -288,7 +288,7 @@ class Migrations:
         :param awaits_ports: Neutron's events get here
         """
         state, view = self._states.require(instance), self._attachments.view()
-        self._states.drop_incoming_label(state)
+        self._states.drop_labels(state, labels.INCOMING)
         if state.status is Status.RUNNING:
             if self._live.reconcile(instance, requested, view):
                 return

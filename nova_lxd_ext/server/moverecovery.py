@@ -178,6 +178,11 @@ class MoveRecovery:
                 set_status(move, FAILED)
         elif prepares(move, host):
             set_status(move, FAILED)
+        elif move.source_compute == host and instance.host not in (None, host):
+            LOG.warning("Move %s was lost before a host prepared it, and the server was evacuated since: it is dropped",
+                        move.uuid, instance=instance)
+            self._give_allocations_back(context, instance, move)
+            set_status(move, FAILED)
         elif (move.dest_compute is None
               and "prep_resize" in (lost := lostrequests.of(context, instance.uuid, host)).methods):
             set_status(move, FAILED)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Concatenate, ParamSpec
 
 from nova import objects
+from nova.compute import task_states
 from nova.compute import utils as compute_utils
 from oslo_config import cfg
 from oslo_log import log as logging
@@ -15,6 +16,7 @@ from containerhost import errors
 from containerhost.engines.contract import Engine, Status
 from containerhost.inventory.scan import HostView
 from nova_lxd_ext.host import startup
+from nova_lxd_ext.instance import labels
 from nova_lxd_ext.instance.requested import RequestedResources
 from nova_lxd_ext.instance.states import States
 from nova_lxd_ext.server.attachments import DeviceAttachments
@@ -66,7 +68,9 @@ class Power:
         :param view: of the operation that this is a part of, if it is
         """
         state = self._states.require(instance)
-        self._states.drop_incoming_label(state)  # before it runs: an arrival that failed may have left it
+        # Before it runs: an arrival that failed may have left the one, and a migration that goes on needs the other.
+        left = (labels.OUTGOING,) if instance.task_state != task_states.MIGRATING else ()
+        self._states.drop_labels(state, labels.INCOMING, *left)
         if state.status is Status.FROZEN:
             self._attachments.resume(instance)
             self._engine.unfreeze(instance.name)

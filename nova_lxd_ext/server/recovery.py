@@ -11,7 +11,7 @@ nova-compute was killed between the queue and its first event: it is sent once m
 Any other request that has not begun may wait as long, and is ended then.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from nova import context as nova_context
@@ -112,14 +112,15 @@ class Recovery:
                     self._await_changes(instance.name)
         self._states.changed()
 
-    def recover(self, host: str, instances: Iterable[objects.Instance]) -> None:
+    def recover(self, host: str, instances: Iterable[objects.Instance], leaving: Collection[str] = ()) -> None:
         """Recover the servers at the driver's start, before nova looks at them; a failure keeps no other from it.
 
         :param instances: the servers that nova places on this host
+        :param leaving: uuids of further ones, whose live migration is ended later
         """
         context = nova_context.get_admin_context()
         found = moves_of(context, host)
-        moves = current(context, found)
+        moves = {uuid: move for uuid, move in current(context, found).items() if uuid not in leaving}
         mine = {instance.uuid: instance for instance in instances}
         unplaced = self._tasks.unplaced(context)
         if unbegun := self._unbegun(context, host, moves, mine, unplaced):

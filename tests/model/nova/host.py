@@ -111,6 +111,11 @@ class Engine(fakes.FakeEngine):
         if offer.config["status"] == Status.STOPPED.value:
             self.arriving.discard(spec.name)
 
+    def create(self, spec: ContainerSpec) -> None:
+        super().create(spec)
+        if labels.INCOMING not in spec.labels:
+            self.arriving.discard(spec.name)  # whose transfer was killed before
+
     def delete(self, name: str) -> None:
         super().delete(name)
         self.arriving.discard(name)

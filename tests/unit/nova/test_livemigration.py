@@ -17,6 +17,7 @@ from containerhost import errors
 from containerhost.engines.contract import Status
 from nova_lxd_ext.errors import as_nova
 from nova_lxd_ext.instance import labels
+from nova_lxd_ext.instance.requested import NOTHING
 from nova_lxd_ext.server.livemigration import LEFT, LiveMigrations, nothing_shared
 from nova_lxd_ext.server.liverecovery import LiveRecovery
 from nova_lxd_ext.server.migration import Wanted
@@ -187,9 +188,9 @@ class LiveRecoveryTest(LiveCase):
         self.recovery = LiveRecovery(lambda: self.manager, self.one.states, self.source, self.deferred)
         self.useFixture(fixtures.MockPatchObject(objects.MigrationList, "get_by_filters",
                                                  side_effect=lambda *_, **__: [self.move]))
-        self.source.check_source(None, self.server, self.data)
         self.useFixture(fixtures.MockPatch("nova.availability_zones.get_host_availability_zone",
                                            side_effect=lambda context, host: f"zone of {host}"))
+        self.source.check_source(None, self.server, self.data)
 
     def recover(self) -> None:
         self.assertEqual({records.UUID}, self.recovery.recover(None, "one", [self.server]))
@@ -215,13 +216,44 @@ class LiveRecoveryTest(LiveCase):
         self.assertEqual(Status.RUNNING, self.one.engine.statuses[self.server.name])
 
     def test_one_that_had_left_is_finished(self) -> None:
-        self.move.status = LEFT
         """The destination saves the availability zone that nova's conductor had set in the request."""
+        self.move.status = LEFT
         self.one.engine.statuses[self.server.name] = Status.STOPPED
         self.recover()
         finished = self.manager._post_live_migration_update_host.call_args.args
         self.assertEqual(("zone of two", "two"), (finished[1].availability_zone, finished[2]))
         self.assertNotIn(self.server.name, self.one.engine.specs)
+
+    def test_one_whose_evacuation_was_refused_is_finished(self) -> None:
+        """Its destination has the copy, and was not let make the server anew."""
+        self.move.status, self.server.task_state = LEFT, None
+        self.one.engine.statuses[self.server.name] = Status.STOPPED
+        evacuation = objects.Migration(id=MOVE + 1, source_compute="one", migration_type="evacuation", status="failed")
+        with mock.patch.object(objects.MigrationList, "get_by_filters", side_effect=lambda _, filters: [
+                self.move] if "migration_type" in filters else [self.move, evacuation]):
+            self.recover()
+        self.manager._post_live_migration_update_host.assert_called_once()
+
+    def test_one_that_was_started_here_since_has_failed(self) -> None:
+        self.move.status, self.server.task_state, self.server.deleted = LEFT, None, False
+        self.one.engine.statuses[self.server.name] = Status.STOPPED
+        self.one.power.on(self.server, NOTHING)
+        self.one.engine.statuses[self.server.name] = Status.STOPPED
+        self.assertEqual(frozenset(), self.recovery.recover(None, "one", [self.server]))
+        self.recovery.purge("one")
+        self.assertEqual("failed", self.move.status)
+        self.assertIn(self.server.name, self.one.engine.specs)
+
+    def test_what_runs_here_is_never_removed(self) -> None:
+        """Nova's database was away when the server had left, and the driver started it again."""
+        self.move.status = LEFT
+        self.recover()
+        self.manager._rollback_live_migration.assert_called_once()
+        self.manager._post_live_migration_update_host.assert_not_called()
+        self.recovery.recover(None, "one", [self.server])
+        self.server.host, self.server.task_state = "two", None
+        self.deferred.minutes_pass()
+        self.assertEqual(Status.RUNNING, self.one.engine.statuses[self.server.name])
 
     def test_one_that_does_not_start_is_undone_nevertheless(self) -> None:
         self.one.engine.statuses[self.server.name] = Status.STOPPED
@@ -233,6 +265,7 @@ class LiveRecoveryTest(LiveCase):
         """Nova may have deleted the attachments already."""
         self.test_one_that_had_not_left_is_undone_with_its_volumes_as_they_were()
         self.move.status, self.volumes.objects[0].attachment_id = LEFT, AFTER
+        self.one.engine.statuses[self.server.name] = Status.STOPPED
         self.manager.reset_mock()
         self.recover()
         self.assertEqual([], self.manager.volume_api.mock_calls)
@@ -269,9 +302,14 @@ class LiveRecoveryTest(LiveCase):
         self.manager._rollback_live_migration.assert_called_once()
 
     def test_move_of_an_evacuated_server_has_failed(self) -> None:
-        self.server.deleted, self.server.host = False, "three"
-        self.recovery.purge("one")
-        self.assertEqual("failed", self.move.status)
+        self.server.deleted = False
+        for host, task_state, status, after in (
+                ("three", None, "running", "failed"), ("three", None, "accepted", "failed"),
+                ("one", task_states.MIGRATING, "running", "running"), ("one", None, "running", "running")):
+            self.server.host, self.server.task_state, self.move.status = host, task_state, status
+            with self.subTest(host, task_state=task_state, status=status):
+                self.recovery.purge("one")
+                self.assertEqual(after, self.move.status)
 
     def purged(self, **changes: Any) -> bool:
         for name, value in changes.items():

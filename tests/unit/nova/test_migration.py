@@ -9,6 +9,7 @@ import fixtures
 import nova.conf
 import testtools
 from nova import exception, objects
+from nova.compute import task_states
 from oslo_utils import units
 
 from containerhost import errors
@@ -201,6 +202,41 @@ class IncomingCopyTest(MovesCase):
                 else:
                     self.two.power.reboot(self.server, NOTHING, soft=False)
                 self.assertNotIn(labels.INCOMING, self.two.engine.specs[name].labels)
+
+    def evacuate(self, status: str) -> bool:
+        """Evacuate the server, whose host is off, to the one that has a copy of it.
+
+        :returns: whether the server has a container there when it is booted
+        """
+        if self.server.name not in self.two.engine.specs:
+            self.leave()
+        self.move.status = status
+        self.server.task_state = task_states.REBUILDING
+        evacuated = objects.Migration(id=MOVE + 1, status="pre-migrating", migration_type="evacuation")
+        self.later = (evacuated,)
+        server = self.server.obj_clone()
+        server.migration_context = objects.MigrationContext(migration_id=evacuated.id)
+        return self.incoming.exists(server)
+
+    def test_evacuation_replaces_copy_of_ended_migration_only(self) -> None:
+        refused = self.assertRaises(exception.ComputeResourcesUnavailable, self.evacuate, "post-migrating")
+        self.assertIn(f"container {self.server.name} of the server already (of migration {MOVE})", str(refused))
+        self.assertFalse(self.evacuate("error"))
+        self.assertEqual({}, self.two.engine.specs)
+
+    def test_evacuation_replaces_no_container_that_may_be_the_servers(self) -> None:
+        self.leave()
+        self.two.engine.statuses[self.server.name] = Status.RUNNING
+        self.assertRaises(exception.ComputeResourcesUnavailable, self.evacuate, "error")
+        self.two.engine.statuses[self.server.name] = Status.STOPPED
+        self.two.engine.relabel(self.server.name, {labels.INCOMING: None})
+        self.assertRaises(exception.ComputeResourcesUnavailable, self.evacuate, "error")
+        self.assertIn(self.server.name, self.two.engine.specs)
+
+    def test_server_exists_where_its_container_is(self) -> None:
+        """Nova asks also while it detaches a volume."""
+        self.leave()
+        self.assertTrue(self.incoming.exists(self.server))
 
     def test_late_request_leaves_copy_of_a_retry(self) -> None:
         late = self.server.obj_clone()

@@ -205,6 +205,31 @@ class RecoveryTest(testtools.TestCase):
             recovery.complete_evacuations(HOST, [])
         self.assertEqual("completed", self.move.status)
 
+    def test_unclaimed_move_of_a_server_that_was_evacuated_is_dropped(self) -> None:
+        """The request was lost on its way to the new host, and nova evacuates servers in any task state."""
+        evacuation = objects.Migration(id=8, uuid=OTHER, instance_uuid=records.UUID, source_compute=HOST,
+                                       dest_compute="two", status="completed", migration_type="evacuation")
+        for host, status in ((HOST, "pre-migrating"), (None, "pre-migrating"), ("two", "failed")):
+            self.server.host, self.server.task_state = host, None
+            with (self.subTest(host),
+                  mock.patch.object(objects.MigrationList, "get_by_filters", return_value=[evacuation, self.move])):
+                self.recover()
+                self.assertEqual(status, self.move.status)
+        self.assertIn(mock.call(mock.ANY, MOVE, consumer_type="migration", force=True),
+                      self.placement.delete_allocation_for_instance.call_args_list)
+        self.placement.move_allocations.assert_not_called()
+
+    def test_task_state_of_a_server_that_leaves_is_kept(self) -> None:
+        """Its evacuation was refused, which is its latest action."""
+        self.server.task_state, self.move.migration_type, self.move.status = (
+            task_states.MIGRATING, "evacuation", "failed")
+        with mock.patch("nova_lxd_ext.server.lostrequests.of", return_value=Lost(
+                SimpleNamespace(action=instance_actions.EVACUATE), frozenset(), frozenset({"rebuild_instance"}),
+                frozenset({"rebuild_instance"}), frozenset({"rebuild_instance"}))):
+            for leaving, after in (((records.UUID,), task_states.MIGRATING), ((), None)):
+                self.recovery(mock.Mock()).recover(HOST, [], leaving)
+                self.assertEqual(after, self.server.task_state)
+
     def freed(self) -> list[str]:
         self.placement.delete_allocation_for_instance.reset_mock()
         self.recover()
