@@ -100,7 +100,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
         self._leaving = self._backend.live_recovery.recover(context, self._nodename, instances)
         others = objects.InstanceList(context, objects=[found for found in instances
                                                         if found.uuid not in self._leaving])
-        self._backend.recovery.recover(self._nodename, others, self._leaving)
+        self._backend.recovery.recover(self._nodename, others)
         self._backend.lifecycle.end_interrupted_boots(others)
         orphans.report(self._backend.states.all(), instances)
         return self._backend.recovery.queue_reboots(context, others)

@@ -27,7 +27,6 @@ from nova_lxd_ext.server.recoveryrecords import log_errors, save, set_status, se
 
 LOG = logging.getLogger(__name__)
 
-FAILURES = (FAILED, "error")  # of an evacuation
 ACCEPTED = "accepted"  # the request may wait in this host's queue
 
 
@@ -186,7 +185,7 @@ def unfinished(context: Any, host: str) -> list[objects.Migration]:
 def last_from(context: Any, host: str, uuid: str) -> objects.Migration | None:
     """Return the server's last move from ``host``, failed evacuations apart, if it is a live migration."""
     moves = [move for move in objects.MigrationList.get_by_filters(context, {"instance_uuid": uuid})
-             if move.source_compute == host and not (move.migration_type == "evacuation" and move.status in FAILURES)]
+             if move.source_compute == host and not recovery.is_failed_evacuation(move, host)]
     last = max(moves, key=lambda move: move.id, default=None)
     return last if last is not None and last.migration_type == recovery.LIVE else None
 

@@ -11,7 +11,7 @@ nova-compute was killed between the queue and its first event: it is sent once m
 Any other request that has not begun may wait as long, and is ended then.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nova import context as nova_context
@@ -112,15 +112,14 @@ class Recovery:
                     self._await_changes(instance.name)
         self._states.changed()
 
-    def recover(self, host: str, instances: Iterable[objects.Instance], leaving: Collection[str] = ()) -> None:
+    def recover(self, host: str, instances: Iterable[objects.Instance]) -> None:
         """Recover the servers at the driver's start, before nova looks at them; a failure keeps no other from it.
 
         :param instances: the servers that nova places on this host
-        :param leaving: uuids of further ones, whose live migration is ended later
         """
         context = nova_context.get_admin_context()
         found = moves_of(context, host)
-        moves = {uuid: move for uuid, move in current(context, found).items() if uuid not in leaving}
+        moves = current(context, host, found)
         mine = {instance.uuid: instance for instance in instances}
         unplaced = self._tasks.unplaced(context)
         if unbegun := self._unbegun(context, host, moves, mine, unplaced):
@@ -170,7 +169,7 @@ class Recovery:
         """
         context = nova_context.get_admin_context()
         with log_errors(", ".join(sorted(unbegun))):
-            for move in current(context, moves_of(context, host)).values():
+            for move in current(context, host, moves_of(context, host)).values():
                 if move.instance_uuid in unbegun:
                     with log_errors(move.instance_uuid):
                         found = self._moves.unbegun(context, host, move.instance_uuid, move)
@@ -278,18 +277,27 @@ def moves_of(context: Any, host: str) -> list[objects.Migration]:
     return [move for _, move in sorted(found.items())]
 
 
-def current(context: Any, moves: Iterable[objects.Migration]) -> dict[str, objects.Migration]:
+def current(context: Any, host: str, moves: Iterable[objects.Migration]) -> dict[str, objects.Migration]:
     """Return the migration of each server that nova makes, by uuid; none of a server migrated live since.
 
     It is the latest one. Nova permits another one when a start has cleared the task state of the former, which goes on
-    nevertheless: until a host has claimed the later one, it is the former.
+    nevertheless: until a host has claimed the later one, it is the former. So it is for ``host`` where an evacuation
+    from there has failed.
     """
     found: dict[str, objects.Migration] = {}
     for move in moves:
+        if is_failed_evacuation(move, host):
+            continue
         before = found.get(move.instance_uuid)
         if before is None or before.status in OVER or not is_made(context, before):
             found[move.instance_uuid] = move
     return {uuid: move for uuid, move in found.items() if move.migration_type in ("resize", "migration", "evacuation")}
+
+
+def is_failed_evacuation(move: objects.Migration, host: str) -> bool:
+    """Return whether this is an evacuation from ``host`` that has failed: its server stayed there."""
+    return bool(move.migration_type == "evacuation" and move.source_compute == host
+                and move.status in (FAILED, "error"))
 
 
 def returns(context: Any, host: str, evacuation: objects.Migration) -> bool:

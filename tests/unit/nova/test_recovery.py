@@ -219,6 +219,15 @@ class RecoveryTest(testtools.TestCase):
                       self.placement.delete_allocation_for_instance.call_args_list)
         self.placement.move_allocations.assert_not_called()
 
+    def test_unclaimed_move_of_a_server_whose_evacuation_failed_is_dropped(self) -> None:
+        evacuation = objects.Migration(id=8, uuid=OTHER, instance_uuid=records.UUID, source_compute=HOST,
+                                       dest_compute="two", status="failed", migration_type="evacuation")
+        self.server.task_state = None
+        with mock.patch.object(objects.MigrationList, "get_by_filters", return_value=[evacuation, self.move]):
+            self.recover(self.server)
+        self.placement.move_allocations.assert_called_once_with(mock.ANY, MOVE, records.UUID)
+        self.assertEqual("failed", self.move.status)
+
     def test_task_state_of_a_server_that_leaves_is_kept(self) -> None:
         """Its evacuation was refused, which is its latest action."""
         self.server.task_state, self.move.migration_type, self.move.status = (
@@ -226,8 +235,9 @@ class RecoveryTest(testtools.TestCase):
         with mock.patch("nova_lxd_ext.server.lostrequests.of", return_value=Lost(
                 SimpleNamespace(action=instance_actions.EVACUATE), frozenset(), frozenset({"rebuild_instance"}),
                 frozenset({"rebuild_instance"}), frozenset({"rebuild_instance"}))):
-            for leaving, after in (((records.UUID,), task_states.MIGRATING), ((), None)):
-                self.recovery(mock.Mock()).recover(HOST, [], leaving)
+            for host, after in ((HOST, task_states.MIGRATING), ("three", None)):
+                self.move.source_compute = host
+                self.recover()
                 self.assertEqual(after, self.server.task_state)
 
     def freed(self) -> list[str]:
