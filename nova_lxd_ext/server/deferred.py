@@ -51,6 +51,7 @@ class Deferred:
             self._begin(delay, call)
 
     def stop(self) -> None:
-        """Call nothing any more."""
+        """Call nothing any more until the next start, which a SIGHUP brings about in the same process."""
         for timer in self._timers:
             timer.cancel()
+        self._held, self._timers = [], []

@@ -35,3 +35,12 @@ class DeferredTest(testtools.TestCase):
         self.deferred.call(0.0, "uuid", self.called.pop)
         self.deferred.stop()
         self.timer.return_value.cancel.assert_called_once_with()
+
+    def test_next_start_in_the_same_process_is_waited_for(self) -> None:
+        """A SIGHUP stops nova-compute and starts it again."""
+        self.deferred.started()
+        self.deferred.stop()
+        self.deferred.call(0.0, "uuid", self.called.pop)
+        self.timer.assert_not_called()
+        self.deferred.started()
+        self.timer.assert_called_once()
