@@ -9,6 +9,7 @@ from typing import Any
 
 PASSED, FAILED = "passed", "failed"
 MIN_REQ = "min_req"
+OWN = "AssertionError: Validation failed: "  # how the failure of a whole check begins
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,15 +36,16 @@ def declared(suite: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 def reported(junit: str) -> dict[str, tuple[str, str]]:
     """Return what a report of JUnit says: name -> passed, failed or skipped, and the message.
 
-    Parts of a check, which have ``::`` in their names, are in the result of the whole."""
+    Parts of a check have ``::`` in their names. A part that failed is in the case of the whole, too, which may have
+    passed by its other parts: it failed if its case has more than these."""
+    cases = [(case.get("name", ""), [*case.findall("failure"), *case.findall("error")], case.find("skipped"))
+             for case in ET.fromstring(junit).iter("testcase")]  # noqa: S314 (a report that the suite just wrote)
+    parts = Counter(name.partition("::")[0] for name, bad, _ in cases if "::" in name and bad)
     found = {}
-    for case in ET.fromstring(junit).iter("testcase"):  # noqa: S314 (a report that the suite just wrote)
-        name = case.get("name", "")
-        bad = [child for child in case if child.tag in ("failure", "error")]
-        skipped = case.find("skipped")
-        if bad:  # the last one is that of the whole check
-            message = (bad[-1].get("message") or bad[-1].text or "").partition("\nOutput:")[0]
-            found[name] = (FAILED, message.removeprefix("AssertionError: Validation failed: "))
+    for name, bad, skipped in cases:
+        message = (bad[-1].get("message") or bad[-1].text or "").partition("\nOutput:")[0] if bad else ""
+        if len(bad) > parts[name] or message.startswith(OWN):  # the last one is that of the whole check
+            found[name] = (FAILED, message.removeprefix(OWN))
         elif skipped is not None:
             found[name] = ("skipped", skipped.get("message") or "")
         else:

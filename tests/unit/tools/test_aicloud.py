@@ -59,6 +59,15 @@ class ResultsTest(testtools.TestCase):
             "SkippedCheck": ("failed", "skipped: no step"),
             "LostCheck": ("failed", "the report does not have it")}, found)
 
+    def test_check_that_passed_by_one_of_its_parts(self) -> None:
+        """The suite reports the failure of a part as one of the whole, too."""
+        report = """<testsuite><testcase name="ACheck"><failure message="Failed: no journal"/>{own}</testcase>
+            <testcase name="ACheck::journal"><failure message="Subtest journal failed"/></testcase>
+            <testcase name="ACheck::dmesg"/></testsuite>"""
+        own = '<failure message="AssertionError: Validation failed: none"/>'
+        self.assertEqual([("passed", ""), ("failed", "none")],
+                         [results.reported(report.format(own=each))["ACheck"] for each in ("", own)])
+
     def test_counts_have_minimum_requirements_in_parentheses(self) -> None:
         self.assertEqual("3 failed (1), 1 not applicable (1), 1 passed (1)",
                          results.line(results.judge("vm", SUITE, REPORT, EXCLUDED)))
