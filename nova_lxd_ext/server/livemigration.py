@@ -186,7 +186,7 @@ class LiveMigrations:
 
     def _coming_to(self, instance: objects.Instance, network_info: model.NetworkInfo, block_device_info: Any
                    ) -> RequestedResources:
-        """Return what the server is to have on its destination."""
+        """Return the resources that the server requests of its destination."""
         return self._live.requested(RequestedResources.of(network_info, block_device_info), instance.flavor,
                                     instance.uuid)
 

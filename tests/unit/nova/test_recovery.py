@@ -260,7 +260,7 @@ class RecoveryTest(testtools.TestCase):
         self.placement.delete_allocation_for_instance.assert_not_called()
 
     def test_move_that_was_overtaken_while_this_host_prepared_it_is_dropped(self) -> None:
-        """What the server has in Placement, and its new flavor, are of the other one."""
+        """The allocation in Placement and the new flavor are those of the other resize."""
         self.move.source_compute, self.move.dest_compute = "two", HOST
         self.server.host, self.server.vm_state, self.server.task_state = "two", vm_states.RESIZED, None
         self.server.new_flavor = self.server.flavor
