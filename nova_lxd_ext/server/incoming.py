@@ -25,6 +25,7 @@ from nova_lxd_ext.host import startup
 from nova_lxd_ext.instance import labels
 from nova_lxd_ext.instance.requested import NOTHING, RequestedResources
 from nova_lxd_ext.instance.states import States
+from nova_lxd_ext.server import known
 from nova_lxd_ext.server.attachments import DeviceAttachments
 from nova_lxd_ext.server.lifecycle import Lifecycle
 from nova_lxd_ext.server.recoveryrecords import log_errors
@@ -131,7 +132,7 @@ class IncomingMigrations:
             leaves it as it is
         """
         state = self._states.find(instance)
-        if state is None or instance.task_state != task_states.REBUILDING:
+        if state is None or instance.task_state != task_states.REBUILDING or instance.host == known.host():
             return state is not None
         evacuation, move = instance.migration_context, state.labels.get(labels.INCOMING)
         if move and state.status is Status.STOPPED and evacuation is not None and is_over(

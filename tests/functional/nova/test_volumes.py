@@ -233,23 +233,33 @@ class VolumesTest(VolumeServers):
 class ComingAlongTest(VolumeServers):
     options: ClassVar = {(None, "allow_resize_to_same_host"): True}
 
+    def test_when_the_server_is_rebuilt(self) -> None:
+        volume, server = self.having_one()
+        self.api.post_server_action(server["id"], {"rebuild": {"imageRef": self.image()}})
+        self._wait_for_server_parameter(server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None})
+        self.assertEqual("kept", self.read(server, 4))
+        self.gone(server)
+        self.assert_free(volume)
+
     @levels.exhaustive("LoadedTest moves a server with a volume")
-    def test_when_the_server_changes_size_or_is_rebuilt(self) -> None:
-        volume, disk = self.cinder.volume()
-        disk.write(b"kept")
-        server = self.server()
-        self.attach(server, volume)
+    def test_when_the_server_changes_size(self) -> None:
+        volume, server = self.having_one()
         larger = self.flavor(memory_mb=160)
         for settle in (self.revert, self._confirm_resize):
             self.resize(server, larger)
             self.assertEqual("kept", self.read(server, 4))
             settle(server)
             self.assertEqual("kept", self.read(server, 4))
-        self.api.post_server_action(server["id"], {"rebuild": {"imageRef": self.image()}})
-        self._wait_for_server_parameter(server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None})
-        self.assertEqual("kept", self.read(server, 4))
         self.gone(server)
         self.assert_free(volume)
+
+    def having_one(self) -> tuple[str, dict[str, Any]]:
+        """Return a volume that says "kept", and the server that has it."""
+        volume, disk = self.cinder.volume()
+        disk.write(b"kept")
+        server = self.server()
+        self.attach(server, volume)
+        return volume, server
 
 
 class User:

@@ -19,6 +19,7 @@ from containerhost.engines.spec import PoolDisk
 from containerhost.guest import resources
 from nova_lxd_ext.instance import labels
 from nova_lxd_ext.instance.requested import NOTHING
+from nova_lxd_ext.server import known
 from nova_lxd_ext.server.migration import Migrations
 from tests.unit.nova import fakes, records
 from tests.unit.nova.fakes import GPU_1
@@ -215,7 +216,7 @@ class IncomingCopyTest(MovesCase):
         evacuated = objects.Migration(id=MOVE + 1, status="pre-migrating", migration_type="evacuation")
         self.later = (evacuated,)
         server = self.server.obj_clone()
-        server.migration_context = objects.MigrationContext(migration_id=evacuated.id)
+        server.host, server.migration_context = "off", objects.MigrationContext(migration_id=evacuated.id)
         return self.incoming.exists(server)
 
     def test_evacuation_replaces_copy_of_ended_migration_only(self) -> None:
@@ -236,6 +237,8 @@ class IncomingCopyTest(MovesCase):
     def test_server_exists_where_its_container_is(self) -> None:
         """Nova asks also while it detaches a volume."""
         self.leave()
+        self.assertTrue(self.incoming.exists(self.server))
+        self.server.host, self.server.task_state = known.host(), task_states.REBUILDING  # where it is
         self.assertTrue(self.incoming.exists(self.server))
 
     def test_late_request_leaves_copy_of_a_retry(self) -> None:
