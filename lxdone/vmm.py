@@ -153,9 +153,8 @@ class Vmm(BaseVmm):
 
     def _leave_old_snapshots(self, vm: Vm, own: str) -> None:
         """Delete the snapshots of a VM that was off: OpenNebula forgets them (KEEP_SNAPSHOTS=no) and counts anew."""
-        known = {snapshot.hypervisor_id for snapshot in vm.snapshots}
         for snapshot in self._snapshots.names(own):
-            if snapshot.startswith(SNAPSHOT) and snapshot not in known:
+            if snapshot.startswith(SNAPSHOT) and snapshot not in vm.snapshots:
                 self._snapshots.delete(own, snapshot)
 
     def _unfreeze(self, vm: Vm) -> None:

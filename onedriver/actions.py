@@ -10,9 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from onedriver import document, vm
-from onedriver.document import Element
 from onedriver.errors import BadInput
-from onedriver.host import Datastore, datastore
 from onedriver.vm import Vm
 
 #: Arguments before VMID and HOST.
@@ -55,7 +53,6 @@ class Call(NamedTuple):
 
     :ivar arguments: by the names of :data:`ARGUMENTS`; of exec ``command`` and perhaps ``stdin``
     :ivar vm: as it is to be; for detach_nic as it was
-    :ivar system_ds: the datastore of the VM's disks; None for deploy, whose document has none
     """
 
     action: str
@@ -63,7 +60,6 @@ class Call(NamedTuple):
     vm_id: int
     host: str
     vm: Vm
-    system_ds: Datastore | None = None
 
     @property
     def deploy_id(self) -> str:
@@ -86,7 +82,7 @@ def call(script: str, argv: Sequence[str], stdin: bytes, own_prefix: str = "LXD_
         raise BadInput(f"{action}: the message on standard input has no VM")
     parsed = vm.vm(found, own_prefix)
     require_described(action, vm_id, parsed)
-    return Call(action, arguments, vm_id, host, parsed, system_datastore(element))
+    return Call(action, arguments, vm_id, host, parsed)
 
 
 def split(action: str, argv: Sequence[str]) -> tuple[dict[str, str], int, str]:
@@ -122,8 +118,3 @@ def number(action: str, text: str) -> int:
     if not NUMBER.fullmatch(text):
         raise BadInput(f"{action}: {text[:60]!r} is no VM id")
     return int(text)
-
-
-def system_datastore(element: Element) -> Datastore | None:
-    found = element.find("DATASTORE")
-    return None if found is None else datastore(found)

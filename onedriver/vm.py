@@ -49,7 +49,6 @@ class Nic(NamedTuple):
     mac: str
     bridge: str | None
     target: str
-    vn_mad: str | None
     mtu: int | None = None
     bandwidth: tuple[int | None, int | None] = (None, None)
     bridge_type: str = "linux"
@@ -121,7 +120,6 @@ class Disk(NamedTuple):
 
     id: int
     type: str
-    target: str | None
     format: str | None
     source: str | None
     size: int | None
@@ -158,17 +156,6 @@ class Topology(NamedTuple):
     nodes: tuple[NumaNode, ...]
 
 
-class Snapshot(NamedTuple):
-    """Identify a snapshot of a VM, by the core's id and by the driver's.
-
-    :ivar hypervisor_id: what snapshot_create printed
-    """
-
-    id: int
-    hypervisor_id: str | None
-    active: bool
-
-
 class Vm(NamedTuple):
     """Describe a VM as oned passes it to a driver: capacity, devices, disks, placement and context.
 
@@ -179,8 +166,8 @@ class Vm(NamedTuple):
     :ivar graphics: the attributes of its screen, as they are written (see :mod:`onedriver.graphics`)
     :ivar uid: number of the user who owns the VM; None if it is not told
     :ivar hpc: JOB, SHARED_MEMORY and ELASTIC of HPC as they are written; the owner may change them at any time
+    :ivar snapshots: by their names on the host, which snapshot_create printed
     :ivar system_ds: id of the system datastore it is on; None before its first host
-    :ivar uuid: None where it is none: its owner may change it at any time, and the VM must end all the same
     :ivar context: variables for the guest, in OpenNebula's order; the owner may change them at any time, so their names
         are checked where they are used (:mod:`onedriver.node.context`): a VM with bad ones can still be ended
     :ivar affinity: AFFINITY of HPC, as it is written: its owner may change it at any time, and the VM must end all the
@@ -190,8 +177,6 @@ class Vm(NamedTuple):
 
     id: int
     stime: int | None
-    name: str
-    uuid: str | None
     lcm_state: int
     deploy_id: str | None
     cpu: int
@@ -201,7 +186,7 @@ class Vm(NamedTuple):
     pcis: tuple[Pci, ...]
     disks: tuple[Disk, ...]
     topology: Topology
-    snapshots: tuple[Snapshot, ...]
+    snapshots: frozenset[str]
     context: dict[str, str]
     own: dict[str, str]
     graphics: dict[str, str]
@@ -226,12 +211,9 @@ def vm(element: "Element", own_prefix: str = "LXD_") -> Vm:
     template.name = top.name
     number = top.number("ID")
     history = last_history(top)
-    os_section = template.section("OS")
     return Vm(
         id=number,
         stime=top.integer("STIME"),
-        name=top.text("NAME") or "",
-        uuid=uuid(os_section.text("UUID")) if os_section else None,
         lcm_state=top.integer("LCM_STATE") or 0,
         deploy_id=top.text("DEPLOY_ID"),
         cpu=cpu(template),
@@ -241,7 +223,7 @@ def vm(element: "Element", own_prefix: str = "LXD_") -> Vm:
         pcis=tuple(pci(section) for section in template.sections("PCI")),
         disks=tuple(disk(section) for section in template.sections("DISK")),
         topology=topology(template),
-        snapshots=tuple(snapshot(section) for section in template.sections("SNAPSHOT")),
+        snapshots=frozenset(section.text("HYPERVISOR_ID") or "" for section in template.sections("SNAPSHOT")),
         context=context(template),
         own=own_attributes((template, top.section("USER_TEMPLATE")), own_prefix),
         graphics=graphics(template), uid=top.integer("UID"),
@@ -249,10 +231,6 @@ def vm(element: "Element", own_prefix: str = "LXD_") -> Vm:
         system_ds=history.integer("DS_ID") if history else None,
         host=history.text("HOSTNAME") if history else None,
         affinity=affinity((template, top.section("USER_TEMPLATE"))))
-
-
-def uuid(text: str | None) -> str | None:
-    return text if text and UUID.fullmatch(text) else None
 
 
 def cpu(template: Section) -> int:
@@ -271,7 +249,7 @@ def nic(section: Section) -> Nic:
     section.required("TARGET")
     return Nic(
         id=section.number("NIC_ID"), mac=section.mac("MAC") or "", bridge=section.interface("BRIDGE"),
-        target=section.interface("TARGET") or "", vn_mad=section.text("VN_MAD"), mtu=section.integer("MTU", 68),
+        target=section.interface("TARGET") or "", mtu=section.integer("MTU", 68),
         bandwidth=(section.integer("INBOUND_AVG_BW", 1), section.integer("OUTBOUND_AVG_BW", 1)),
         bridge_type=(section.text("BRIDGE_TYPE") or "linux").lower(), vlan_id=section.integer("VLAN_ID"),
         tagged=vlans(section, "VLAN_TAGGED_ID"), nested_vlans=section.text("CVLANS") is not None,
@@ -328,7 +306,7 @@ def guid(section: Section, key: str) -> str | None:
 def disk(section: Section) -> Disk:
     size, original = section.integer("SIZE"), section.integer("ORIGINAL_SIZE")
     return Disk(
-        id=section.number("DISK_ID"), type=(section.text("TYPE") or "FILE").upper(), target=section.text("TARGET"),
+        id=section.number("DISK_ID"), type=(section.text("TYPE") or "FILE").upper(),
         format=section.text("FORMAT") or section.text("DRIVER"), source=section.text("SOURCE"),
         size=None if size is None else size * MIB, read_only=section.flag("READONLY") or False,
         save=section.flag("SAVE") or False, clone=section.flag("CLONE") is not False, tm_mad=section.text("TM_MAD"),
@@ -360,10 +338,6 @@ def topology(template: Section) -> Topology:
 def numa_node(section: Section) -> NumaNode:
     cpus = section.matching("CPUS", ID_LIST, "a list of CPUs such as 0,4")
     return NumaNode(frozenset(map(int, cpus.split(","))) if cpus else frozenset(), section.number("MEMORY_NODE_ID"))
-
-
-def snapshot(section: Section) -> Snapshot:
-    return Snapshot(section.number("SNAPSHOT_ID"), section.text("HYPERVISOR_ID"), section.flag("ACTIVE") or False)
 
 
 def context(template: Section) -> dict[str, str]:

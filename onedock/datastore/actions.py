@@ -17,12 +17,13 @@ from xml.sax.saxutils import escape
 from containerhost.linux.files import replacing
 from onedock import datafiles
 from onedock.datastore import export, image_sources, limits, options, reference
+from onedock.datastore.image import Image, described
 from onedock.datastore.options import Options
 from onedock.datastore.record import Record
 from onedock.datastore.store import DATA, IMAGE, Store
-from onedriver import document, host
+from onedriver import document
 from onedriver.errors import BadInput, NotSupported
-from onedriver.host import Datastore, Image
+from onedriver.section import Section
 
 MESSAGE = "DS_DRIVER_ACTION_DATA"
 MIB = 1 << 20
@@ -35,16 +36,17 @@ SAVE_AS = "save_as"  # the format of an image that will be written later, by the
 class Call(NamedTuple):
     """Hold one call of the datastore driver: the datastore, its options and the image.
 
+    :ivar base: the datastore's directory
     :ivar image: None for ``monitor``
     """
 
-    datastore: Datastore
+    base: Path
     options: Options
     image: Image | None
 
     @property
     def store(self) -> Store:
-        return Store(Path(os.path.normpath(self.datastore.base_path))).prepared()
+        return Store(self.base).prepared()
 
     @property
     def about(self) -> Image:
@@ -85,11 +87,12 @@ def call(stdin: bytes) -> Call:
     found, image = message.find("DATASTORE"), message.find("IMAGE")
     if found is None:
         raise BadInput("standard input has no DATASTORE")
-    datastore, template = host.datastore(found), found.find("TEMPLATE")
+    datastore = Section(found, "DATASTORE")
+    template = datastore.section("TEMPLATE")
     if template is None:
         raise BadInput("the datastore has no TEMPLATE")
-    return Call(datastore, options.read(template, datastore.safe_directories),
-                None if image is None else host.image(image))
+    return Call(Path(os.path.normpath(datastore.required("BASE_PATH"))), options.read(template),
+                None if image is None else described(image))
 
 
 def cp(call: Call) -> str:
@@ -134,7 +137,7 @@ def mkfs(call: Call) -> str:
         raise NotSupported(f"only data blocks can be made empty, not an image of the type {image.type}: give it a PATH")
     datafiles.require_format("a data block", image.format)
     path = call.store.new(DATA)
-    datafiles.make(path, (image.size or 0) // MIB, image.file_system)
+    datafiles.make(path, image.size or 0, image.file_system)
     return str(path)
 
 

@@ -68,12 +68,11 @@ class Options:
         return of(text, host) if text is not None else None
 
 
-def read(element: Any, safe_directories: tuple[str, ...]) -> Options:
+def read(section: Section) -> Options:
     """Read a datastore's own attributes.
 
-    :param element: the datastore's TEMPLATE
+    :param section: the datastore's TEMPLATE
     """
-    section = Section(element, "DATASTORE")
     unknown = [name for name in section.names if name.startswith(PREFIX) and name not in KNOWN]
     if unknown:
         raise BadInput(f"the datastore has {', '.join(sorted(unknown))}, which this driver does not know; it knows "
@@ -83,7 +82,7 @@ def read(element: Any, safe_directories: tuple[str, ...]) -> Options:
         architecture=section.text("ONEDOCK_ARCHITECTURE") or content.own_architecture(), keep_layers=keep is not False,
         hosts=words(section, "ONEDOCK_HOSTS"), plain_hosts=words(section, "ONEDOCK_PLAIN_HOSTS"),
         credentials_file=section.text("ONEDOCK_CREDENTIALS_FILE"), credentials=section.text("ONEDOCK_CREDENTIALS"),
-        safe_directories=safe_directories or USUAL_DIRECTORIES,
+        safe_directories=tuple((section.text("SAFE_DIRS") or "").split()) or USUAL_DIRECTORIES,
         image_limit=(section.integer("ONEDOCK_IMAGE_LIMIT", 1) or IMAGE_LIMIT) << 20)
     if not options.keep_layers and options.credentials is not None:
         raise BadInput("a datastore whose nodes fetch images themselves (ONEDOCK_KEEP_LAYERS=NO) has its credentials "

@@ -13,7 +13,7 @@ from containerhost.engines.contract import Status
 from onedriver.actions import Call
 from onedriver.node.names import name
 from onedriver.pciaddress import from_device_id
-from onedriver.vm import MIB, Nic, Pci, Snapshot
+from onedriver.vm import MIB, Nic, Pci
 from tests.model.opennebula.engine import FAULTS
 from tests.model.opennebula.node import outcome
 from tests.model.opennebula.transitions import ACTIONS, CLEANUP_DELETE, CLEANUP_RECREATE, hotplug
@@ -126,7 +126,7 @@ class OpenNebula(World):
         self.gone.add(vm.id)
         self.delete_disks(vm.id)
         if again:
-            self.servers[vm.id] = Server(vm._replace(deploy_id="", snapshots=()))
+            self.servers[vm.id] = Server(vm._replace(deploy_id="", snapshots=frozenset()))
             self.gone.discard(vm.id)
             self.node.transfer(vm)
 
@@ -191,7 +191,7 @@ class OpenNebula(World):
         made = self.act(server, hotplug("snapshot_create"), None, plan, lost, snapshot=str(number))
         if made:
             server.snapshots[number] = content
-            server.vm = server.vm._replace(snapshots=(*server.vm.snapshots, Snapshot(number, made, False)))
+            server.vm = server.vm._replace(snapshots=server.vm.snapshots | {made})
 
     def _with_snapshots(self) -> list[int]:
         return [number for number in self.having("running") if self.servers[number].snapshots]
@@ -207,8 +207,7 @@ class OpenNebula(World):
         self.act(server, hotplug(action), None, plan, lost, snapshot=f"snap-{number}")
         if not revert and self.done:
             del server.snapshots[number]
-            server.vm = server.vm._replace(snapshots=tuple(
-                each for each in server.vm.snapshots if each.id != number))
+            server.vm = server.vm._replace(snapshots=server.vm.snapshots - {f"snap-{number}"})
 
     @precondition(lambda self: self.having("running"))
     @rule(data=st.data(), plan=faults, lost=lost)
@@ -222,7 +221,7 @@ class OpenNebula(World):
             if self.done:
                 server.vm = server.vm._replace(nics=(first,))
             return
-        new = Nic(1, "02:00:0a:63:00:0b", "br0", f"{name(server.vm.id)}-1", "dummy")
+        new = Nic(1, "02:00:0a:63:00:0b", "br0", f"{name(server.vm.id)}-1")
         self.act(server, hotplug("attach_nic"), server.vm._replace(nics=(first, new._replace(attach=True))), plan, lost)
         if self.done:
             server.vm = server.vm._replace(nics=(first, new))

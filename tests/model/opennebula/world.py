@@ -209,7 +209,7 @@ class World(frame.Machine):
             self.delete_disks(server.vm.id)
         if server.state in ENDS:  # oned forgets the snapshots of a VM that is off: KEEP_SNAPSHOTS=no
             server.snapshots.clear()
-            server.vm = server.vm._replace(snapshots=())
+            server.vm = server.vm._replace(snapshots=frozenset())
 
     def leave(self, server: Server, plan: Any = ()) -> None:
         """Let the transfer driver take the disks along; what fails is retried."""
@@ -245,7 +245,7 @@ class World(frame.Machine):
         nic = vm.nics[0]._replace(target=f"{name(self.last)}-0")
         server = self.servers[self.last] = Server(vm._replace(
             id=self.last, lcm_state=0, deploy_id="", pcis=self.devices_of(devices), nics=(nic,), graphics={},
-            disks=(root, volatile(VOLATILE)), snapshots=(), system_ds=0, memory=512 * MIB, vcpu=1, cpu=100))
+            disks=(root, volatile(VOLATILE)), snapshots=frozenset(), system_ds=0, memory=512 * MIB, vcpu=1, cpu=100))
         self.node.transfer(server.vm)
         return server
 
@@ -359,4 +359,4 @@ def base(container: str) -> str:
 
 
 def volatile(number: int) -> Disk:
-    return Disk(number, "FS", f"sd{chr(ord('b') + number)}", "raw", None, 4 * MIB, False, False, False, "shared")
+    return Disk(number, "FS", "raw", None, 4 * MIB, False, False, False, "shared")

@@ -14,10 +14,10 @@ ROOT = Path(__file__).parents[3]
 PAGE = "doc/source/opennebula-support.md"
 #: What is read of a VM that the core or another driver wrote, and no person.
 OF_THE_CORE = frozenset({
-    "ID", "STIME", "NAME", "LCM_STATE", "DEPLOY_ID", "TEMPLATE", "USER_TEMPLATE", "HISTORY_RECORDS", "HISTORY", "SEQ",
-    "DS_ID", "HOSTNAME", "OS", "NIC", "PCI", "DISK", "SNAPSHOT", "TOPOLOGY", "NUMA_NODE", "CPUS", "MEMORY_NODE_ID",
-    "DISK_ID", "NIC_ID", "PCI_ID", "SNAPSHOT_ID", "HYPERVISOR_ID", "ACTIVE", "ATTACH", "ADDRESS", "TARGET",
-    "BRIDGE", "BRIDGE_TYPE", "VN_MAD", "CLONE", "TM_MAD", "DRIVER", "ORIGINAL_SIZE", "UID", "HPC"})
+    "ID", "STIME", "LCM_STATE", "DEPLOY_ID", "TEMPLATE", "USER_TEMPLATE", "HISTORY_RECORDS", "HISTORY", "SEQ",
+    "DS_ID", "HOSTNAME", "NIC", "PCI", "DISK", "SNAPSHOT", "TOPOLOGY", "NUMA_NODE", "CPUS", "MEMORY_NODE_ID",
+    "DISK_ID", "NIC_ID", "PCI_ID", "HYPERVISOR_ID", "ATTACH", "ADDRESS", "TARGET",
+    "BRIDGE", "BRIDGE_TYPE", "CLONE", "TM_MAD", "DRIVER", "ORIGINAL_SIZE", "UID", "HPC"})
 #: Whole elements, which are not read attribute by attribute.
 ELEMENTS = frozenset({"CONTEXT"})
 #: How a device is asked for; the driver looks at ADDRESS, which the core chose by it.

@@ -12,7 +12,7 @@ from onedriver.errors import BadInput, NotSupported
 from tests.unit.onedock.machines import machine
 
 MAC = "02:00:0a:63:00:01"
-NIC = vm.Nic(3, MAC, "br0", "one-1-3", "bridge", 9000)
+NIC = vm.Nic(3, MAC, "br0", "one-1-3", 9000)
 
 
 class NicsTest(testtools.TestCase):

@@ -26,6 +26,7 @@ from onedriver.errors import BadInput, NotSupported
 from tests.unit.onedock.datastore.base import DatastoreTestCase
 from tests.unit.onedock.images import Image, compressed, digest, tarball, write
 from tests.unit.onedock.messages import message
+from tests.unit.onedriver.samples import sample
 
 METACHARACTERS = ("; touch /tmp/x", "$(id)", "`id`", "' \" |&", "-rf", "a\nEOT\nb", "../../etc")
 
@@ -323,6 +324,12 @@ class DataTest(DatastoreTestCase):
 
 
 class CallTest(DatastoreTestCase):
+    def test_a_recorded_call(self) -> None:
+        call = actions.call(sample("datastore_cp.xml"))
+        self.assertEqual((Path("/var/lib/one/datastores/101"), ("/var/tmp/images",), "/var/tmp/images/disk.raw", 16),
+                         (call.base, call.options.safe_directories, call.path, call.about.size))
+        self.assertEqual((None, None), (call.about.source, call.about.format))
+
     def test_sizes(self) -> None:
         path = self.file(b"x" * ((2 << 20) + 1))
         self.assertEqual("3", self.act("stat", {"PATH": str(path)}))
