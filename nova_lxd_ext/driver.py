@@ -130,6 +130,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
               block_device_info: Any = None, power_on: bool = True, accel_info: Any = None) -> None:
         with (failure_events.record_failure(context, instance, failure_events.SPAWN),
               rebuilding(instance, self._nodename), as_nova(instance, booting=True)):
+            self._backend.incoming.remove_ended(instance)
             self._backend.lifecycle.spawn(context, instance, image_meta, injected_files or (), admin_password,
                                           RequestedResources.of(network_info, block_device_info, accel_info,
                                                                 allocations),

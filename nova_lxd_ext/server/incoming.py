@@ -12,7 +12,7 @@ from typing import Any
 
 from nova import context as nova_context
 from nova import exception, objects
-from nova.compute import task_states
+from nova.compute import task_states, vm_states
 from oslo_config import cfg
 from oslo_log import log as logging
 
@@ -135,14 +135,29 @@ class IncomingMigrations:
         if state is None or instance.task_state != task_states.REBUILDING or instance.host == known.host():
             return state is not None
         evacuation, move = instance.migration_context, state.labels.get(labels.INCOMING)
-        if move and state.status is Status.STOPPED and evacuation is not None and is_over(
-                nova_context.get_admin_context(), instance.uuid, int(move), besides=evacuation.migration_id):
-            self._discard(state, instance.uuid)
+        if evacuation is not None and self._discard_ended(state, instance.uuid, besides=evacuation.migration_id):
             return False
         origin = f" (of migration {move})" if move else ""
         raise exception.ComputeResourcesUnavailable(reason=(
             f"this host has a container {state.name} of the server already{origin}, which may be newer than its image: "
             f"look at it there, and delete it when it is not needed, or evacuate the server to another host"))
+
+    def remove_ended(self, instance: objects.Instance) -> None:
+        """Remove, before a server is unshelved here, the copy of a move that has ended: the server's image is newer."""
+        if instance.vm_state == vm_states.SHELVED_OFFLOADED and (state := self._states.find(instance)) is not None:
+            self._discard_ended(state, instance.uuid)
+
+    def _discard_ended(self, state: ContainerState, uuid: str, besides: int | None = None) -> bool:
+        """Remove a stopped copy of a migration that has ended, and return whether it is one.
+
+        :param besides: the id of a migration that may be in progress
+        """
+        move = state.labels.get(labels.INCOMING)
+        ended = move is not None and state.status is Status.STOPPED and is_over(
+            nova_context.get_admin_context(), uuid, int(move), besides)
+        if ended:
+            self._discard(state, uuid)
+        return ended
 
     def _config_drive(self, coming: objects.Instance) -> tuple[Mount, ...]:
         """Write the config drive anew: injected files and the first password were for the first boot only."""
@@ -167,7 +182,7 @@ class IncomingMigrations:
         """Remove, at the driver's start, the copies of migrations that have ended elsewhere.
 
         A container that runs, or whose server nova places here, is never removed. The label of the latter is, which an
-        arrival that failed may have left.
+        arrival that failed may have left. A server that is being unshelved here has no container yet.
         """
         context = nova_context.get_admin_context(read_deleted="yes")
         for state in self._states.all():
@@ -181,7 +196,7 @@ class IncomingMigrations:
             instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=[])
         except exception.InstanceNotFound:
             return  # no evidence: it is reported as an orphan
-        if not instance.deleted and instance.host == host:
+        if not instance.deleted and instance.host == host and instance.vm_state != vm_states.SHELVED_OFFLOADED:
             self._states.drop_labels(state, labels.INCOMING)
         elif state.status is Status.STOPPED and (
                 instance.deleted or is_over(context, uuid, int(state.labels[labels.INCOMING]))):

@@ -9,6 +9,7 @@ from nova.compute import instance_actions, power_state, task_states, vm_states
 from nova.compute import utils as compute_utils
 from oslo_log import log as logging
 
+from nova_lxd_ext.instance import labels
 from nova_lxd_ext.instance.states import States
 from nova_lxd_ext.server import known, lostrequests
 from nova_lxd_ext.server.lifecycle import WHOLE, Lifecycle
@@ -150,8 +151,11 @@ class TaskRecovery:
         save(instance, task_state=None, **{"vm_state": done, "power_state": power_state.PAUSED} if frozen else {})
 
     def _end_unshelving(self, context: Any, instance: objects.Instance, lost: Lost) -> None:
-        """Finish an unshelving. Once the server runs nova deletes its image: then the container alone has the data."""
-        if instance.progress == WHOLE and self._states.find(instance) is not None:
+        """Finish an unshelving. Once the server runs nova deletes its image: then the container alone has the data.
+
+        The progress may be that of the first boot, and the container a copy that a move has left."""
+        state = self._states.find(instance)
+        if instance.progress == WHOLE and state is not None and labels.INCOMING not in state.labels:
             LOG.warning("The server was unshelved already; if image %s is still there it can be deleted",
                         instance.system_metadata.get("shelved_image_id"), instance=instance)
             restore_unshelved(instance)

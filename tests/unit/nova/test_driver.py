@@ -57,3 +57,11 @@ class StartTest(testtools.TestCase):
                 started.process_instances_at_startup(None, objects.InstanceList(objects=[server]))
                 started.resume_state_on_host_boot(None, server, None, None)
                 self.assertEqual(not leaving, backend.power.on.called)
+
+
+class SpawnTest(testtools.TestCase):
+    def test_copy_of_an_ended_move_is_removed_before_the_server_is_made(self) -> None:
+        with mock.patch("nova_lxd_ext.backend.build") as build:
+            LXDDriver(None).spawn(None, records.instance(), None, None, None, None)
+        self.assertEqual(["incoming.remove_ended", "lifecycle.spawn"], [
+            name for name, *_ in build.return_value.mock_calls if name.startswith(("incoming", "lifecycle"))])

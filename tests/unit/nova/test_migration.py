@@ -9,7 +9,7 @@ import fixtures
 import nova.conf
 import testtools
 from nova import exception, objects
-from nova.compute import task_states
+from nova.compute import task_states, vm_states
 from oslo_utils import units
 
 from containerhost import errors
@@ -233,6 +233,27 @@ class IncomingCopyTest(MovesCase):
         self.two.engine.relabel(self.server.name, {labels.INCOMING: None})
         self.assertRaises(exception.ComputeResourcesUnavailable, self.evacuate, "error")
         self.assertIn(self.server.name, self.two.engine.specs)
+
+    def test_unshelving_replaces_copy_of_ended_migration_only(self) -> None:
+        """What nova unshelves is in its image, which is newer."""
+        self.leave()
+        self.server.vm_state = vm_states.SHELVED_OFFLOADED
+        for status, running, left in (("finished", False, True), ("error", True, True), ("error", False, False)):
+            self.move.status = status
+            self.two.engine.statuses[self.server.name] = Status.RUNNING if running else Status.STOPPED
+            with self.subTest(status, running=running):
+                self.incoming.remove_ended(self.server)
+                self.assertEqual(left, self.server.name in self.two.engine.specs)
+
+    def test_start_during_an_unshelving_takes_no_copy_for_the_server(self) -> None:
+        """Nova places the server here before its container is made."""
+        self.leave()
+        self.server.vm_state, self.server.host, self.move.status = vm_states.SHELVED_OFFLOADED, "two", "finished"
+        self.incoming.purge("two")
+        self.assertIn(labels.INCOMING, self.two.engine.specs[self.server.name].labels)
+        self.move.status = "error"
+        self.incoming.purge("two")
+        self.assertEqual({}, self.two.engine.specs)
 
     def test_server_exists_where_its_container_is(self) -> None:
         """Nova asks also while it detaches a volume."""

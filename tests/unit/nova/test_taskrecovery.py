@@ -5,6 +5,8 @@ import fixtures
 import testtools
 from nova.compute import task_states, vm_states
 
+from containerhost.engines.contract import ContainerState, Status
+from nova_lxd_ext.instance import labels
 from nova_lxd_ext.server.taskrecovery import TaskRecovery
 from tests.unit.nova import records
 
@@ -27,3 +29,16 @@ class RebuildTest(testtools.TestCase):
                 (task_states.REBUILD_BLOCK_DEVICE_MAPPING, object(), True),
                 (task_states.REBUILD_SPAWNING, object(), True)):
             self.assertEqual(removed, self.removed(state, container), state)
+
+
+class UnshelvingTest(testtools.TestCase):
+    def test_copy_of_a_move_is_not_the_unshelved_server(self) -> None:
+        """The progress may be that of the first boot."""
+        states, lifecycle = mock.Mock(), mock.Mock()
+        states.find.return_value = ContainerState("instance-0000002a", Status.STOPPED, {labels.INCOMING: "7"})
+        server = records.instance(vm_state=vm_states.SHELVED_OFFLOADED, task_state=task_states.SPAWNING, progress=100)
+        for name in ("known.requested", "leave_host", "record_outcome"):
+            self.useFixture(fixtures.MockPatch(f"nova_lxd_ext.server.taskrecovery.{name}"))
+        TaskRecovery(states, lifecycle, mock.Mock(), mock.Mock(), mock.Mock()).recover(None, server, mock.Mock())
+        lifecycle.remove.assert_called_once()
+        self.assertEqual(vm_states.SHELVED_OFFLOADED, server.vm_state)
