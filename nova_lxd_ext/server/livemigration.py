@@ -81,6 +81,7 @@ class LiveMigrations:
             raise exception.MigrationPreCheckError(reason=(
                 "the server does not run; unpause or start it, or migrate it cold: openstack server migrate"))
         self._moves.require_may_leave()
+        self._moves.forget_wishes(instance)
         volumes = objects.BlockDeviceMappingList.get_by_instance_uuid(context, instance.uuid)
         self._states.relabel(instance, {labels.OUTGOING: json.dumps(
             {volume.volume_id: volume.attachment_id for volume in volumes if volume.is_volume})})
@@ -120,9 +121,7 @@ class LiveMigrations:
             LOG.exception("Live migration to %s failed: the server stays on this host", host, instance=instance)
             failed(context, instance, host, migrate_data=data,
                    migration_status="cancelled" if isinstance(error, Aborted) else "failed")
-            self._moves.forget_wishes(instance)
         else:
-            self._moves.forget_wishes(instance)
             done(context, instance, host, block_migration, data)
             self.discard(instance)
 

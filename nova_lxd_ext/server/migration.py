@@ -103,6 +103,7 @@ class Migrations:
         :param timeout: seconds the guest has to shut down by itself
         :raises InstanceFaultRollback: and the server is as it was
         """
+        self.forget_wishes(instance)
         with unharmed(instance):
             move = objects.Migration.get_by_id(context, instance.migration_context.migration_id)
             state = self._states.require(instance)
@@ -153,7 +154,7 @@ class Migrations:
             self._asked[instance.uuid] = wanted
 
     def forget_wishes(self, instance: objects.Instance) -> None:
-        """Drop what was wanted of a move that is over."""
+        """Drop what was wanted of an earlier move, maybe when it was over or nova-compute's start was to undo it."""
         self._asked.pop(instance.uuid, None)
 
     def _require_wanted(self, instance: objects.Instance) -> None:

@@ -129,6 +129,13 @@ class LiveMigrationTest(LiveCase):
         self.assertEqual([("cancelled", Status.RUNNING)], self.ended)
         self.assert_as_it_was()
 
+    def test_what_was_wanted_of_an_earlier_one_does_not_count(self) -> None:
+        """Nova 33 aborts at its start what was killed, and no migration is there to receive it."""
+        self.here.ask(self.server, Wanted.NOT)
+        self.source.check_source(None, self.server, self.data)
+        self.migrate()
+        self.assertEqual([("done", Status.STOPPED)], self.ended)
+
     def test_forced_to_complete_ends_the_rounds(self) -> None:
         seen: list[bool] = []
 

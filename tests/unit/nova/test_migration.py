@@ -20,7 +20,7 @@ from containerhost.guest import resources
 from nova_lxd_ext.instance import labels
 from nova_lxd_ext.instance.requested import NOTHING
 from nova_lxd_ext.server import known
-from nova_lxd_ext.server.migration import Migrations
+from nova_lxd_ext.server.migration import Migrations, Wanted
 from tests.unit.nova import fakes, records
 from tests.unit.nova.fakes import GPU_1
 from tests.unit.nova.movescase import MOVE, OFFER, Bus, MovesCase
@@ -101,6 +101,11 @@ class BetweenHostsTest(MovesCase):
                 self.assertIn(words, str(error))
                 self.assertNotIn("kill", self.one.engine.asked)
                 self.assert_as_it_was()
+
+    def test_what_was_wanted_of_an_earlier_live_migration_does_not_count(self) -> None:
+        self.here.ask(self.server, Wanted.NOT)
+        self.leave()
+        self.arrive(self.there)
 
     def test_a_container_that_may_be_the_servers_is_not_replaced(self) -> None:
         self.two.lifecycle.spawn(None, records.instance(), objects.ImageMeta(id=records.IMAGE), (), None, NOTHING,
