@@ -106,7 +106,7 @@ class LiveRecovery:
     def _undo(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
         LOG.warning("The server had not left for %s: its live migration is undone", move.dest_compute,
                     instance=instance)
-        before = self._volumes_before(context, instance, connected=True)
+        before = self._volumes_before(context, instance, connected=True, noted=move.status != ACCEPTED)
         try:
             self._moves.start_again(instance, before, move)
         except (exception.NovaException, errors.ContainerHostError):
@@ -119,17 +119,18 @@ class LiveRecovery:
         self._manager()._rollback_live_migration(context, instance, move.dest_compute, nothing_shared(migration=move),
                                                  source_bdms=before)
 
-    def _volumes_before(self, context: Any, instance: objects.Instance, connected: bool
+    def _volumes_before(self, context: Any, instance: objects.Instance, connected: bool, noted: bool = True
                         ) -> objects.BlockDeviceMappingList:
         """Return the server's volumes as they are attached here; nova's records may have the destination's.
 
         :param connected: with what Cinder says of the connection
+        :param noted: this migration has noted them; else the container's label may be of an earlier one that failed
         """
         volumes = objects.BlockDeviceMappingList.get_by_instance_uuid(context, instance.uuid)
-        state = self._states.find(instance)
-        noted = json.loads(state.labels.get(labels.OUTGOING, "{}")) if state is not None else {}
+        state = self._states.find(instance) if noted else None
+        before = json.loads(state.labels.get(labels.OUTGOING, "{}")) if state is not None else {}
         for volume in volumes:
-            attachment = noted.get(volume.volume_id) if volume.is_volume else None
+            attachment = before.get(volume.volume_id) if volume.is_volume else None
             if attachment and attachment != volume.attachment_id:
                 volume.attachment_id = attachment
                 if connected:

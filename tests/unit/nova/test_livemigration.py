@@ -303,6 +303,18 @@ class LiveRecoveryTest(LiveCase):
         self.deferred.minutes_pass()
         self.manager._rollback_live_migration.assert_called_once()
 
+    def test_unbegun_one_has_the_attachments_of_now(self) -> None:
+        """What is noted may be of an earlier migration that failed."""
+        self.volumes.objects.append(self.volume(BEFORE))
+        self.source.check_source(None, self.server, self.data)
+        self.volumes.objects[0].attachment_id = AFTER
+        self.one.engine.statuses[self.server.name] = Status.STOPPED
+        self.move.status, self.move.dest_compute = "accepted", None
+        self.manager.volume_api.attachment_get.side_effect = exception.VolumeAttachmentNotFound(attachment_id=BEFORE)
+        with mock.patch.object(self.one.power, "on"):
+            self.recover()
+        self.assertEqual(("failed", None), (self.move.status, self.server.task_state))
+
     def test_killed_while_nova_undid_it(self) -> None:
         self.move.status = "error"
         self.recover()
