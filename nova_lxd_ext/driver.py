@@ -80,7 +80,6 @@ class LXDDriver(unsupported.UnsupportedMethods):
         self._backend.volumes.restore_fenced()
         compat.process_instances_at_startup(host, self.process_instances_at_startup)
         self._backend.incoming.purge(host)
-        self._backend.live_recovery.purge(host)
         self._backend.peers.listen(host, self._backend.incoming)
 
     def register_event_listener(self, callback: Any) -> None:
@@ -97,7 +96,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
     def process_instances_at_startup(self, context: Any, instances: objects.InstanceList) -> objects.InstanceList:
         self._backend.recovery.await_engine(instances)
         self._backend.rescue.reconcile(instances)
-        self._leaving = self._backend.live_recovery.recover(context, self._nodename, instances)
+        self._leaving = self._backend.live_recovery.recover(self._nodename, instances)
         others = objects.InstanceList(context, objects=[found for found in instances
                                                         if found.uuid not in self._leaving])
         self._backend.recovery.recover(self._nodename, others)

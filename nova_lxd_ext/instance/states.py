@@ -104,14 +104,10 @@ class States:
             LOG.warning("The server's state is not known: %s", error, instance=instance)
             return InstanceInfo(state=power_state.NOSTATE)
 
-    def drop_labels(self, state: ContainerState, *names: str) -> None:
-        """Remove labels of a migration. Idempotent."""
-        if found := {name: None for name in names if name in state.labels}:
+    def relabel(self, state: ContainerState, changes: Mapping[str, str | None]) -> None:
+        """Set labels of a container; None removes one. Idempotent."""
+        if found := {name: text for name, text in changes.items() if state.labels.get(name) != text}:
             self._engine.relabel(state.name, found)
-
-    def relabel(self, instance: objects.Instance, changes: Mapping[str, str | None]) -> None:
-        """Set labels of the server's container; None removes one."""
-        self._engine.relabel(instance.name, changes)
 
     def changed(self) -> None:
         """Drop cached answers: a container was changed."""

@@ -197,7 +197,7 @@ class IncomingMigrations:
         except exception.InstanceNotFound:
             return  # no evidence: it is reported as an orphan
         if not instance.deleted and instance.host == host and instance.vm_state != vm_states.SHELVED_OFFLOADED:
-            self._states.drop_labels(state, labels.INCOMING)
+            self._states.relabel(state, {labels.INCOMING: None})
         elif state.status is Status.STOPPED and (
                 instance.deleted or is_over(context, uuid, int(state.labels[labels.INCOMING]))):
             self._discard(state, uuid)

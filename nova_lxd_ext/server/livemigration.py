@@ -77,13 +77,14 @@ class LiveMigrations:
     def check_source(self, context: Any, instance: objects.Instance, data: migrate_data.LibvirtLiveMigrateData
                      ) -> migrate_data.LibvirtLiveMigrateData:
         """Refuse what cannot leave, and note how its volumes are attached: nova forgets that if it is killed."""
-        if self._states.require(instance).status is not Status.RUNNING or instance.vm_state != vm_states.ACTIVE:
+        state = self._states.require(instance)
+        if state.status is not Status.RUNNING or instance.vm_state != vm_states.ACTIVE:
             raise exception.MigrationPreCheckError(reason=(
                 "the server does not run; unpause or start it, or migrate it cold: openstack server migrate"))
         self._moves.require_may_leave()
         self._moves.forget_wishes(instance)
         volumes = objects.BlockDeviceMappingList.get_by_instance_uuid(context, instance.uuid)
-        self._states.relabel(instance, {labels.OUTGOING: json.dumps(
+        self._states.relabel(state, {labels.OUTGOING: json.dumps(
             {volume.volume_id: volume.attachment_id for volume in volumes if volume.is_volume})})
         if instance.numa_topology:
             data.src_supports_numa_live_migration = True

@@ -15,7 +15,7 @@ from nova.compute import task_states, vm_states
 from oslo_log import log as logging
 
 from containerhost import errors
-from containerhost.engines.contract import ContainerState, Status
+from containerhost.engines.contract import Status
 from nova_lxd_ext.instance import labels
 from nova_lxd_ext.instance.states import States
 from nova_lxd_ext.server import recovery
@@ -43,29 +43,38 @@ class LiveRecovery:
         self._moves = moves
         self._deferred = deferred
 
-    def recover(self, context: Any, host: str, instances: Iterable[objects.Instance]) -> frozenset[str]:
+    def recover(self, host: str, instances: Iterable[objects.Instance]) -> frozenset[str]:
         """Finish or undo the live migrations from this host, each in a thread once nova-compute has started.
 
-        Not before: what ends a migration asks other hosts, and needs nova's lock of its resources.
+        Not before: what ends a migration asks other hosts, and needs nova's lock of its resources. What is left of one
+        that has ended is removed at once.
 
         An evacuation that was refused or lost has cleared the task state, and nova 33 does: it is set again where the
         server has not been started here since.
 
         :returns: the servers that nova must not look at before
         """
-        pending = {move.instance_uuid for move in unfinished(context, host)}
+        context = nova_context.get_admin_context(read_deleted="yes")
+        moves = unfinished(context, host)
+        self._purge(context, host, moves)
+        pending = {move.instance_uuid for move in moves if move.status not in OVER}
+        leaving = set()
         for instance in instances:
-            if (instance.uuid in pending and instance.task_state is None
-                    and instance.vm_state in (vm_states.ACTIVE, vm_states.ERROR)
-                    and (move := last_from(context, host, instance.uuid)) is not None and move.status not in OVER
-                    and self._is_outgoing(instance, move)):
+            if instance.task_state != task_states.MIGRATING and not (
+                    instance.uuid in pending and instance.task_state is None
+                    and instance.vm_state in (vm_states.ACTIVE, vm_states.ERROR)):
+                continue
+            move = last_from(context, host, instance.uuid)
+            if move is None or move.status == COMPLETED:
+                continue
+            if instance.task_state is None:
+                if move.status in OVER or not self._is_outgoing(instance, move):
+                    continue
                 save(instance, task_state=task_states.MIGRATING)
-        found = {instance.uuid: move for instance in instances if instance.task_state == task_states.MIGRATING
-                 and (move := last_from(context, host, instance.uuid)) is not None and move.status != COMPLETED}
-        for uuid, move in found.items():
+            leaving.add(instance.uuid)
             delay = recovery.QUEUE_TIMEOUT if move.status == ACCEPTED else 0.0
-            self._deferred.call(delay, uuid, self._end, host, uuid, move.status)
-        return frozenset(found)
+            self._deferred.call(delay, instance.uuid, self._end, host, instance.uuid, move.status)
+        return frozenset(leaving)
 
     def _is_outgoing(self, instance: objects.Instance, move: objects.Migration) -> bool:
         """Return whether the server's container is here and has not been started since it was about to leave."""
@@ -138,20 +147,22 @@ class LiveRecovery:
                     volume.connection_info = json.dumps({"serial": volume.volume_id, **found})
         return volumes
 
-    def purge(self, host: str) -> None:
-        """Remove, at the driver's start, containers whose servers have left and run on their destination, or are gone.
+    def _purge(self, context: Any, host: str, moves: Iterable[objects.Migration]) -> None:
+        """Remove containers whose servers have left and run on their destination, or are gone.
 
         Both nova's record of the server and that of its last move must say so, and the container must be off. A
-        migration of a server that was evacuated meanwhile, or started here since, has failed."""
-        context = nova_context.get_admin_context(read_deleted="yes")
-        for move in unfinished(context, host):
+        migration of a server that was evacuated meanwhile, or started here since, has failed.
+
+        :param moves: that have not ended
+        """
+        for move in moves:
             with log_errors(move.instance_uuid):
                 self._end_overtaken(context, host, move)
         for state in self._states.all():
             uuid = labels.uuid(state.labels)
             if uuid and labels.OUTGOING in state.labels and state.status is Status.STOPPED:
                 with log_errors(uuid):
-                    self._purge(context, host, state, uuid)
+                    self._discard(context, host, uuid)
 
     def _end_overtaken(self, context: Any, host: str, move: objects.Migration) -> None:
         try:
@@ -164,7 +175,7 @@ class LiveRecovery:
                 instance.host == host and instance.task_state is None and not self._is_outgoing(instance, move)):
             set_status(move, FAILED)
 
-    def _purge(self, context: Any, host: str, state: ContainerState, uuid: str) -> None:
+    def _discard(self, context: Any, host: str, uuid: str) -> None:
         try:
             instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=[])
         except exception.InstanceNotFound:

@@ -289,7 +289,7 @@ class Migrations:
         :param awaits_ports: Neutron's events get here
         """
         state, view = self._states.require(instance), self._attachments.view()
-        self._states.drop_labels(state, labels.INCOMING)
+        self._states.relabel(state, {labels.INCOMING: None})
         if state.status is Status.RUNNING:
             if self._live.reconcile(instance, requested, view):
                 return

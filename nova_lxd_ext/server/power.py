@@ -69,8 +69,8 @@ class Power:
         """
         state = self._states.require(instance)
         # Before it runs: an arrival that failed may have left the one, and a migration that goes on needs the other.
-        left = (labels.OUTGOING,) if instance.task_state != task_states.MIGRATING else ()
-        self._states.drop_labels(state, labels.INCOMING, *left)
+        left = () if instance.task_state == task_states.MIGRATING else (labels.OUTGOING,)
+        self._states.relabel(state, dict.fromkeys((labels.INCOMING, *left)))
         if state.status is Status.FROZEN:
             self._attachments.resume(instance)
             self._engine.unfreeze(instance.name)

@@ -190,6 +190,7 @@ class LiveMigrationTest(LiveCase):
 class LiveRecoveryTest(LiveCase):
     def setUp(self) -> None:
         super().setUp()
+        self.server.deleted = False
         self.manager = mock.Mock()
         self.deferred = Deferred()
         self.recovery = LiveRecovery(lambda: self.manager, self.one.states, self.source, self.deferred)
@@ -200,7 +201,7 @@ class LiveRecoveryTest(LiveCase):
         self.source.check_source(None, self.server, self.data)
 
     def recover(self) -> None:
-        self.assertEqual({records.UUID}, self.recovery.recover(None, "one", [self.server]))
+        self.assertEqual({records.UUID}, self.recovery.recover("one", [self.server]))
         self.assertEqual([], self.manager.mock_calls, "nova-compute's start waits for nothing of it")
         self.deferred.minutes_pass()
 
@@ -242,12 +243,11 @@ class LiveRecoveryTest(LiveCase):
         self.manager._post_live_migration_update_host.assert_called_once()
 
     def test_one_that_was_started_here_since_has_failed(self) -> None:
-        self.move.status, self.server.task_state, self.server.deleted = LEFT, None, False
+        self.move.status, self.server.task_state = LEFT, None
         self.one.engine.statuses[self.server.name] = Status.STOPPED
         self.one.power.on(self.server, NOTHING)
         self.one.engine.statuses[self.server.name] = Status.STOPPED
-        self.assertEqual(frozenset(), self.recovery.recover(None, "one", [self.server]))
-        self.recovery.purge("one")
+        self.assertEqual(frozenset(), self.recovery.recover("one", [self.server]))
         self.assertEqual("failed", self.move.status)
         self.assertIn(self.server.name, self.one.engine.specs)
 
@@ -257,7 +257,7 @@ class LiveRecoveryTest(LiveCase):
         self.recover()
         self.manager._rollback_live_migration.assert_called_once()
         self.manager._post_live_migration_update_host.assert_not_called()
-        self.recovery.recover(None, "one", [self.server])
+        self.recovery.recover("one", [self.server])
         self.server.host, self.server.task_state = "two", None
         self.deferred.minutes_pass()
         self.assertEqual(Status.RUNNING, self.one.engine.statuses[self.server.name])
@@ -282,7 +282,7 @@ class LiveRecoveryTest(LiveCase):
     def test_one_that_arrived_although_its_source_was_killed_is_completed(self) -> None:
         """Also where the server has moved on since."""
         self.move.status = LEFT
-        self.recovery.recover(None, "one", [self.server])
+        self.recovery.recover("one", [self.server])
         self.server.host, self.server.task_state = "two", None
         self.one.engine.statuses[self.server.name] = Status.STOPPED
         self.deferred.minutes_pass()
@@ -291,14 +291,14 @@ class LiveRecoveryTest(LiveCase):
         self.assertNotIn(self.server.name, self.one.engine.specs)
 
     def test_one_that_has_ended_meanwhile_is_left(self) -> None:
-        self.recovery.recover(None, "one", [self.server])
+        self.recovery.recover("one", [self.server])
         self.server.host, self.server.task_state = "two", None
         self.deferred.minutes_pass()
         self.assertEqual([], self.manager.mock_calls)
 
     def test_one_whose_request_may_wait_in_the_queue_is_waited_for(self) -> None:
         self.move.status = "accepted"
-        self.recovery.recover(None, "one", [self.server])
+        self.recovery.recover("one", [self.server])
         self.assertLess(0, self.deferred.calls[0][0])
         self.deferred.minutes_pass()
         self.manager._rollback_live_migration.assert_called_once()
@@ -321,23 +321,22 @@ class LiveRecoveryTest(LiveCase):
         self.manager._rollback_live_migration.assert_called_once()
 
     def test_move_of_an_evacuated_server_has_failed(self) -> None:
-        self.server.deleted = False
         for host, task_state, status, after in (
                 ("three", None, "running", "failed"), ("three", None, "accepted", "failed"),
                 ("one", task_states.MIGRATING, "running", "running"), ("one", None, "running", "running")):
             self.server.host, self.server.task_state, self.move.status = host, task_state, status
             with self.subTest(host, task_state=task_state, status=status):
-                self.recovery.purge("one")
+                self.recovery.recover("one", [])
                 self.assertEqual(after, self.move.status)
 
     def purged(self, **changes: Any) -> bool:
         for name, value in changes.items():
             setattr(self.server if name in ("host", "deleted") else self.move, name, value)
-        self.recovery.purge("one")
+        self.recovery.recover("one", [])
         return self.server.name not in self.one.engine.specs
 
     def test_container_is_removed_only_if_both_records_say_that_its_server_has_left(self) -> None:
-        self.server.task_state, self.server.deleted = None, False
+        self.server.task_state = None
         self.assertFalse(self.purged(host="two", status="completed"), "it runs")
         self.one.engine.statuses[self.server.name] = Status.STOPPED
         self.assertFalse(self.purged(host="one", status="completed"))
