@@ -77,10 +77,13 @@ class LiveRecovery:
         return frozenset(leaving)
 
     def _is_outgoing(self, instance: objects.Instance, move: objects.Migration) -> bool:
-        """Return whether the server's container is here and has not been started since it was about to leave."""
+        """Return whether the server has not been started here since it was about to leave.
+
+        Once it has left, its destination has it whether its container is still here or not."""
         state = self._states.find(instance)
-        return (state is not None and labels.OUTGOING in state.labels
-                and (state.status is Status.STOPPED or move.status != LEFT))
+        if state is None:
+            return move.status == LEFT
+        return labels.OUTGOING in state.labels and (state.status is Status.STOPPED or move.status != LEFT)
 
     def _end(self, host: str, uuid: str, status: str) -> None:
         """End a migration that has come no further since.

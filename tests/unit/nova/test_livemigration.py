@@ -242,6 +242,13 @@ class LiveRecoveryTest(LiveCase):
             self.recover()
         self.manager._post_live_migration_update_host.assert_called_once()
 
+    def test_one_that_had_left_a_host_which_lost_its_containers_is_finished(self) -> None:
+        """Its destination has all that there is of it, and an evacuation to there was refused."""
+        self.move.status, self.server.task_state = LEFT, None
+        self.one.engine.specs.clear()
+        self.recover()
+        self.manager._post_live_migration_update_host.assert_called_once()
+
     def test_one_that_was_started_here_since_has_failed(self) -> None:
         self.move.status, self.server.task_state = LEFT, None
         self.one.engine.statuses[self.server.name] = Status.STOPPED
