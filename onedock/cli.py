@@ -27,6 +27,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from containerhost.errors import ContainerHostError
 from onedriver import program
 
 USAGE = ("usage: onedock datastore|tm|node|image|usage|vmm|probe|reconcile|leave|drop|lock … (see the manual: "
@@ -54,7 +55,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def run(what: str, act: Callable[[], str | None]) -> int:
-    return program.run(what, act, {OSError: 1})
+    return program.run(what, act, {OSError: 1, ContainerHostError: 1})
 
 
 # Modules are loaded by what needs them: a front-end has no engine, and a node no datastore.

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from containerhost.linux.files import replacing
 from containerhost.linux.run import system_path
-from containerhost.linux.storage import loops
+from containerhost.linux.storage import growth, loops
 from onedriver.errors import BadInput, DriverError, NotSupported
 from onedriver.node.context import remove
 from onedriver.node.programs import run
@@ -21,9 +21,6 @@ USUAL = "ext4"
 MAKERS = {"ext2": ["-q", "-F", "-m", "0"], "ext3": ["-q", "-F", "-m", "0"], "ext4": ["-q", "-F", "-m", "0"],
           "xfs": ["-q", "-f"]}
 FORMATS = (None, "raw", *MAKERS)
-EXT_MAGIC = (0x438, b"\x53\xef")  # offset in the file, as of ext2
-XFS_MAGIC = (0, b"XFSB")
-XFS_GROWER = "xfs_growfs"
 TOOL_TIMEOUT = 600  # s; a file system on a large disk takes its time
 
 
@@ -70,50 +67,25 @@ def grow(path: Path, size: int, lock: Sequence[int] = ()) -> None:
 
     :param size: MiB
     :param lock: file descriptors that hold a lock on the disk, for the programs that work on it
-    :raises DriverError: the disk is in use, damaged, or cannot grow: its file system is as it was
+    :raises DriverError, HostActionFailed: the disk is in use, damaged, or cannot grow: it is as it was
     :raises NotSupported: it has an XFS, which this host has no tool for
     """
     require_growth(path, size)
     if node := loops.existing(path):
         raise DriverError(f"{path} is attached to {node}: a file system in use must not be checked or resized here")
-    if has(path, XFS_MAGIC) and shutil.which(XFS_GROWER, path=system_path()) is None:
-        raise NotSupported(f"{path} has an XFS, but this host has no {XFS_GROWER} to enlarge it with: install xfsprogs")
-    if not has(path, EXT_MAGIC):
-        os.truncate(path, size * MIB)
-        return
-    tool(["e2fsck", "-f", "-p", str(path)], f"the file system in {path} is damaged", lock)
-    before = path.stat().st_size
-    os.truncate(path, size * MIB)
-    try:
-        tool(["resize2fs", str(path)], f"the file system in {path} cannot grow", lock)
-    except DriverError:
-        if ext_size(path) <= before:  # else a cut would take blocks that the file system counts as its own
-            os.truncate(path, before)
-        raise
+    if growth.is_xfs(path) and shutil.which(growth.XFS_TOOL, path=system_path()) is None:
+        raise NotSupported(f"{path} has an XFS, but this host has no {growth.XFS_TOOL} to enlarge it with: install "
+                           "xfsprogs")
+    with growth.lengthened(path, size * MIB):
+        growth.fill(path, TOOL_TIMEOUT, locks=lock)
 
 
-def tool(words: Sequence[str], problem: str, lock: Sequence[int] = ()) -> str:
-    """Run one of the file system tools, which need not be on the user's path, and return what it prints.
+def tool(words: Sequence[str], problem: str) -> None:
+    """Run one of the file system tools, which need not be on the user's path.
 
-    :param lock: file descriptors that the program has too: what they hold lasts as long as it, also where this process
-        is killed
     :raises DriverError: it failed; the message begins with ``problem``
     """
-    return run(words, TOOL_TIMEOUT, problem, pass_fds=lock, env=os.environ | {"PATH": system_path()})
-
-
-def ext_size(path: Path) -> int:
-    """Return the bytes that an ext file system takes, as its super block says."""
-    told = tool(["dumpe2fs", "-h", str(path)], f"the super block of {path} cannot be read")
-    values = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
-    return int(values["Block count"]) * int(values["Block size"])
-
-
-def has(path: Path, wanted: tuple[int, bytes]) -> bool:
-    offset, magic = wanted
-    with path.open("rb") as file:
-        file.seek(offset)
-        return file.read(len(magic)) == magic
+    run(words, TOOL_TIMEOUT, problem, env=os.environ | {"PATH": system_path()})
 
 
 def copy(source: BinaryIO, target: Path) -> None:

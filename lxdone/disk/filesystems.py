@@ -18,6 +18,7 @@ from typing import IO, BinaryIO, NamedTuple, cast
 from containerhost.linux.files import closing
 from containerhost.linux.run import MEMORY, limited, start, words
 from containerhost.linux.storage import loops
+from containerhost.linux.storage.growth import length
 from containerhost.linux.storage.idmounts import OPTIONS
 from lxdone.disk import diskformat
 from lxdone.disk.diskformat import Format
@@ -25,6 +26,7 @@ from onedriver.errors import BadInput, DriverError, NotSupported
 from onedriver.node.programs import run
 
 PARTITIONS_TIMEOUT = 30  # s
+EMPTY_PIECE = 4 << 20  # bytes looked at
 
 # $1 type, $2 options, $3 block device, $4 where to mount it. What is mounted is tenants' data: none of it is run or
 # followed. Holes stay holes: a file may be much longer than its disk. The order is that of the names: the same disk
@@ -92,12 +94,6 @@ def find(disk: Path) -> FileSystem:
     return max(known, key=lambda candidate: candidate.size)
 
 
-def length(disk: Path) -> int:
-    """Return the bytes of a file or block device."""
-    with disk.open("rb") as file:
-        return file.seek(0, os.SEEK_END)
-
-
 def partitions(disk: Path) -> list[Partition]:
     out = run(["partx", "--raw", "--noheadings", "--bytes", "--output", "NR,SCHEME,START,SIZE", str(disk)],
               PARTITIONS_TIMEOUT, f"the partitions of disk {disk} cannot be read")
@@ -156,3 +152,17 @@ def head(disk: Path, start: int = 0) -> bytes:
             return file.read(diskformat.HEAD)
     except OSError as error:
         raise BadInput(f"disk {disk} cannot be read: {error.strerror}") from error
+
+
+def make_ext(disk: Path, timeout: int, *more: str) -> None:
+    """Make the whole disk an ext4 file system.
+
+    :param more: options of mke2fs
+    """
+    run(["mke2fs", "-q", "-F", "-t", "ext4", *more, str(disk)], timeout, f"disk {disk} cannot get a file system")
+
+
+def is_empty(disk: Path) -> bool:
+    """Return whether its beginning has nothing but zeros, as that of a disk which was just made."""
+    with disk.open("rb") as file:
+        return not file.read(EMPTY_PIECE).strip(b"\0")

@@ -19,11 +19,11 @@ from containerhost.engines.spec import DirectoryDisk
 from containerhost.errors import HostActionFailed
 from containerhost.linux import records
 from containerhost.linux.files import UNFINISHED, atomic_write
-from containerhost.linux.storage import fsfreeze, idmounts, loops, mountedfs
+from containerhost.linux.storage import fsfreeze, growth, idmounts, loops, mountedfs
 from containerhost.linux.storage.idmounts import IdMap
 from containerhost.rollback import Rollback
 from lxdone import translate
-from lxdone.disk import blockdisks, ceph, diskformat, filesystems, growth, qcow2, stamps
+from lxdone.disk import blockdisks, ceph, diskformat, filesystems, qcow2, stamps
 from lxdone.disk.diskformat import Format
 from lxdone.disk.filesystems import FileSystem
 from onedriver.errors import DriverError, NotSupported
@@ -143,15 +143,15 @@ class Images:
 
     def _mount(self, file: Path, record: Record, directory: Path, ids: IdMap | None, volatile: bool) -> None:
         source = directory.with_suffix(COPY) if record.copied else file
-        if volatile and growth.is_empty(source):
-            growth.make_ext(source, self._timeout)
+        if volatile and filesystems.is_empty(source):
+            filesystems.make_ext(source, self._timeout)
         found = self._file_system(source, record)
         if not record.read_only and loops.existing(source) is None:
-            growth.fill(source, found, self._timeout)
+            growth.fill(source, self._timeout, found.start, found.size)
         idmounts.mount(idmounts.FileSystem(source, found.format.value, found.start, 0 if found.start == 0 else
                                            found.size, record.read_only), directory, ids)
-        if found.format is Format.XFS and not record.read_only and not found.start and shutil.which("xfs_growfs"):
-            growth.fill_mounted(directory, found, source, self._timeout)
+        if not record.read_only:
+            growth.fill_xfs(directory, source, self._timeout)
 
     @staticmethod
     def _file_system(source: Path, record: Record) -> FileSystem:
@@ -343,13 +343,15 @@ class Images:
             if self._file_system(source, record).start:
                 raise NotSupported(f"disk {disk.id} of VM {vm_id} has partitions, which do not grow")
             with growth.lengthened(source, disk.size or 0, directory):
-                yield self._fill_mounted(directory, record, source, vm_id, disk)
+                yield self._fill_mounted(directory, source)
 
-    def _fill_mounted(self, directory: Path, record: Record, source: Path, vm_id: int, disk: Disk) -> bool:
+    def _fill_mounted(self, directory: Path, source: Path) -> bool:
         try:
-            growth.fill_mounted(directory, self._file_system(source, record), source, self._timeout)
+            growth.fill_mounted(directory, source, self._timeout)
         except HostActionFailed as error:
-            LOG.info("Disk %s of VM %s: %s", disk.id, vm_id, error)
+            if growth.is_xfs(source):
+                raise
+            LOG.info("%s", error)
             return False
         return True
 

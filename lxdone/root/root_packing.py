@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from containerhost.linux.storage import loops
-from lxdone.disk import filesystems, growth
+from containerhost.linux.storage import growth, loops
+from lxdone.disk import filesystems, partitions
 from onedriver.errors import DriverError
 from onedriver.node import pipes
 from onedriver.node.programs import beside
@@ -89,14 +89,14 @@ class PackedRoot:
         if new:
             if size is not None:
                 growth.lengthen(disk, max(size, needed))
-            growth.make_ext(disk, self._timeout, *NEW)
+            filesystems.make_ext(disk, self._timeout, *NEW)
         elif size is not None:
             growth.lengthen(disk, size)
         found = filesystems.find(disk)
-        if found.start and found.size < needed and growth.unstretchable(disk, found.start) is None:
-            growth.stretch(disk, found.start, self._timeout)
+        if found.start and found.size < needed and partitions.unstretchable(disk, found.start) is None:
+            partitions.stretch(disk, found.start, self._timeout)
             found = filesystems.find(disk)
-        growth.fill(disk, found, self._timeout)
+        growth.fill(disk, self._timeout, found.start, found.size)
         point = self.home / "saved"
         point.mkdir(exist_ok=True)
         command = ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c", UNPACK, "sh", found.format.value,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lxdone import translate
-from lxdone.disk import diskformat, filesystems, growth, qcow2, stamps
+from lxdone.disk import diskformat, filesystems, partitions, qcow2, stamps
 from lxdone.disk.diskformat import Format
 from lxdone.root import root_files, root_packing, root_state
 from lxdone.root.root_files import RootFile
@@ -67,7 +67,7 @@ class RootWriteback:
             raise NotSupported(f"disk {wanted.id} is a persistent image of Ceph with a {found.value} in it, which "
                                "cannot be written there; make it a file system, or non-persistent")
         if wanted.save and found is Format.PARTITIONED:
-            reason = growth.too_small(disk, filesystems.find(disk).start, wanted.size or 0)
+            reason = partitions.too_small(disk, filesystems.find(disk).start, wanted.size or 0)
             if reason:
                 raise NotSupported(f"disk {file} is a persistent image that {reason}: what the VM wrote could not be "
                                    "kept; give the disk the image's own size")

@@ -10,6 +10,7 @@ import testtools
 
 from containerhost.engines.docker.volumes import Volumes
 from containerhost.errors import HostActionFailed, SpecError
+from containerhost.linux.storage import growth
 from tests.functional.lxd import mounts_below
 from tests.functional_one.diskfiles import loops
 
@@ -62,6 +63,20 @@ class VolumesTest(testtools.TestCase):
         self.volumes.prepare()
         self.assertFalse((directory / "3").is_symlink())
         self.assertRaises(OSError, (directory / "new").mkdir)
+
+    def test_a_disk_in_use_grows_or_stays_as_it_was(self) -> None:
+        """The kernel resizes a mounted ext4 only for a root that has CAP_SYS_RESOURCE."""
+        self.volumes.prepare()
+        self.assertRaises(HostActionFailed, self.volumes.grow, 3, self.formatted(), 64 << 20)
+        self.volumes.mount(3, self.disk, read_only=False, root=HERE)
+        size = 8 << 20
+        try:
+            self.volumes.grow(3, self.disk, 64 << 20)
+            size = 64 << 20
+        except HostActionFailed as error:
+            self.assertIn("CAP_SYS_RESOURCE", str(error))
+        self.volumes.unmount(3)
+        self.assertEqual([size] * 2, [self.disk.stat().st_size, growth.ext_size(self.disk)])
 
     def test_what_has_no_file_system_and_no_place_is_refused(self) -> None:
         self.volumes.prepare()

@@ -13,8 +13,8 @@ import fixtures
 from containerhost.engines.contract import Status
 from containerhost.errors import DeviceInUse
 from containerhost.linux.run import MEMORY
+from containerhost.linux.storage import growth
 from lxdone import backend, conf
-from lxdone.disk import growth
 from tests import levels
 from tests.functional_one import diskfiles
 from tests.functional_one.test_actions import BOOT, CLEANUP, POWEROFF, RESUME, SHUTDOWN, ActionsCase

@@ -8,8 +8,6 @@ write to would be no safe place to mount at. The container's view of it follows 
 """
 
 import os
-import shutil
-import struct
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -17,8 +15,7 @@ from containerhost.errors import DeviceInUse, HostActionFailed, SpecError
 from containerhost.linux import mountapi
 from containerhost.linux import run as programs
 from containerhost.linux.process.processes import table
-from containerhost.linux.storage import fsfreeze, idmounts, loops, mountedfs
-from containerhost.linux.sysfs import Host
+from containerhost.linux.storage import fsfreeze, growth, idmounts, loops, mountedfs
 from containerhost.privileged import run
 from containerhost.rollback import Rollback
 
@@ -26,8 +23,6 @@ PLACES = 256
 KEPT_OUT = mountapi.NODEV | mountapi.NOSUID | mountapi.NOEXEC
 SIZE = "64k"  # of the directory's file system; its content is empty directories
 FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs"})
-SYS_RESOURCE = 24  # CAP_SYS_RESOURCE
-XFS = struct.Struct(">4sIQ")  # magic number, bytes of a block, blocks
 TIMEOUT = 120  # s; a large file system that was not unmounted well is repaired first
 
 
@@ -83,10 +78,10 @@ class Volumes:
         # Not mount's own loop device: it would open the file by its real path, where another may be by now.
         with loops.over(file, 0, 0, read_only=read_only) as node:
             run(["mount", "-t", kind, "-o", ",".join(options), "--", node, str(place)], TIMEOUT)
-        if kind == "xfs" and not read_only and xfs_size(file) < file.stat().st_size and shutil.which("xfs_growfs"):
+        if not read_only:
             with Rollback(f"growth of {file}") as undo:
                 undo.on_error("its mount", self.unmount, number)
-                run(["xfs_growfs", str(place)], TIMEOUT)  # which XFS can only while it is mounted
+                growth.fill_xfs(place, file, TIMEOUT)
         status = place.stat()
         if root != (0, 0) and (status.st_uid, status.st_gid) == (0, 0) and not read_only:
             os.chown(place, *root)
@@ -112,20 +107,12 @@ class Volumes:
         """Enlarge a mounted file system and its file; on an error both stay as they were.
 
         :param size: bytes
-        :raises HostActionFailed: nothing is mounted there, or this process may not resize a mounted ext4
+        :raises HostActionFailed: nothing is mounted there, or it cannot grow while it is mounted
         """
         place = self._place(number)
-        device, before = source(place), file.stat().st_size
-        is_xfs = file_system(file) == "xfs"
-        if not is_xfs and not has_capability(SYS_RESOURCE):
-            raise HostActionFailed("stop the container first: without CAP_SYS_RESOURCE, which this process lacks, the "
-                                   f"kernel resizes no mounted ext4, and {file} is mounted")
-        blocks = os.statvfs(place).f_blocks
-        with Rollback(f"growth of {file}") as undo:
-            undo.on_error("its size", shrink_back, file, before, device, place, blocks)
-            os.truncate(file, size)
-            run(["losetup", "--set-capacity", device])
-            run(["xfs_growfs", str(place)] if is_xfs else ["resize2fs", device], TIMEOUT)
+        mount_of(place)  # that something is
+        with growth.lengthened(file, size, place):
+            growth.fill_mounted(place, file, TIMEOUT)
 
     def frozen(self, number: int, timeout: float) -> AbstractContextManager[None]:
         """Let nobody write to a mounted file system for as long as the block lasts, see :mod:`fsfreeze`.
@@ -150,25 +137,6 @@ class Volumes:
         return self.directory / str(number)
 
 
-def shrink_back(file: Path, size: int, device: str, place: Path, blocks: int) -> None:
-    """Give a file its former size after a growth that failed, unless the file system grew all the same.
-
-    :param size: bytes
-    :param blocks: of the file system mounted at ``place``, before
-    """
-    if os.statvfs(place).f_blocks == blocks:
-        os.truncate(file, size)
-        run(["losetup", "--set-capacity", device])
-
-
-def has_capability(number: int) -> bool:
-    """Return whether this process has a capability.
-
-    :param number: as in <linux/capability.h>
-    """
-    return bool(int(Host().fields("/proc/self/status")["CapEff"], 16) >> number & 1)
-
-
 def file_system(file: Path) -> str:
     """Return the type of the file system it holds; empty if there is none, or it cannot be read.
 
@@ -176,19 +144,6 @@ def file_system(file: Path) -> str:
     """
     return programs.run(["blkid", "--probe", "--output", "value", "--match-tag", "TYPE", str(file)],
                         TIMEOUT).stdout.strip()
-
-
-def xfs_size(file: Path) -> int:
-    """Return the bytes that an XFS takes, as its super block says (xfs_format.h, struct xfs_dsb)."""
-    with file.open("rb") as disk:
-        _, size, blocks = XFS.unpack(disk.read(XFS.size))
-    return int(size * blocks)
-
-
-def source(place: Path) -> str:
-    """Return the device that is mounted there."""
-    fields = mount_of(place)
-    return fields[fields.index("-") + 2]
 
 
 def mount_of(place: Path) -> list[str]:

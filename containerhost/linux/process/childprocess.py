@@ -35,11 +35,12 @@ _left: set[int] = set()  # children that did not end
 _known: set[tuple[int, int | None]] = set()  # first processes of containers, with their start times
 
 
-def run_for_device(device: str, act: Callable[[], Result], problem: str, timeout: float) -> Result:
+def run_for_device(device: str, act: Callable[[], Result], problem: str, timeout: float,
+                   keep: Collection[int] = ()) -> Result:
     """Return what ``act`` returns, run in a child process, for what a driver does at once or never.
 
     :param device: its address
-    :param act, problem: of :func:`run`
+    :param act, problem, keep: of :func:`run`
     :param timeout: seconds
     :raises HostActionFailed: as :func:`run`
     """
@@ -48,7 +49,7 @@ def run_for_device(device: str, act: Callable[[], Result], problem: str, timeout
     if waiting:
         raise HostActionFailed(f"{problem}: the host's process {waiting} waits for the device's driver since an "
                                "earlier try. Reset the card or restart the host if it does not go on")
-    return _run(own, act, problem, (), timeout)
+    return _run(own, act, problem, keep, timeout)
 
 
 def run(container: int, act: Callable[[], Result], problem: str, keep: Collection[int] = ()) -> Result:

@@ -10,6 +10,7 @@ import fcntl
 import os
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from containerhost.linux.files import closing
@@ -35,15 +36,17 @@ def abandon(directory: Path) -> None:
     thaw(directory)
 
 
-def enlarge(directory: Path, blocks: int) -> None:
+def enlarge(directory: Path, blocks: int, lock: int) -> None:
     """Let an ext4 file system fill a disk that became larger.
 
     :param blocks: of the file system, in its own size
+    :param lock: an fd that is held for as long as the kernel works on it
     :raises HostActionFailed: among others because this process lacks CAP_SYS_RESOURCE
     """
     measure(directory)
     _ask(directory, EXT_RESIZE, struct.pack("=Q", blocks),
-         f"the file system at {directory} cannot grow while it is in use", timeout=GROWTH_TIMEOUT)
+         f"the file system at {directory} cannot grow while it is in use (stop the container first, or give root "
+         "CAP_SYS_RESOURCE)", timeout=GROWTH_TIMEOUT, keep=[lock])
 
 
 def measure(directory: Path) -> None:
@@ -54,11 +57,12 @@ def measure(directory: Path) -> None:
 
 
 def _ask(directory: Path, request: int, argument: bytes | int, problem: str, *done: int,
-         timeout: float | None = None) -> None:
+         timeout: float | None = None, keep: Sequence[int] = ()) -> None:
     """Send an ioctl to a file system, by a child process: storage that hangs makes it wait in the kernel.
 
     :param done: errors that mean that it is so already
     :param timeout: seconds; None is TIMEOUT
+    :param keep: fds that the child keeps open
     :raises HostActionFailed: the kernel refuses, or the time is over
     """
     def act() -> None:
@@ -69,4 +73,5 @@ def _ask(directory: Path, request: int, argument: bytes | int, problem: str, *do
                 if error.errno not in done:
                     raise
 
-    childprocess.run_for_device(f"fs-{zlib.crc32(os.fsencode(directory)):x}", act, problem, timeout or TIMEOUT)
+    childprocess.run_for_device(f"fs-{zlib.crc32(os.fsencode(directory)):x}", act, problem, timeout or TIMEOUT,
+                                keep)

@@ -10,6 +10,7 @@ import testtools
 from containerhost.engines.docker import volumes
 from containerhost.engines.docker.volumes import Volumes
 from containerhost.errors import HostActionFailed
+from containerhost.linux.storage import growth, mountedfs
 
 HERE = (0, 0)
 BLOCK = 4096
@@ -24,6 +25,8 @@ class XfsGrowthTest(testtools.TestCase):
         (self.base / "media/1").mkdir(parents=True)
         self.file = self.base / "disk.1"
         self.run = self.useFixture(fixtures.MockPatchObject(volumes, "run")).mock
+        self.check = self.useFixture(fixtures.MockPatchObject(growth, "check")).mock
+        self.useFixture(fixtures.MockPatchObject(mountedfs, "measure"))
         self.useFixture(fixtures.MockPatchObject(volumes, "file_system", return_value="xfs"))
         self.useFixture(fixtures.MockPatchObject(Volumes, "_is_ready", return_value=True))
         self.tool = self.useFixture(fixtures.MockPatch("shutil.which", return_value="/sbin/xfs_growfs")).mock
@@ -36,11 +39,11 @@ class XfsGrowthTest(testtools.TestCase):
         with self.file.open("rb+") as file:
             file.truncate(size)
         Volumes(self.base / "media").mount(1, self.file, read_only=read_only, root=HERE)
-        return [call.args[0][0] for call in self.run.mock_calls]
+        return [call.args[0][0] for call in (*self.run.mock_calls, *self.check.mock_calls)]
 
     def test_one_whose_file_was_enlarged_grows_when_it_is_mounted(self) -> None:
         self.assertEqual(["mount", "xfs_growfs"], self.mounted(64, 128 * BLOCK))
-        self.assertEqual(["xfs_growfs", str(self.base / "media/1")], self.run.mock_calls[1].args[0])
+        self.assertEqual(["xfs_growfs", "-d", str(self.base / "media/1")], self.check.mock_calls[0].args[0])
 
     def test_one_that_fills_its_file_or_cannot_be_written_is_left(self) -> None:
         self.assertEqual(["mount"], self.mounted(128, 128 * BLOCK))
@@ -52,11 +55,7 @@ class XfsGrowthTest(testtools.TestCase):
         self.assertEqual(["mount"], self.mounted(64, 128 * BLOCK))
 
     def test_one_that_cannot_grow_is_not_left_mounted(self) -> None:
-        self.run.side_effect = lambda words, *_: fail() if words[0] == "xfs_growfs" else None
+        self.check.side_effect = HostActionFailed("no room")
         with mock.patch("os.path.ismount", side_effect=[False, True]):
             self.assertRaises(HostActionFailed, self.mounted, 64, 128 * BLOCK)
         self.assertEqual("umount", self.run.mock_calls[-1].args[0][0])
-
-
-def fail() -> None:
-    raise HostActionFailed("install package xfsprogs")

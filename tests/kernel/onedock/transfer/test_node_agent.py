@@ -2,6 +2,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,8 +13,10 @@ from unittest import mock
 
 import fixtures
 import testtools
+from testtools.matchers import StartsWith
 
-from onedock import datafiles, imageref
+from containerhost.linux.storage import growth
+from onedock import cli, datafiles, imageref
 from onedock.imageref import ImageRef
 from onedock.transfer import node_agent
 from onedriver.errors import DriverError, NotSupported
@@ -33,6 +36,31 @@ class GrowthTest(testtools.TestCase):
         self.assertEqual(1 << 20, disk.stat().st_size)
         self.useFixture(fixtures.MockPatch("shutil.which", return_value="/usr/sbin/xfs_growfs"))
         datafiles.grow(disk, 8)
+        self.assertEqual(8 << 20, disk.stat().st_size)
+
+
+    def test_a_file_system_whose_counts_were_wrong_is_repaired_and_grows(self) -> None:
+        """As that of a volatile disk with ext2 is after a node lost its power."""
+        disk = Path(self.useFixture(fixtures.TempDir()).path) / "disk.1"
+        datafiles.make(disk, 8, "ext2")
+        subprocess.run(["debugfs", "-w", "-R", "set_super_value free_blocks_count 1", str(disk)], check=True,
+                       capture_output=True)
+        datafiles.grow(disk, 16)
+        found = subprocess.run(["dumpe2fs", "-h", str(disk)], check=True, capture_output=True, text=True).stdout
+        self.assertIn("16384", re.findall("Block count: +([0-9]+)", found))
+
+    def test_one_that_is_broken_is_told_and_stays_as_it_was(self) -> None:
+        disk = Path(self.useFixture(fixtures.TempDir()).path) / "0/1/disk.1"
+        datafiles.make(node_agent.prepared(disk), 8, "ext4")
+        with disk.open("r+b") as file:
+            file.seek(1024 + 32)
+            file.write(b"\xff" * 16)  # blocks and inodes of a group
+        self.useFixture(fixtures.MockPatchObject(node_agent, "engine_is_there", return_value=False))
+        request, err = {"do": "grow", "path": str(disk), "size": 16}, io.StringIO()
+        with mock.patch("sys.stderr", err):
+            self.assertEqual(1, cli.run("a step", lambda: node_agent.serve(
+                io.BytesIO(json.dumps(request).encode() + b"\n"), io.BytesIO())))
+        self.assertThat(err.getvalue(), StartsWith(f"a step: the file system of disk {disk} cannot be checked: "))
         self.assertEqual(8 << 20, disk.stat().st_size)
 
 
@@ -139,8 +167,7 @@ class LockTest(testtools.TestCase):
         base = Path(self.useFixture(fixtures.TempDir()).path)
         disk, gate, free = base / "0/1/disk.1", base / "gate", base / "free"
         disk.parent.mkdir(parents=True)
-        offset, magic = datafiles.EXT_MAGIC
-        disk.write_bytes(bytes(offset) + magic)
+        disk.write_bytes(bytes(growth.SUPER_BLOCK + 56) + growth.EXT_MAGIC)
         os.mkfifo(gate)
         script(base / "e2fsck", f"read line < {gate}; true")
         script(base / "onedock", f"echo '{{\"used\": false}}'; cat; touch {free}; true")
