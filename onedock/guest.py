@@ -18,18 +18,26 @@ from onedriver.node.context import Contexts
 from onedriver.node.names import name
 from onedriver.vm import Disk, Vm
 
+LEFT = "left"  # in a VM's directory: what its container wrote, if it has one, is in its disk or needed no more
 LOOP_TIMEOUT = 10.0  # s; the kernel detaches a loop device a moment after its last user
 
 
-def require_left(state: Path, vm_id: int) -> None:
-    """Require of a VM without a container that it has nothing else here, as it has until this driver removed it.
+def has_left(state: Path, vm_id: int) -> bool:
+    """Return whether a VM without a container has none because this driver removed it, or never started one.
 
-    Docker may be without its data, or another Docker than before.
+    :param state: the driver's directory
+    """
+    home = Contexts(state).home(name(vm_id))
+    return not home.exists() or (home / LEFT).exists() or not any(home.iterdir())
+
+
+def require_left(state: Path, vm_id: int) -> None:
+    """Refuse a VM whose container is missing: Docker may be without its data, or another Docker than before.
 
     :param state: the driver's directory
     :raises DriverError: the container was not removed by this driver, so what it wrote may still be needed
     """
-    if Contexts(state).home(name(vm_id)).exists():
+    if not has_left(state, vm_id):
         raise DriverError(f"Docker has no container {name(vm_id)}, though it was not removed by this driver: is "
                           "Docker's data root mounted, and the right one? Nothing is changed. Delete or recreate "
                           "the VM (onevm recover --delete, --recreate) if what it wrote may be lost")
@@ -132,12 +140,26 @@ class Guests:
         return translate.mounts(str(self._contexts.directory(name(vm_id))), str(self._resolv(vm_id)),
                                 str(self._volumes(vm_id).directory))
 
+    def mark_left(self, vm_id: int) -> None:
+        """Record that the VM's container is removed, or not started yet: it has nothing that its disk lacks."""
+        home = self._contexts.home(name(vm_id))
+        home.mkdir(parents=True, exist_ok=True)
+        (home / LEFT).touch()
+
+    def begin(self, vm_id: int) -> None:
+        """Record that the VM's container is about to run, so that it writes what its disk has not."""
+        (self._contexts.home(name(vm_id)) / LEFT).unlink(missing_ok=True)
+
+    def has_left(self, vm_id: int) -> bool:
+        return has_left(self._state, vm_id)
+
     def require_left(self, vm_id: int) -> None:
         require_left(self._state, vm_id)
 
     def remove(self, vm_id: int) -> None:
         """Remove what belonged to a container that has ended. Nothing of a disk is removed."""
         self._volumes(vm_id).remove()
+        self._contexts.clear(name(vm_id), but=LEFT)
         self._contexts.remove(name(vm_id))
 
     def _file(self, vm: Vm, disk: Disk) -> Path:

@@ -110,12 +110,11 @@ class Vmm(BaseVmm):
         state = self._find(own)
         if state is None:
             self._guests.require_left(vm_id)
-            self._root_images.release(vm_id)  # what its end could not release
-            return
-        if state.status is not Status.STOPPED:
+        elif state.status is not Status.STOPPED:
             raise DriverError(f"container {own} is {state.status.value}; only one that is off can leave")
-        self._root_images.keep(vm_id, self._root_images.file_in(vm_id, system_ds))
-        self.remove(vm_id)
+        else:
+            self._root_images.keep(vm_id, self._root_images.file_in(vm_id, system_ds))
+        self.remove(vm_id)  # of one without a container, what its end could not
 
     # Disks and network interfaces of a VM that exists.
 
@@ -239,17 +238,18 @@ class Vmm(BaseVmm):
         return translate.spec(vm, chosen, self._options, self._node_cores(vm))
 
     def _boot(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
-        validation.of_a_new_container(vm, self._root_images.is_kept(vm))
+        validation.of_a_new_container(vm, self._root_images.is_kept(vm) and self._guests.has_left(vm.id))
         requests = self._requests(vm, vm.pcis, view)
         with Rollback(f"boot of VM {vm.id}") as undo:
             undo.on_error("remove the container", self.remove, vm.id)
+            self._guests.mark_left(vm.id)
             image = self._root_images.ensure(vm)
             grants = self._acquire(vm, requests, view)
             self._guests.write(vm)
             self._guests.provide(vm)
             parts: tuple[Part, ...] = (*self._nics.provide(vm, running=False), *grants)
             self._create(vm, dataclasses.replace(spec, parts=parts), image)
-            self._start(spec.name, parts)
+            self._start(vm, parts)
 
     def _create(self, vm: Vm, spec: ContainerSpec, image: str) -> None:
         beside = attributes.raw(vm.own, self._options.raw_options)
@@ -270,7 +270,7 @@ class Vmm(BaseVmm):
         self._engine.update_devices(spec.name, parts)
         with self._cores.bound(dataclasses.replace(spec, parts=parts)) as bound:
             self._engine.reconfigure(spec.name, self._notices.noted(bound))
-        self._start(spec.name, parts)
+        self._start(vm, parts)
 
     def _shared_memory(self, vm: Vm) -> str | None:
         """Return where the memory that the VM shares is mounted on the host; None if it shares none."""
@@ -287,8 +287,10 @@ class Vmm(BaseVmm):
             raise NotSupported(f"HPC of VM {vm.id} names other shared memory than container {name(vm.id)} was made "
                                "with, which Docker cannot change: restore it, or undeploy the VM and resume it")
 
-    def _start(self, own: str, parts: Sequence[Part]) -> None:
+    def _start(self, vm: Vm, parts: Sequence[Part]) -> None:
         """Start the container; one that fails at once, or sees more or less than it was granted, is stopped again."""
+        own = name(vm.id)
+        self._guests.begin(vm.id)
         self._engine.start(own)
         with Rollback(f"start of {own}") as undo:
             undo.on_error("stop it", self._stop, own, force=True)
@@ -324,6 +326,7 @@ class Vmm(BaseVmm):
         own = name(vm_id)
         self._find(own)
         self._commands.cancel(own)
+        self._guests.mark_left(vm_id)
         self._engine.delete(own)
         self._remove_beside(vm_id)
 

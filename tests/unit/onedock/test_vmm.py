@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run actions without an engine; give devices that are NICs the context's addresses, down to the record."""
 
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -16,12 +19,14 @@ from containerhost.engines.contract import ContainerState, Status
 from containerhost.engines.docker import config
 from containerhost.engines.docker.record import Netdev
 from containerhost.engines.spec import IpConfig
-from containerhost.errors import DeviceUnhealthy, EngineError, EngineNotFound
+from containerhost.errors import DeviceInUse, DeviceUnhealthy, EngineError, EngineNotFound
 from containerhost.inventory.scan import scan
 from containerhost.linux.sysfs import Host
 from onedock import lcm_states
+from onedock.guest import Guests
 from onedock.vmm import with_addresses
 from onedriver.actions import Call
+from onedriver.errors import DriverError
 from onedriver.node import devices
 from onedriver.node.names import LABEL
 from onedriver.pciaddress import from_opennebula
@@ -75,7 +80,11 @@ class VmmCase(testtools.TestCase):
         self.vmm = onedock.vmm.Vmm(onedock.conf.Options(state=str(base), owners=str(base / "owners")),
                                    **vars(self.parts), host=Host(base))
 
+    def gone(self) -> None:
+        self.parts.engine.container.side_effect = EngineNotFound(self.own)
+
     def known(self, status: Status) -> None:
+        self.parts.engine.container.side_effect = None
         self.parts.engine.container.return_value = ContainerState(self.own, status, labels={LABEL: str(self.vm.id)})
 
 
@@ -83,9 +92,6 @@ class EndTest(VmmCase):
     def setUp(self) -> None:
         super().setUp()
         self.parts.allocator.release.return_value = ()
-
-    def gone(self) -> None:
-        self.parts.engine.container.side_effect = EngineNotFound(self.own)
 
     def test_vm_has_ended_when_only_its_images_cannot_be_released(self) -> None:
         self.parts.root_images.release.side_effect = EngineError("docker did not answer")
@@ -111,6 +117,52 @@ class EndTest(VmmCase):
         self.parts.commands.cancel.assert_not_called()
         self.parts.root_images.release.assert_called_once_with(self.vm.id)
         self.parts.allocator.release.assert_called_once()
+
+
+class LeavingTest(VmmCase):
+    """A VM that leaves its host, with its real directory there; the end of what belongs to its container fails."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        base = Path(self.useFixture(fixtures.TempDir()).path)
+        self.volumes, self.home = mock.Mock(), base / self.own
+        self.useFixture(fixtures.MockPatchObject(Guests, "_volumes", return_value=self.volumes))
+        self.guests = self.vmm._guests = Guests(base, base, lambda: (os.getuid(), os.getgid()))
+        self.guests.write(self.vm)
+        self.volumes.mounted.return_value = frozenset()
+        self.volumes.remove.side_effect = [DeviceInUse("a backup reads it"), None]
+        self.parts.allocator.release.return_value = ()
+        self.parts.engine.delete.side_effect = lambda name: self.gone()
+
+    def test_what_it_wrote_is_kept_and_its_end_can_be_repeated(self) -> None:
+        vm = self.vm._replace(lcm_state=29)
+        self.end_fails_once(lambda: self.vmm.shutdown(Call("shutdown", {}, vm.id, "host", vm)))
+
+    def test_it_can_be_repeated_by_the_transfer_driver(self) -> None:
+        self.end_fails_once(lambda: self.vmm.leave(self.vm.id, 0))
+
+    def end_fails_once(self, leave: Callable[[], None]) -> None:
+        self.assertRaises(DeviceInUse, leave)
+        leave()
+        self.assertFalse(self.home.exists())
+        self.parts.root_images.keep.assert_called_once()
+
+    def test_what_docker_lost_is_not_taken_for_kept(self) -> None:
+        """The VM moved here, so that its disk has what it wrote until then."""
+        self.parts.root_images.is_kept.return_value = True
+        vm = self.vm._replace(lcm_state=32, disks=self.vm.disks[:1])
+        call = Call("deploy", {}, vm.id, "host", vm)
+        self.guests.remove = mock.Mock()  # type: ignore[method-assign]  (it is killed)
+        shutil.rmtree(self.home)
+        self.gone()
+        self.parts.engine.create.side_effect = EngineError("the host has no power")
+        for _ in range(2):
+            self.assertRaises(EngineError, self.vmm.deploy, call)
+        self.parts.engine.create.side_effect = lambda *args: self.known(Status.STOPPED)
+        self.vmm.deploy(call)
+        self.gone()
+        self.assertIn("not on this host any more", str(self.assertRaises(DriverError, self.vmm.deploy, call)))
+        self.assertIn("data root", str(self.assertRaises(DriverError, self.vmm.leave, self.vm.id, 0)))
 
 
 class RevertTest(VmmCase):
