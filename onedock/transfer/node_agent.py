@@ -6,6 +6,7 @@ anybody named passes through a shell. The answer is a line of JSON, or content, 
 """
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -171,11 +172,17 @@ def leave(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Requ
 
 
 def move(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
-    """Move a disk to another datastore of the same host."""
+    """Move a VM's directory to another datastore of the same host, where it is as a whole or not at all."""
     directory, _, _ = disk_paths.inside(str(request["to"]))
     if directory.exists():
         raise BadInput(f"{path} cannot be moved: there is {directory} already")
-    shutil.move(path, prepared(directory))
+    try:
+        os.rename(path, prepared(directory))
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        streams.copy(path, directory)
+        remove(path)
     return {}
 
 

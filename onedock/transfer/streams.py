@@ -10,7 +10,10 @@ from typing import BinaryIO
 
 from onedock import datafiles
 from onedriver.errors import BadInput, DriverError
+from onedriver.node.programs import run
 from onedriver.node.tarstream import tar
+
+COPY_TIMEOUT = 12 * 3600  # s; the disks of a VM may be large
 
 
 def send(path: Path, out: BinaryIO, lock: Sequence[int] = ()) -> None:
@@ -35,9 +38,21 @@ def receive(source: BinaryIO, name: str, target: Path) -> None:
             source=source)
         if not (directory / name).exists():
             raise DriverError(f"{target} cannot be received: the other side sent something else")
-        # What was sent is deleted there when this has ended.
-        datafiles.tool(["sync", "--file-system", str(directory)], f"{target} cannot be written to disk")
-        datafiles.put_in_place(directory / name, target)
+        put_in_place(directory / name, target)
+
+
+def copy(path: Path, target: Path) -> None:
+    """Copy a directory of this host; zeros take no room."""
+    with incoming(target.parent) as directory:
+        run(["cp", "--archive", "--sparse=always", "--", str(path), str(directory)], COPY_TIMEOUT,
+            f"{path} cannot be copied")
+        put_in_place(directory / path.name, target)
+
+
+def put_in_place(new: Path, target: Path) -> None:
+    """Let ``new`` replace a disk or a directory once it is on disk: what it was copied from is removed afterwards."""
+    datafiles.tool(["sync", "--file-system", str(new)], f"{target} cannot be written to disk")
+    datafiles.put_in_place(new, target)
 
 
 @contextlib.contextmanager

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
+import errno
 import io
 import json
 import os
 import re
+import resource
+import shutil
 import signal
 import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
@@ -62,6 +66,47 @@ class GrowthTest(testtools.TestCase):
                 io.BytesIO(json.dumps(request).encode() + b"\n"), io.BytesIO())))
         self.assertThat(err.getvalue(), StartsWith(f"a step: the file system of disk {disk} cannot be checked: "))
         self.assertEqual(8 << 20, disk.stat().st_size)
+
+
+class MoveTest(testtools.TestCase):
+    """A VM's directory moves to a datastore of the same host that is on another file system."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        base = Path(self.useFixture(fixtures.TempDir()).path)
+        self.source, self.target = base / "0/1", base / "2/1"
+        self.source.mkdir(parents=True)
+        with (self.source / "disk.1").open("wb") as disk:
+            disk.write(b"x" * (2 << 20))
+            disk.truncate(64 << 20)
+        self.addCleanup(setattr, os, "rename", os.rename)
+        rename, os.rename = os.rename, lambda source, target: self.rename(rename, source, target)
+
+    def rename(self, really: Callable[..., None], source: str | Path, target: str | Path) -> None:
+        if Path(source) == self.source:
+            raise OSError(errno.EXDEV, "another file system")
+        really(source, target)
+
+    def move(self) -> None:
+        node_agent.move(self.source, {"to": str(self.target)}, io.BytesIO(), io.BytesIO())
+
+    def test_its_disks_keep_their_holes(self) -> None:
+        self.move()
+        found = (self.target / "disk.1").stat()
+        self.assertEqual((64 << 20, False, False), (found.st_size, found.st_blocks * 512 > 8 << 20,
+                                                    self.source.exists()))
+
+    def test_a_move_that_failed_is_repeated(self) -> None:
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+        try:
+            self.assertRaises((DriverError, OSError, shutil.Error), self.move)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        self.move()
+        self.assertEqual((b"x" * (2 << 20), ["1"]), ((self.target / "disk.1").read_bytes().rstrip(b"\0"),
+                                                    [path.name for path in self.target.parent.iterdir()
+                                                     if path.name != node_agent.MARK]))
 
 
 class LockTest(testtools.TestCase):
