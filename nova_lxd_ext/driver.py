@@ -279,7 +279,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
     def check_can_live_migrate_destination(self, context: Any, instance: objects.Instance, src_compute_info: Any,
                                            dst_compute_info: Any, block_migration: Any = False,
                                            disk_over_commit: bool = False) -> Any:
-        return self._backend.live_moves.check_destination(instance)
+        return self._backend.live_moves.check_destination(context, instance)
 
     def cleanup_live_migration_destination_check(self, context: Any, dest_check_data: Any) -> None:
         """Do nothing: the check wrote nothing."""

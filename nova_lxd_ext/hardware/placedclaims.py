@@ -41,22 +41,33 @@ class Allocated(NamedTuple):
 
 
 def follow_placement(claim: claims.Claim, requests: Sequence[objects.InstancePCIRequest]) -> None:
-    """Name in the PCI requests of a claim the providers that Placement allocated to the server on this host.
+    """Let a claim take the devices that Placement allocated to the server on this host.
 
-    Does nothing where the scheduler allocates no PCI devices: then the tracker chooses, and nova allocates what it
-    chose. The caller holds the lock of nova's ResourceTracker.
+    The caller holds the lock of nova's ResourceTracker.
 
     :param claim: of a move or an unshelve; others are left as they are
     :param requests: of the claim; changed in place
     :raises ComputeResourcesUnavailable: the allocated devices are not those that the requests ask for
     """
-    instance, nodename, tracker = claim.instance, claim.nodename, claim.tracker
+    if claim.migration is not None or claim.instance.vm_state == vm_states.SHELVED_OFFLOADED:
+        name_providers(claim.context, claim.instance, claim.tracker, claim.nodename, requests)
+
+
+def name_providers(context: Any, instance: objects.Instance, tracker: Any, nodename: str,
+                   requests: Sequence[objects.InstancePCIRequest]) -> None:
+    """Name in PCI requests the providers that Placement allocated to the server on this host.
+
+    Does nothing where the scheduler allocates no PCI devices: then the tracker chooses, and nova allocates what it
+    chose.
+
+    :param tracker: nova's ResourceTracker
+    :param requests: changed in place
+    :raises ComputeResourcesUnavailable: the allocated devices are not those that the requests ask for
+    """
     of_flavor = [request for request in requests if request.source == objects.InstancePCIRequest.FLAVOR_ALIAS]
     if not nova.conf.CONF.pci.report_in_placement or not of_flavor:
         return
-    if claim.migration is None and instance.vm_state != vm_states.SHELVED_OFFLOADED:
-        return
-    found = tracker.reportclient.get_allocs_for_consumer(claim.context, instance.uuid)["allocations"]
+    found = tracker.reportclient.get_allocs_for_consumer(context, instance.uuid)["allocations"]
     allocated = _on_this_host(found, tracker.provider_tree, nodename)
     units = [_unit(request.spec[0]) for request in of_flavor]
     chosen = assign([unit for unit, request in zip(units, of_flavor, strict=True) for _ in range(request.count)],

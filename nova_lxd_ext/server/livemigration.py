@@ -27,6 +27,7 @@ from containerhost import errors
 from containerhost.engines.contract import Status
 from containerhost.rollback import Rollback
 from nova_lxd_ext import compat
+from nova_lxd_ext.hardware import placedclaims
 from nova_lxd_ext.instance import flavor, labels
 from nova_lxd_ext.instance.requested import RequestedResources
 from nova_lxd_ext.instance.states import States
@@ -62,13 +63,20 @@ class LiveMigrations:
         self._incoming = incoming
         self._virtapi = virtapi
 
-    def check_destination(self, instance: objects.Instance) -> migrate_data.LibvirtLiveMigrateData:
-        """Refuse a server that may not be restarted.
+    def check_destination(self, context: Any, instance: objects.Instance) -> migrate_data.LibvirtLiveMigrateData:
+        """Refuse a server that may not be restarted; let nova, which claims next, take the devices Placement allocated.
 
         :returns: of nova's classes the one with which it claims NUMA cells, and has the source cleaned up
         """
         if not flavor.restarts_to_migrate(instance.flavor.extra_specs, self._conf.lxd.live_migration):
             raise exception.MigrationPreCheckError(reason=REFUSED)
+        manager = compat.manager(self._virtapi)
+        if manager is not None:
+            try:
+                placedclaims.name_providers(context, instance, manager.rt, self._conf.host,
+                                            instance.pci_requests.requests)
+            except exception.ComputeResourcesUnavailable as error:
+                raise exception.MigrationPreCheckError(reason=error.format_message()) from error
         data = nothing_shared()
         if instance.numa_topology:
             data.dst_supports_numa_live_migration = True

@@ -3,6 +3,7 @@
 
 import functools
 import json
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -10,6 +11,7 @@ import fixtures
 import nova.conf
 from nova import exception, objects
 from nova.compute import task_states, vm_states
+from nova.compute.provider_tree import ProviderTree
 from nova.network import model
 from nova.objects import migrate_data
 
@@ -70,19 +72,19 @@ class LiveCase(MovesCase):
 
 class LiveMigrationTest(LiveCase):
     def test_only_where_flavor_or_operator_agree_to_a_restart(self) -> None:
-        self.assertFalse(self.target.check_destination(self.server).is_shared_instance_path)
+        self.assertFalse(self.target.check_destination(None, self.server).is_shared_instance_path)
         self.server.flavor.extra_specs = {}
-        refused = self.assertRaises(exception.MigrationPreCheckError, self.target.check_destination, self.server)
+        refused = self.assertRaises(exception.MigrationPreCheckError, self.target.check_destination, None, self.server)
         self.assertIn("lxd:live_migration=restart", str(refused))
         nova.conf.CONF.set_override("live_migration", "restart", "lxd")
         self.addCleanup(nova.conf.CONF.clear_override, "live_migration", "lxd")
-        self.target.check_destination(self.server)
+        self.target.check_destination(None, self.server)
         self.server.flavor.extra_specs = {"lxd:live_migration": "refused"}
-        self.assertRaises(exception.MigrationPreCheckError, self.target.check_destination, self.server)
+        self.assertRaises(exception.MigrationPreCheckError, self.target.check_destination, None, self.server)
         self.server.flavor.extra_specs = {"lxd:live_migration": "yes"}
         with self.assertRaisesRegex(exception.MigrationPreCheckError, "restart or refused"), as_nova(
                 self.server, exception.MigrationPreCheckError):
-            self.target.check_destination(self.server)
+            self.target.check_destination(None, self.server)
 
     def test_paused_server_or_one_that_cannot_leave_is_refused(self) -> None:
         self.server.vm_state = vm_states.PAUSED
@@ -93,8 +95,31 @@ class LiveMigrationTest(LiveCase):
 
     def test_numa_cells_are_claimed_by_nova(self) -> None:
         self.server.numa_topology = records.numa({"id": 0})
-        data = self.source.check_source(None, self.server, self.target.check_destination(self.server))
+        data = self.source.check_source(None, self.server, self.target.check_destination(None, self.server))
         self.assertTrue(data.dst_supports_numa_live_migration and data.src_supports_numa_live_migration)
+
+    def test_devices_follow_placement_also_after_a_move(self) -> None:
+        """Nova's conductor names no providers in requests of an earlier claim: they name those of that time."""
+        nova.conf.CONF.set_override("report_in_placement", True, group="pci")
+        self.addCleanup(nova.conf.CONF.clear_override, "report_in_placement", group="pci")
+        tree = ProviderTree()
+        tree.new_root(nova.conf.CONF.host, VOLUME)
+        tree.new_child("gpu", VOLUME, uuid=AFTER)
+        tree.add_traits(AFTER, "COMPUTE_MANAGED_PCI_DEVICE")
+        (request,) = self.server.pci_requests.requests
+        request.spec = [{"vendor_id": "10de", "product_id": "20b0", "rp_uuids": BEFORE}]
+        placement = mock.Mock()
+        self.useFixture(fixtures.MockPatch("nova_lxd_ext.compat.manager", return_value=SimpleNamespace(
+            rt=SimpleNamespace(provider_tree=tree, reportclient=placement))))
+        for kind, refused in (("CUSTOM_PCI_10DE_20B0", False), ("CUSTOM_PCI_15B3_101C", True)):
+            placement.get_allocs_for_consumer.return_value = {"allocations": {AFTER: {"resources": {kind: 1}}}}
+            with self.subTest(kind):
+                if refused:  # by an error after which nova's conductor leaves the server ACTIVE
+                    self.assertRaises(exception.MigrationPreCheckError, self.target.check_destination, None,
+                                      self.server)
+                else:
+                    self.target.check_destination(None, self.server)
+                    self.assertEqual(AFTER, request.spec[0]["rp_uuids"])
 
     def test_destination_refuses_before_anything_changes(self) -> None:
         self.data.vifs = [migrate_data.VIFMigrateData(port_id=VOLUME)]
@@ -315,11 +340,9 @@ class LiveRecoveryTest(LiveCase):
         self.volumes.objects.append(self.volume(BEFORE))
         self.source.check_source(None, self.server, self.data)
         self.volumes.objects[0].attachment_id = AFTER
-        self.one.engine.statuses[self.server.name] = Status.STOPPED
         self.move.status, self.move.dest_compute = "accepted", None
         self.manager.volume_api.attachment_get.side_effect = exception.VolumeAttachmentNotFound(attachment_id=BEFORE)
-        with mock.patch.object(self.one.power, "on"):
-            self.recover()
+        self.recover()
         self.assertEqual(("failed", None), (self.move.status, self.server.task_state))
 
     def test_killed_while_nova_undid_it(self) -> None:
