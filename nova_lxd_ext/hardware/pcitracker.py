@@ -125,7 +125,13 @@ class PciTracker:
 
 
 def is_moving(context: Any, instance: objects.Instance) -> bool:
-    """Return whether the server is between two hosts or sizes; nova keeps what it knows of a move that failed, too."""
+    """Return whether the server is between two hosts or sizes; nova keeps what it knows of a move that failed, too.
+
+    One that has left by a live migration goes on to its destination, also after nova has cleared its task state."""
+    if objects.MigrationList.get_by_filters(context, {
+            "instance_uuid": instance.uuid, "source_compute": instance.host, "migration_type": "live-migration",
+            "status": "post-migrating"}):
+        return True
     if instance.migration_context is None:
         return False
     try:

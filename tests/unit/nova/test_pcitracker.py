@@ -7,12 +7,15 @@ from unittest import mock
 
 import fixtures
 import testtools
+from nova import objects
+from nova.compute import vm_states
 from nova.conf import CONF
 from oslo_config import fixture as config_fixture
 
 from containerhost.errors import AllocationsUnreadable
 from nova_lxd_ext.hardware import onetimeuse
 from nova_lxd_ext.hardware.pcitracker import PciTracker
+from tests.unit.nova import records
 
 
 class Tracker:
@@ -92,6 +95,20 @@ class LeftRequestsTest(testtools.TestCase):
     def test_stays_while_the_host_says_that_the_server_has_it_or_nothing(self) -> None:
         for held in (lambda server: {"p2"}, mock.Mock(side_effect=AllocationsUnreadable("it is damaged"))):
             self.assertEqual(["rp1", "rp2", "rNone"], self.left(held))
+
+
+class UnrequestedTest(testtools.TestCase):
+    def test_devices_of_a_server_that_has_left_for_here_stay(self) -> None:
+        """A failed evacuation, or a start of nova 33, has cleared its task state; its source finishes the migration."""
+        device = SimpleNamespace(address="0000:3b:00.0", status="claimed", instance_uuid=records.UUID, request_id="r1")
+        server = records.instance(host="off", vm_state=vm_states.ACTIVE, task_state=None, migration_context=None)
+        self.useFixture(fixtures.MockPatchObject(objects.Instance, "get_by_uuid", return_value=server))
+        for left in (True, False):
+            nova = SimpleNamespace(pci_devs=[device], free_device=mock.Mock())
+            with self.subTest(left=left), mock.patch.object(
+                    objects.MigrationList, "get_by_filters", return_value=[objects.Migration()] if left else []):
+                PciTracker(mock.Mock(return_value=nova), mock.Mock(), mock.Mock()).free_unrequested(None, "here")
+                self.assertEqual(not left, nova.free_device.called)
 
 
 class OneTimeUseTest(testtools.TestCase):
