@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Return, by the VM's LCM_STATE, what is removed with it, and what is unsupported, and why. Pure."""
 
-from lxdone import translate
 from onedriver.vm import Vm
 
 # LCM states (OpenNebula's VirtualMachine.h) in which the VM is to leave its host with what it has: stop; migrate;
@@ -20,7 +19,7 @@ def leaves(vm: Vm) -> bool:
 
 def keeps_root(vm: Vm) -> bool:
     """Return whether what its root has is wanted after its end."""
-    return vm.lcm_state not in LAST or (translate.root(vm).save and vm.lcm_state not in CLEANUP)
+    return vm.lcm_state not in LAST or (vm.is_persistent and vm.lcm_state not in CLEANUP)
 
 
 UNSUPPORTED = {

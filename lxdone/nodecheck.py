@@ -2,11 +2,9 @@
 """Check that a node can run VMs on LXD; say what is wrong, each with what to do."""
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from containerhost.errors import EngineError
 from containerhost.images import rebuild
-from containerhost.linux.run import missing
 from lxdone import backend, conf
 from onedriver.node.vnc import glyphs
 from onedriver.setup import nodechecks
@@ -25,17 +23,8 @@ def check(user: str) -> dict[str, list[str]]:
     :param user: who OpenNebula's front-end logs in as
     :returns: complaints, by what was looked at
     """
-    return nodechecks.run({
-        "options": options, "engine": engine, "devices": lambda: nodechecks.devices(Path(conf.load().owners)),
-        "commands": lambda: nodechecks.commands(COMMANDS), "tools": lambda: missing(TOOLS),
-        "consoles": consoles, "containers": containers,
-        "datastores": lambda: nodechecks.datastores(Path(conf.load().datastores), user), "memlock": memlock,
-        "sudo": lambda: nodechecks.sudo(user, "lxdone", USES)})
-
-
-def options() -> Iterable[str]:
-    conf.load()
-    return ()
+    return nodechecks.run(conf.load, user, COMMANDS, TOOLS, USES,
+                          {"engine": engine, "consoles": consoles, "containers": containers, "memlock": memlock})
 
 
 def engine() -> Iterable[str]:

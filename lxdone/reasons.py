@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from containerhost.engines.spec import ContainerSpec
 from containerhost.errors import EngineError
-from lxdone import translate
 from onedriver.errors import DriverError
 from onedriver.vm import MIB, Vm
 
@@ -29,7 +28,7 @@ def naming_size(vm: Vm, spec: ContainerSpec) -> Iterator[None]:
         if spec.root.size is None or not any(words in str(error) for words in QUOTA_EXCEEDED):
             raise
         raise DriverError(f"the root may have {spec.root.size // MIB} MiB, too little for its content: give disk "
-                          f"{translate.root(vm).id} a larger SIZE ({error})") from error
+                          f"{vm.root.id} a larger SIZE ({error})") from error
 
 
 @contextlib.contextmanager

@@ -12,11 +12,11 @@ from containerhost.engines.spec import BridgedNic, ContainerSpec, DirectoryDisk,
 from lxdone import cloudinit
 from lxdone.conf import Options
 from onedriver.errors import BadInput, NotSupported
-from onedriver.node import context, limits
+from onedriver.node import context, limits, validation
 from onedriver.node.limits import NodeCores, cpu, elastic, elastic_gpus, memory, processes
 from onedriver.node.names import labels, name
 from onedriver.section import NO, YES
-from onedriver.vm import MIB, OVS, Disk, Nic, Vm
+from onedriver.vm import OVS, Disk, Nic, Vm
 
 IMAGE_LABEL = "one.image"  # fingerprint of the image its root was made of
 NESTING, PRIVILEGED = "LXD_SECURITY_NESTING", "LXD_SECURITY_PRIVILEGED"
@@ -26,10 +26,8 @@ GIB = 1 << 30
 KILOBYTE = 8 * 1000  # bits, in OpenNebula's bandwidth attributes
 VOLATILE = "FS"
 SWAP = "SWAP"
-NOT_DISKS = frozenset({"CDROM", SWAP, VOLATILE})
 IMAGES = frozenset({"FILE", "BLOCK", "RBD", "CDROM"})  # types of disks with content
 NUMBER_OF_DISK = re.compile(r"[0-9]{1,5}")
-NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 
 
 def spec(vm: Vm, options: Options, cores: NodeCores, *, packed: bool = False
@@ -43,7 +41,7 @@ def spec(vm: Vm, options: Options, cores: NodeCores, *, packed: bool = False
     context.require_names(vm.context)
     found = ContainerSpec(
         name=name(vm.id), image="", cpu=cpu(vm, cores), memory=memory(vm),
-        root=RootDisk(options.storage_pool, root_size(root(vm), options, packed=packed), io_limit(root(vm))),
+        root=RootDisk(options.storage_pool, root_size(vm.root, options, packed=packed), io_limit(vm.root)),
         security=security(vm.own, options), gpu_libraries=gpu_capabilities(vm.own) or frozenset(),
         processes=processes(vm.own, PROCESS_LIMIT, options.process_limit),
         cloud_init=cloudinit.documents(vm.context), labels=labels(vm))
@@ -89,14 +87,6 @@ def allowed(own: Mapping[str, str], key: str, permitted: bool) -> bool:
     return value in YES
 
 
-def root(vm: Vm) -> Disk:
-    """Return the disk that a VM boots from: its first that is an image."""
-    images = [disk for disk in vm.disks if disk.type not in NOT_DISKS]
-    if not images:
-        raise BadInput(f"VM {vm.id} has no disk with an image to boot from")
-    return min(images, key=lambda disk: disk.id)
-
-
 def has_size_of_image(disk: Disk) -> bool:
     """Return whether the template does not give a disk a size of its own."""
     return disk.size is not None and disk.original_size is not None and disk.size <= disk.original_size
@@ -115,7 +105,7 @@ def require_disks(vm: Vm) -> None:
 
     :raises BadInput, NotSupported: a disk is asked for that the container would not have as it should be
     """
-    first = root(vm)
+    first = vm.root
     if first.type not in IMAGES:
         raise NotSupported(f"disk {first.id} is of type {first.type}; the root of a container is an image "
                            f"({', '.join(sorted(IMAGES))})")
@@ -141,13 +131,13 @@ def require_further(disk: Disk) -> None:
 
 def further(vm: Vm) -> tuple[Disk, ...]:
     """Return the disks beside the root that the container has."""
-    first = root(vm)
+    first = vm.root
     return tuple(disk for disk in vm.disks if disk.type in IMAGES | {VOLATILE} and disk is not first)
 
 
 def unpacked_limit(vm: Vm, options: Options) -> int:
     """Return how many bytes the content of the VM's root disk may have unpacked."""
-    return (root(vm).size or 0) + options.unpacked_limit * GIB
+    return (vm.root.size or 0) + options.unpacked_limit * GIB
 
 
 def is_volatile(disk: Disk) -> bool:
@@ -197,16 +187,15 @@ def disk(vm: Vm, number: str) -> Disk:
     raise BadInput(f"VM {vm.id} has no disk {number[:60]!r}")
 
 
-def resized(vm: Vm, disk_id: str, size: str) -> Vm:
-    """Return the VM with another size of one disk.
+def resized(vm: Vm, disk_id: str, size: str) -> tuple[Vm, Disk]:
+    """Return the VM with another size of one disk, and that disk.
 
     :param size: MiB
     :raises BadInput: it has no such disk
     """
-    if not NUMBER.fullmatch(size) or disk_id not in {str(disk.id) for disk in vm.disks}:
-        raise BadInput(f"VM {vm.id} has no disk {disk_id[:60]!r} that could be of {size[:60]!r} MiB")
-    return vm._replace(disks=tuple(
-        disk._replace(size=int(size) * MIB) if str(disk.id) == disk_id else disk for disk in vm.disks))
+    before, wanted = validation.disk_size(vm, disk_id, size)
+    after = before._replace(size=wanted)
+    return vm._replace(disks=tuple(after if disk is before else disk for disk in vm.disks)), after
 
 
 def nics(vm: Vm) -> tuple[BridgedNic, ...]:
@@ -215,14 +204,10 @@ def nics(vm: Vm) -> tuple[BridgedNic, ...]:
 
 def nic(vm_id: int, wanted: Nic) -> BridgedNic:
     """Return a NIC, named ``eth<NIC_ID>``, so that its name does not depend on other NICs."""
-    if wanted.bridge is None:
-        raise BadInput(f"NIC {wanted.id} of VM {vm_id} has no BRIDGE to be plugged into")
-    own = f"{name(vm_id)}-{wanted.id}"
-    if wanted.target != own:
-        raise BadInput(f"NIC {wanted.id} of VM {vm_id} is to be called {wanted.target} on the host, but is {own}")
+    bridge = validation.bridge(vm_id, wanted)
     vlan, tagged = vlans(vm_id, wanted)
     received, sent = (None if limit is None else limit * KILOBYTE for limit in wanted.bandwidth)
-    return BridgedNic(f"eth{wanted.id}", wanted.bridge, wanted.target, wanted.mac, wanted.mtu, received, sent,
+    return BridgedNic(f"eth{wanted.id}", bridge, wanted.target, wanted.mac, wanted.mtu, received, sent,
                       vlan, tagged)
 
 

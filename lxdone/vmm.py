@@ -229,9 +229,8 @@ class Vmm(BaseVmm):
 
     def resize_disk(self, call: Call) -> None:
         name = self._existing(call).name
-        vm = translate.resized(call.vm, call.arguments["disk_id"], call.arguments["size"])
-        disk = next(disk for disk in vm.disks if str(disk.id) == call.arguments["disk_id"])
-        if disk.id == translate.root(vm).id:
+        vm, disk = translate.resized(call.vm, call.arguments["disk_id"], call.arguments["size"])
+        if disk.id == vm.root.id:
             file = self._root_file(vm)
             with root_files.opened(root_files.of(vm, file)) as content:
                 self._writeback.require_possible(vm, file, content)
@@ -257,7 +256,7 @@ class Vmm(BaseVmm):
         disk = translate.disk(call.vm, call.arguments["disk_id"])
         file = self._file(call.vm, disk.id)
         target = file.with_name(f"{COPY}{disk.id}")
-        if disk.id == translate.root(call.vm).id:
+        if disk.id == call.vm.root.id:
             self._writeback.copy(state.name, self._contexts.home(state.name), target)
         else:
             self._disks.copy(call.vm_id, disk, file, target)
@@ -325,7 +324,7 @@ class Vmm(BaseVmm):
     # Steps.
 
     def _root_file(self, vm: Vm) -> Path:
-        return self._file(vm, translate.root(vm).id)
+        return self._file(vm, vm.root.id)
 
     def _file(self, vm: Vm, disk_id: int) -> Path:
         return Path(self._options.datastores) / str(vm.system_ds) / str(vm.id) / f"disk.{disk_id}"
@@ -351,7 +350,7 @@ class Vmm(BaseVmm):
 
     def _is_packed(self, vm: Vm) -> bool:
         """Return whether a root without a SIZE of its own is packed, or was and is a larger file system now."""
-        root, file = translate.root(vm), self._root_file(vm)
+        root, file = vm.root, self._root_file(vm)
         if root.type != "FILE" or not translate.has_size_of_image(root):
             return False
         with datastores.opened(file) as disk:
@@ -387,7 +386,7 @@ class Vmm(BaseVmm):
 
         :param directory: the VM's own
         """
-        root = translate.root(vm)
+        root = vm.root
         origin = Origin(Path(self._options.datastores), root.source, root.size)
         limit = translate.unpacked_limit(vm, self._options)
         for last in (False,) * (IMAGE_TRIES - 1) + (True,):

@@ -15,6 +15,7 @@ from containerhost.linux.sysfs import Host
 from containerhost.rollback import Rollback
 from onedock import addresses
 from onedriver.errors import BadInput, NotSupported
+from onedriver.node import validation
 from onedriver.node.names import name
 from onedriver.node.niclimits import KILOBYTE
 from onedriver.vm import OVS, Nic, Vm
@@ -107,12 +108,8 @@ def spec_nic(vm: Vm, nic: Nic) -> SpecNic:
 
 
 def pair(vm: Vm, nic: Nic) -> Pair:
-    if nic.bridge is None:
-        raise BadInput(f"NIC {nic.id} of VM {vm.id} has no BRIDGE to be plugged into")
-    own = f"{name(vm.id)}-{nic.id}"
-    if nic.target != own:
-        raise BadInput(f"NIC {nic.id} of VM {vm.id} is to be called {nic.target} on the host, but is {own}")
-    return Pair(own, f"oi-{vm.id}-{nic.id}", nic.mac, mark(vm.id), nic.mtu)
+    validation.bridge(vm.id, nic)
+    return Pair(nic.target, f"oi-{vm.id}-{nic.id}", nic.mac, mark(vm.id), nic.mtu)
 
 
 def require_no_limits(vm: Vm, nic: Nic) -> None:

@@ -2,11 +2,9 @@
 """Check that a node can run VMs on Docker; say what is wrong, each with what to do."""
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from containerhost.engines.docker.config import RUNTIME
-from containerhost.linux.run import missing
 from onedock import backend, conf
 from onedriver.setup import nodechecks
 
@@ -25,16 +23,8 @@ def check(user: str) -> dict[str, list[str]]:
     :param user: who OpenNebula's front-end logs in as
     :returns: complaints, by what was looked at
     """
-    return nodechecks.run({
-        "options": options, "engine": engine, "devices": lambda: nodechecks.devices(Path(conf.load().owners)),
-        "commands": lambda: nodechecks.commands(COMMANDS), "tools": lambda: missing(TOOLS),
-        "datastores": lambda: nodechecks.datastores(Path(conf.load().datastores), user), "memlock": memlock,
-        "sudo": lambda: nodechecks.sudo(user, "onedock", USES)})
-
-
-def options() -> Iterable[str]:
-    conf.load()
-    return ()
+    return nodechecks.run(conf.load, user, COMMANDS, TOOLS, USES,
+                          {"engine": engine, "memlock": memlock})
 
 
 def engine() -> Iterable[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from containerhost.engines.docker.images import Images
 from containerhost.linux.lock import FileLock
 from containerhost.rollback import Rollback
-from onedock import imageref, translate
+from onedock import imageref
 from onedock.imageref import ImageRef
 from onedriver.errors import BadInput, DriverError
 from onedriver.node import datastores
@@ -47,7 +47,7 @@ class RootImages:
 
     def file(self, vm: Vm) -> Path:
         """Return the root disk's file, in the VM's system datastore on this node."""
-        return self.file_in(vm.id, vm.system_ds, translate.root(vm).id)
+        return self.file_in(vm.id, vm.system_ds, vm.root.id)
 
     def file_in(self, vm_id: int, system_ds: int | None, disk: int = 0) -> Path:
         return self._datastores / str(system_ds) / str(vm_id) / f"disk.{disk}"

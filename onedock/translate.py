@@ -1,23 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Translate a VM of OpenNebula to the spec of a container on Docker. Pure."""
 
-import re
-
 from containerhost.allocation import sharedmemory
 from containerhost.engines.bounds import marked
 from containerhost.engines.spec import ContainerSpec, Mount, RootDisk, Security
 from onedock.attributes import PROCESS_LIMIT, Attributes
 from onedock.conf import Options
-from onedriver.errors import BadInput, NotSupported
+from onedriver.errors import NotSupported
+from onedriver.node import validation
 from onedriver.node.limits import NodeCores, cpu, elastic, elastic_gpus, io_limit, memory, processes
 from onedriver.node.names import labels, name
-from onedriver.vm import MIB, Disk, Vm
+from onedriver.vm import Disk, Vm
 
 VOLATILE = "FS"
 DATA = frozenset({"FILE", "BLOCK", VOLATILE})
-NOT_ROOTS = frozenset({"CDROM", "SWAP", VOLATILE})
 MEDIA = "/media"  # below it a disk is at its number
-NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 
 
 def spec(vm: Vm, attributes: Attributes, options: Options, cores: NodeCores) -> ContainerSpec:
@@ -31,7 +28,7 @@ def spec(vm: Vm, attributes: Attributes, options: Options, cores: NodeCores) -> 
         raise NotSupported(f"VM {vm.id} is to have huge pages, which Docker has no limit for; leave out HUGEPAGE_SIZE")
     found = ContainerSpec(
         name=name(vm.id), image="", cpu=cpu(vm, cores), memory=memory(vm),
-        root=RootDisk("", root(vm).size if options.root_quota else None, io_limit(root(vm))),
+        root=RootDisk("", vm.root.size if options.root_quota else None, io_limit(vm.root)),
         security=Security(read_only=attributes.read_only), environment=attributes.environment,
         program=attributes.program, labels=labels(vm),
         processes=processes(vm.own, PROCESS_LIMIT, options.process_limit))
@@ -42,22 +39,9 @@ def spec(vm: Vm, attributes: Attributes, options: Options, cores: NodeCores) -> 
     return marked(found, elastic(vm, found.cpu, found.memory))
 
 
-def root(vm: Vm) -> Disk:
-    """Return the disk that a VM's container is made of: its first that is an image."""
-    images = [disk for disk in vm.disks if disk.type not in NOT_ROOTS]
-    if not images:
-        raise BadInput(f"VM {vm.id} has no disk with an image to make its container of")
-    return min(images, key=lambda disk: disk.id)
-
-
-def is_persistent(vm: Vm) -> bool:
-    images = [disk for disk in vm.disks if disk.type not in NOT_ROOTS]
-    return bool(images) and root(vm).save
-
-
 def volumes(vm: Vm) -> tuple[Disk, ...]:
     """Return the disks beside the root."""
-    first = root(vm)
+    first = vm.root
     return tuple(disk for disk in vm.disks if disk != first)
 
 
@@ -66,7 +50,7 @@ def require_disks(vm: Vm) -> None:
 
     :raises BadInput, NotSupported: a disk is asked for that the container would not have as it should be
     """
-    first = root(vm)
+    first = vm.root
     if first.type not in DATA:
         raise NotSupported(f"disk {first.id} is of type {first.type}; the root of a container on Docker comes from an "
                            "onedock datastore")
@@ -94,14 +78,12 @@ def require_resizable(vm: Vm, disk_id: str, size: str) -> tuple[Disk, int]:
     :param size: MiB
     :returns: a disk beside the root, and bytes
     """
-    found = next((disk for disk in vm.disks if str(disk.id) == disk_id), None)
-    if found is None or not NUMBER.fullmatch(size):
-        raise BadInput(f"VM {vm.id} has no disk {disk_id[:60]!r} that could be of {size[:60]!r} MiB")
-    if found == root(vm):
+    found, wanted = validation.disk_size(vm, disk_id, size)
+    if found == vm.root:
         raise NotSupported(f"disk {found.id} is the root of VM {vm.id}, whose size Docker fixes when it makes the "
                            "container; keep data on a volatile disk, which can grow")
     require_volume(found)
-    return found, int(size) * MIB
+    return found, wanted
 
 
 def mounts(context: str, resolv: str, media: str) -> tuple[Mount, ...]:

@@ -65,7 +65,7 @@ class Vmm(BaseVmm):
             self._stop(own, force=force)
         if validation.stays(call.vm) or lcm_states.resumed(call.vm):
             return
-        if lcm_states.keeps(call.vm, translate.is_persistent(call.vm)):
+        if lcm_states.keeps(call.vm, call.vm.is_persistent):
             if found:
                 self._root_images.keep(call.vm_id, self._root_images.file(call.vm))
             else:

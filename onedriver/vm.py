@@ -28,6 +28,7 @@ ID_LIST = re.compile(r"[0-9]{1,5}(,[0-9]{1,5})*")
 #: Limits of a disk's speed; 0 is none.
 SPEEDS = tuple(f"{which}_{unit}_SEC" for which in ("TOTAL", "READ", "WRITE") for unit in ("BYTES", "IOPS"))
 OVS = "openvswitch"  # a BRIDGE_TYPE
+NOT_ROOTS = frozenset({"CDROM", "SWAP", "FS"})  # types of disks
 CEPH_IMAGE = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]{0,127}/[A-Za-z0-9_.][A-Za-z0-9_.-]{0,127}")
 CEPH_USER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]{0,127}")
 
@@ -195,6 +196,21 @@ class Vm(NamedTuple):
     system_ds: int | None
     host: str | None
     affinity: str | None = None
+
+    @property
+    def root(self) -> Disk:
+        """Return the disk that its container is made of: its first that is an image.
+
+        :raises BadInput: it has none
+        """
+        found = min((disk for disk in self.disks if disk.type not in NOT_ROOTS), key=lambda disk: disk.id, default=None)
+        if found is None:
+            raise BadInput(f"VM {self.id} has no disk with an image to make its container of")
+        return found
+
+    @property
+    def is_persistent(self) -> bool:
+        return any(disk.type not in NOT_ROOTS for disk in self.disks) and self.root.save
 
 
 def vm(element: "Element", own_prefix: str = "LXD_") -> Vm:

@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from lxdone import translate
 from lxdone.disk import ceph, diskformat, filesystems, stamps
 from lxdone.disk.diskformat import Format
 from onedriver.node import datastores
@@ -33,7 +32,7 @@ def of(vm: Vm, file: Path) -> RootFile:
 
     :param file: its place in the datastore of files
     """
-    disk = translate.root(vm)
+    disk = vm.root
     if disk.type != "RBD":
         return RootFile(file)
     return RootFile(file, ceph.image(vm.id, disk), disk.ceph.user if disk.ceph else None)

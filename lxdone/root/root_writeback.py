@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lxdone import translate
 from lxdone.disk import diskformat, filesystems, partitions, qcow2, stamps
 from lxdone.disk.diskformat import Format
 from lxdone.root import root_files, root_packing, root_state
@@ -59,7 +58,7 @@ class RootWriteback:
         :raises NotSupported: what is written could not be kept
         """
         found = diskformat.of(filesystems.head(disk))
-        wanted = translate.root(vm)
+        wanted = vm.root
         if wanted.save and found not in KEPT | {Format.QCOW2}:
             raise NotSupported(f"disk {file} is a persistent image of format {found.value}, which cannot be written; "
                                "make the image non-persistent, or a file system")
@@ -81,7 +80,7 @@ class RootWriteback:
         :param home: the VM's directory on the node
         :raises DriverError: the disk cannot be read
         """
-        wanted, root = root_files.of(vm, file), translate.root(vm)
+        wanted, root = root_files.of(vm, file), vm.root
         if wanted.image is None:
             root_files.stamp(wanted)
         home.mkdir(parents=True, exist_ok=True)
@@ -98,7 +97,7 @@ class RootWriteback:
         """
         before, wanted = root_state.read(home), root_files.of(vm, file)
         same = before is not None and before.unsaved and before.file == str(file)
-        record = RootState(str(file), translate.root(vm).size or 0, translate.root(vm).save, wanted.image, wanted.user,
+        record = RootState(str(file), vm.root.size or 0, vm.root.save, wanted.image, wanted.user,
                            before.stamp if same and before else root_files.stamp(wanted),
                            before.coming if same and before else None, store=stamps.store_of(file.parent))
         root_state.write(home, record)

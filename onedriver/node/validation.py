@@ -5,7 +5,8 @@ import re
 from collections.abc import Mapping
 
 from onedriver.errors import BadInput, DriverError, NotSupported
-from onedriver.vm import Vm
+from onedriver.node.names import name
+from onedriver.vm import MIB, Disk, Nic, Vm
 
 # LCM states (OpenNebula's VirtualMachine.h) in which a VM's container is to stay on its host: poweroff; suspend.
 STAYING = frozenset({6, 18})
@@ -14,6 +15,7 @@ BOOT_STOPPED = 22
 RESUMING = {19: "unknown", 20: "powered off", 21: "suspended", BOOT_STOPPED: "stopped", 32: "undeployed",
             35: "migrated"}
 SNAPSHOT_NUMBER = re.compile(r"[0-9]{1,9}")
+SIZE = re.compile(r"[1-9][0-9]{0,8}")
 
 
 def of_action(action: str, unsupported: Mapping[str, str]) -> None:
@@ -49,6 +51,31 @@ def of_shrinking(name: str, size: int, used: int) -> None:
     if used > size:
         raise DriverError(f"container {name} uses {used >> 20} MiB of memory, more than the {size >> 20} MiB it is to "
                           "have; nothing was changed")
+
+
+def bridge(vm_id: int, nic: Nic) -> str:
+    """Return the bridge that a NIC is to be plugged into.
+
+    :raises BadInput: there is none, or its name on the host is not that which OpenNebula's drivers look for
+    """
+    own = f"{name(vm_id)}-{nic.id}"
+    if nic.bridge is None:
+        raise BadInput(f"NIC {nic.id} of VM {vm_id} has no BRIDGE to be plugged into")
+    if nic.target != own:
+        raise BadInput(f"NIC {nic.id} of VM {vm_id} is to be called {nic.target} on the host, but is {own}")
+    return nic.bridge
+
+
+def disk_size(vm: Vm, disk_id: str, size: str) -> tuple[Disk, int]:
+    """Return the disk that is to be resized, and bytes.
+
+    :param size: MiB
+    :raises BadInput: it has no such disk
+    """
+    found = next((disk for disk in vm.disks if str(disk.id) == disk_id), None)
+    if found is None or not SIZE.fullmatch(size):
+        raise BadInput(f"VM {vm.id} has no disk {disk_id[:60]!r} that could be of {size[:60]!r} MiB")
+    return found, int(size) * MIB
 
 
 def snapshot_number(text: str) -> int:

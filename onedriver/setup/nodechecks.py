@@ -17,6 +17,7 @@ from containerhost.linux.sysfs import Host
 from containerhost.operator import doctor
 from onedriver.errors import DriverError
 from onedriver.node import datastores as node_datastores
+from onedriver.node.options import NodeOptions
 
 TIMEOUT = 30  # seconds
 CAP_SYS_RESOURCE = 1 << 24  # capabilities(7)
@@ -25,12 +26,27 @@ EVERY_ID = ["0", "0", "4294967295"]  # uid_map of the first user namespace, see 
 Check = Callable[[], Iterable[str]]
 
 
-def run(checks: Mapping[str, Check]) -> dict[str, list[str]]:
+def run(load: Callable[[], NodeOptions], user: str, names: Sequence[str], tools: Iterable[str],
+        uses: Iterable[Sequence[str]], own: Mapping[str, Check]) -> dict[str, list[str]]:
     """Run the checks of a node.
 
+    :param load: reads its options
+    :param user: who OpenNebula's front-end logs in as
+    :param names: of the driver's commands; the first is its own
+    :param tools: programs that it needs
+    :param uses: of :func:`sudo`
+    :param own: checks that only this driver has
     :returns: complaints, by what was looked at
     """
-    return {name: complaints(look) for name, look in checks.items()}
+    def options() -> Iterable[str]:
+        load()
+        return ()
+
+    checks: dict[str, Check] = {
+        "options": options, "devices": lambda: devices(Path(load().owners)),
+        "commands": lambda: commands(names), "tools": lambda: programs.missing(tools),
+        "datastores": lambda: datastores(Path(load().datastores), user), "sudo": lambda: sudo(user, names[0], uses)}
+    return {name: complaints(look) for name, look in (checks | dict(own)).items()}
 
 
 def complaints(look: Check) -> list[str]:

@@ -185,7 +185,7 @@ class NodeTest(testtools.TestCase):
         self.assertEqual(["not so"], nodechecks.complaints(fail))
 
     def test_missing_programs_are_named_with_their_package(self) -> None:
-        with mock.patch.object(nodechecks, "run", lambda checks: checks):
+        with mock.patch.object(nodechecks, "complaints", lambda look: look):
             checks = nodecheck.check("oneadmin")
         with mock.patch("shutil.which", lambda name, **_: name if name in ("gzip", "unshare") else None):
             found = list(checks["tools"]())

@@ -24,6 +24,10 @@ class LcmStatesTest(testtools.TestCase):
         for lcm, kept in ((2, True), (12, True), (15, False), (23, False)):
             self.assertEqual(kept, lcm_states.keeps_root(persistent._replace(lcm_state=lcm)))
 
+    def test_a_vm_that_no_container_can_be_made_of_is_ended_all_the_same(self) -> None:
+        for lcm in (2, 12, 15, 23):
+            self.assertFalse(lcm_states.keeps_root(in_state(lcm)._replace(disks=())))
+
     def test_it_stays_for_poweroff_and_suspend_only(self) -> None:
         self.assertEqual({6, 18}, {lcm for lcm in range(80) if validation.stays(in_state(lcm))})
 

@@ -143,14 +143,14 @@ class DiskTest(testtools.TestCase):
         self.assertRaises(NotSupported, translate.io_limit, both.disks[1])
 
     def test_another_size_of_one_disk(self) -> None:
-        vm = translate.resized(machine(), "1", "8")
+        vm, _ = translate.resized(machine(), "1", "8")
         self.assertEqual([16 * MIB, 8 * MIB], [disk.size for disk in vm.disks])
         for wrong in (("7", "8"), ("1", "0"), ("1", "-3"), ("../x", "8"), ("1", "8x")):
             self.assertRaises(BadInput, translate.resized, machine(), *wrong)
 
     def test_nothing_to_boot_from(self) -> None:
         vm = machine(("<TYPE><![CDATA[FILE]]>", "<TYPE>CDROM"))
-        self.assertIn("no disk with an image", str(self.assertRaises(BadInput, translate.root, vm)))
+        self.assertIn("no disk with an image", str(self.assertRaises(BadInput, lambda: vm.root)))
 
 
 class NicTest(testtools.TestCase):

@@ -67,7 +67,6 @@ class RootImagesTest(testtools.TestCase):
         self.base = Path(self.useFixture(fixtures.TempDir()).path)
         self.images = FakeImages()
         self.addCleanup(self.images.end.set)
-        self.useFixture(fixtures.MonkeyPatch("onedock.translate.root", lambda vm: SimpleNamespace(id=0)))
         self.root_images = self.of_timeout(SECONDS)
 
     def of_timeout(self, timeout: float) -> RootImages:
@@ -79,7 +78,7 @@ class RootImagesTest(testtools.TestCase):
         directory.mkdir(parents=True)
         (directory / "disk.0").write_text(imageref.text(ImageRef(image, "docker://tool:1", "disk.0.tar")))
         (directory / "disk.0.tar").touch()
-        return SimpleNamespace(id=number, system_ds=0)
+        return SimpleNamespace(id=number, system_ds=0, root=SimpleNamespace(id=0))
 
     @contextlib.contextmanager
     def loading(self, vm: Any) -> Iterator[None]:

@@ -39,7 +39,7 @@ class SpecTest(testtools.TestCase):
     def test_disks_beside_the_root(self) -> None:
         vm = machine(more=DISK.format(5, "fs", "") + DISK.format(6, "FILE", ""))
         self.assertEqual([1, 5, 6], [disk.id for disk in translate.volumes(vm)])
-        self.assertEqual(0, translate.root(vm).id)
+        self.assertEqual(0, vm.root.id)
 
     def test_disks_that_cannot_be_are_refused(self) -> None:
         for kind in ("swap", "CDROM", "RBD"):
