@@ -117,11 +117,13 @@ class LxdNode(Node):
                  "mountedfs": SimpleNamespace(thaw=mounts.thaw, abandon=lambda directory: None),
                  "fsfreeze": SimpleNamespace(freeze=mounts.freeze),
                  "loops": SimpleNamespace(existing=lambda file: None),
-                 "growth": SimpleNamespace(is_empty=lambda file: False, fill=lambda *args: None,
+                 "growth": SimpleNamespace(fill=lambda *args: None, fill_xfs=lambda *args: None,
+                                           is_xfs=lambda file: False,
                                            lengthened=lambda *args: contextlib.nullcontext(self.process.step()),
                                            fill_mounted=lambda *args: self.process.step()),
-                 "filesystems": SimpleNamespace(head=filesystems.head, find=lambda file: SimpleNamespace(
-                     format=diskformat.Format.EXT, start=0, size=0)),
+                 "filesystems": SimpleNamespace(
+                     is_empty=lambda file: False, head=filesystems.head, find=lambda file: SimpleNamespace(
+                         format=diskformat.Format.EXT, start=0, size=0)),
                  "os": SimpleNamespace(path=SimpleNamespace(ismount=mounts.is_there))}
         for name, fake in fakes.items():
             stack.enter_context(mock.patch.object(images, name, fake))
