@@ -15,7 +15,7 @@ from containerhost.rollback import Rollback
 from onedock import imageref
 from onedock.imageref import ImageRef
 from onedriver.errors import BadInput, DriverError
-from onedriver.node import datastores
+from onedriver.node import datastores, room
 from onedriver.node.imagelocks import ImageLocks, naming
 from onedriver.node.names import name
 from onedriver.node.vmm import SNAPSHOT
@@ -99,6 +99,7 @@ class RootImages:
             image = self._images.commit(name(vm_id), repository(vm_id), KEPT)
             ref = dataclasses.replace(read(file), image=image, archive=archive, vm=vm_id)
             with datastores.created(file.with_name(archive)) as new:
+                room.require(new, self._images.size(image))
                 self._images.save(image, new)
             with datastores.created(file) as new:
                 new.write_text(imageref.text(ref), encoding="utf-8")

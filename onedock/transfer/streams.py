@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 from onedock import datafiles
 from onedriver.errors import BadInput, DriverError
+from onedriver.node import room
 from onedriver.node.programs import run
 from onedriver.node.tarstream import tar
 
@@ -42,8 +43,12 @@ def receive(source: BinaryIO, name: str, target: Path) -> None:
 
 
 def copy(path: Path, target: Path) -> None:
-    """Copy a directory of this host; zeros take no room."""
+    """Copy a directory of this host; zeros take no room.
+
+    :raises DriverError: it cannot be copied, or would take the room that other disks need to grow
+    """
     with incoming(target.parent) as directory:
+        room.require(directory, sum(room.allocated(file) for file in path.rglob("*") if file.is_file()))
         run(["cp", "--archive", "--sparse=always", "--", str(path), str(directory)], COPY_TIMEOUT,
             f"{path} cannot be copied")
         put_in_place(directory / path.name, target)

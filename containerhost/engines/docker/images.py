@@ -41,6 +41,10 @@ class Images:
         """Return the architecture as Go calls it (``amd64``); empty when the image does not say."""
         return str(self._client.image(image).get("Architecture") or "")
 
+    def size(self, image: str) -> int:
+        """Return the bytes of its layers, which its archive has."""
+        return int(self._client.image(image).get("Size") or 0)
+
     def load(self, archive: BinaryIO, name: str, image: str) -> None:
         """Load an image from an archive, of which the engine gets nothing but that image.
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO
+from unittest import mock
 
 import fixtures
 import testtools
@@ -99,6 +100,19 @@ class RootImagesTest(testtools.TestCase):
             self.assertIn(SLOW, str(error))
         self.assertEqual(SLOW, self.root_images.ensure(waiting))
         self.assertEqual(([SLOW, QUICK], {SLOW}), (self.images.loads, set(self.images.tags.values())))
+
+    def test_an_archive_takes_no_room_that_the_disks_of_others_grow_into(self) -> None:
+        self.vm(1, QUICK)
+        file = self.base / "0/1/disk.0"
+        before = file.read_text()
+        with (mock.patch.object(FakeImages, "commit", lambda *names: SLOW, create=True),
+              mock.patch.object(FakeImages, "size", lambda self, image: 1 << 60, create=True),
+              mock.patch.object(FakeImages, "save", create=True) as save,
+              mock.patch.object(FakeImages, "remove")):
+            error = self.assertRaises(DriverError, self.root_images.keep, 1, file)
+        self.assertTrue(str(error).startswith("No space left on device"), error)
+        save.assert_not_called()
+        self.assertEqual(before, file.read_text())
 
     def test_an_image_that_goes_before_it_has_a_name_is_loaded_again(self) -> None:
         self.images.lost = TRIES - 1
