@@ -87,7 +87,7 @@ def fill(disk: Path, timeout: int, start: int = 0, size: int = 0, locks: Sequenc
     if super_block(disk, start)[56:58] != EXT_MAGIC:
         return False
     with alone(disk, timeout) as lock:
-        if (size or length(disk)) - ext_size(disk, start) < WORTH:
+        if 0 <= (size or length(disk)) - ext_size(disk, start) < WORTH:
             return False
         with loops.over(disk, start, size, read_only=False) if start else contextlib.nullcontext(disk) as node:
             for words, problem, accepted in ((["e2fsck", "-f", "-p"], "cannot be checked", CHECKED),

@@ -198,7 +198,7 @@ class DataTest(TransferTestCase):
         with disk.open("rb+") as file:
             file.seek(0x400)
             file.write(bytes(56) + b"\x53\xef" + b"\xff" * 900)
-        self.refused("damaged", "resize", self.place("disk.2"), 8)
+        self.refused("cannot be checked", "resize", self.place("disk.2"), 8)
         self.assertEqual(4 << 20, disk.stat().st_size)
 
     @levels.exhaustive("a move that was interrupted stays")

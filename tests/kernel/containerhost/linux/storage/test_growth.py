@@ -50,6 +50,11 @@ class GrowthTest(testtools.TestCase):
             growth.fill(self.disk, 30)
         self.assertEqual((before, 8 * MIB), (growth.ext_size(self.disk), self.disk.stat().st_size))
 
+    def test_one_that_is_larger_than_its_disk_is_told(self) -> None:
+        self.ext(8 * MIB)
+        os.truncate(self.disk, 6 * MIB)
+        self.assertIn("cannot be checked", str(self.assertRaises(HostActionFailed, growth.fill, self.disk, 30)))
+
     def test_it_waits_for_a_program_that_a_killed_action_left(self) -> None:
         self.ext(8 * MIB)
         growth.lengthen(self.disk, 16 * MIB)
