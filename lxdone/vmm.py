@@ -234,7 +234,7 @@ class Vmm(BaseVmm):
             file = self._root_file(vm)
             with root_files.opened(root_files.of(vm, file)) as content:
                 self._writeback.require_possible(vm, file, content)
-            self._reconfigure(vm, self._spec(vm))
+            self._resize(name, vm)
             self._writeback.enlarge(self._contexts.home(name), disk.size or 0)
             return
         with self._disks.enlarged(vm.id, disk) as done:

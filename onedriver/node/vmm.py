@@ -202,12 +202,15 @@ class BaseVmm(abc.ABC):
     # Changes.
 
     def resize(self, call: Call) -> None:
-        own, spec = self._existing(call).name, self._spec(call.vm)
+        self._resize(self._existing(call).name, call.vm)
+
+    def _resize(self, own: str, vm: Vm) -> None:
+        spec = self._spec(vm)
         with resizing(Path(self._options.owners), own):
             if self._is_running(own):
-                self._resize_running(call.vm, spec)
+                self._resize_running(vm, spec)
             else:
-                self._reconfigure(call.vm, spec)
+                self._reconfigure(vm, spec)
 
     def _resize_running(self, vm: Vm, spec: ContainerSpec) -> None:
         """Resize a running VM; the elastic service's size stays as long as the VM's bounds are the same."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run actions without an engine: no action deletes what a VM wrote and no disk has."""
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -11,13 +12,15 @@ import testtools
 import lxdone.conf
 import lxdone.vmm
 from containerhost.engines.contract import ContainerState, Status
-from containerhost.errors import DeviceNotFound, DeviceUnhealthy, EngineError, EngineNotFound
+from containerhost.errors import DeviceNotFound, DeviceUnhealthy, EngineBusy, EngineError, EngineNotFound
+from containerhost.guest import resources
 from containerhost.linux.sysfs import Host
 from lxdone import lcm_states
 from onedriver.actions import Call
 from onedriver.errors import BadInput, DriverError
 from onedriver.node import niclimits
 from onedriver.node.names import LABEL
+from onedriver.vm import MIB
 from tests.unit.lxdone import machines
 
 
@@ -109,6 +112,24 @@ class ReplacementTest(VmmCase):
         self.parts.disks.release_all.side_effect = None
         self.restore()
         self.parts.engine.delete.assert_called_once_with(f"one-{self.vm.id}")
+
+
+class ResizeDiskTest(VmmCase):
+    def test_root_grows_and_nothing_else_of_an_elastic_vm_changes(self) -> None:
+        vm = self.vm._replace(hpc={"ELASTIC": "cores=1-2"})
+        spec = self.vmm._spec(vm)
+        shrunk = dataclasses.replace(spec, cpu=dataclasses.replace(spec.cpu, count=1, cores=frozenset({0})))
+        self.parts.engine.container.return_value = ContainerState(
+            spec.name, Status.RUNNING, labels=resources.with_document(shrunk).labels)
+        self.parts.engine.metrics.return_value.memory = 0
+        call = Call("resize_disk", {"disk_id": "0", "size": "512"}, vm.id, "host", vm)
+        self.vmm.resize_disk(call)
+        (_, made), _ = self.parts.engine.set_limits.call_args
+        self.assertEqual((frozenset({0}), 512 * MIB), (made.cpu.cores, made.root.size))
+        self.parts.engine.set_limits.reset_mock()
+        with mock.patch("onedriver.node.vmm.resizing", side_effect=EngineBusy("the elastic service changes it")):
+            self.assertRaises(EngineBusy, self.vmm.resize_disk, call)
+        self.parts.engine.set_limits.assert_not_called()
 
 
 class EndTest(VmmCase):
