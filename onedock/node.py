@@ -16,7 +16,7 @@ from onedriver import program
 from onedriver.errors import BadInput, DriverError
 from onedriver.node import vmlock
 
-LOCK_TIMEOUT = 1800  # s; longer than the programs that the transfer driver runs meanwhile may take
+LOCK_TIMEOUT = 12 * 3600  # s; a disk that is sent meanwhile may be large, and what does not move ends by itself
 
 
 def vmm(script: str, argv: list[str], stdin: BinaryIO, out: TextIO | None = None, err: TextIO | None = None) -> int:

@@ -110,7 +110,7 @@ class MoveTest(testtools.TestCase):
 
 
 class LockTest(testtools.TestCase):
-    """With a program in the place of ``onedock lock``, whose half hour is too long for a test."""
+    """With a program in the place of ``onedock lock``, whose hours are too long for a test."""
 
     def holder(self, script: str) -> None:
         self.useFixture(fixtures.MockPatchObject(node_agent, "engine_is_there", return_value=True))
