@@ -75,7 +75,7 @@ class LiveMigrations:
             try:
                 placedclaims.name_providers(context, instance, manager.rt, self._conf.host,
                                             instance.pci_requests.requests)
-            except exception.ComputeResourcesUnavailable as error:
+            except exception.NovaException as error:  # after another class nova's conductor sets the server to ERROR
                 raise exception.MigrationPreCheckError(reason=error.format_message()) from error
         data = nothing_shared()
         if instance.numa_topology:
