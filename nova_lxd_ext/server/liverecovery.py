@@ -22,7 +22,7 @@ from nova_lxd_ext.server import recovery
 from nova_lxd_ext.server.deferred import Deferred
 from nova_lxd_ext.server.incoming import OVER
 from nova_lxd_ext.server.livemigration import LEFT, LiveMigrations, nothing_shared
-from nova_lxd_ext.server.moverecovery import ATTRIBUTES, COMPLETED, FAILED
+from nova_lxd_ext.server.moverecovery import ATTRIBUTES, COMPLETED, FAILED, free_destination
 from nova_lxd_ext.server.recoveryrecords import log_errors, save, set_status, set_zone
 
 LOG = logging.getLogger(__name__)
@@ -177,6 +177,8 @@ class LiveRecovery:
         elif instance.deleted or (move.status != LEFT and instance.host != host) or (
                 instance.host == host and instance.task_state is None and not self._is_outgoing(instance, move)):
             set_status(move, FAILED)
+        if move.status in OVER and not instance.deleted:
+            free_destination(self._manager().reportclient, context, instance, move)
 
     def _discard(self, context: Any, host: str, uuid: str) -> None:
         try:

@@ -13,7 +13,7 @@ from nova_lxd_ext.hardware.placedclaims import UNCLAIMED
 from nova_lxd_ext.instance.states import States
 from nova_lxd_ext.server import lostrequests
 from nova_lxd_ext.server.deferred import Deferred
-from nova_lxd_ext.server.incoming import OVER, is_at_home
+from nova_lxd_ext.server.incoming import OVER, is_at_home, is_over
 from nova_lxd_ext.server.lifecycle import Lifecycle
 from nova_lxd_ext.server.lostrequests import Lost
 from nova_lxd_ext.server.recoveryrecords import (
@@ -174,19 +174,22 @@ class MoveRecovery:
             if not is_under_way(instance, move):
                 LOG.warning("Move %s (%s) was overtaken by another one: it is dropped", move.uuid, move.status,
                             instance=instance)
-                self._give_allocations_back(context, instance, move)
-                set_status(move, FAILED)
+                self._drop_overtaken(context, instance, move)
         elif prepares(move, host):
             set_status(move, FAILED)
         elif move.source_compute == host and instance.host not in (None, host):
             LOG.warning("Move %s was lost before a host prepared it, and the server was evacuated since: it is dropped",
                         move.uuid, instance=instance)
-            self._give_allocations_back(context, instance, move)
-            set_status(move, FAILED)
+            self._drop_overtaken(context, instance, move)
         elif (move.dest_compute is None
               and "prep_resize" in (lost := lostrequests.of(context, instance.uuid, host)).methods):
             set_status(move, FAILED)
             record_outcome(context, instance, lost, "another move of the server was in progress, which goes on")
+
+    def _drop_overtaken(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
+        self._give_allocations_back(context, instance, move)
+        set_status(move, FAILED)
+        free_destination(self._placement(), context, instance, move)
 
     def _give_allocations_back(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
         """Give the server the move's allocation, which is of its old size; not one that has left the host."""
@@ -276,6 +279,16 @@ def lost_by(context: Any, instance: objects.Instance, host: str) -> Lost:
 def prepares(move: objects.Migration, host: str) -> bool:
     """Return whether ``host`` had claimed the move's new size, and the server's host has not begun to send it."""
     return move.status in UNCLAIMED and move.dest_compute == host
+
+
+def free_destination(placement: Any, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
+    """Free what the scheduler gave a server on the new host of a move that has ended, if it is on a third host now.
+
+    An evacuation adds to what the server has. Does nothing while nova moves the server."""
+    if (move.dest_compute and instance.host not in (None, move.source_compute, move.dest_compute)
+            and instance.task_state is None and is_over(context, instance.uuid, move.id)):
+        for node in objects.ComputeNodeList.get_all_by_host(context, move.dest_compute):
+            placement.remove_provider_tree_from_instance_allocation(context, instance.uuid, node.uuid)
 
 
 def begun_reverts(lost: Lost) -> frozenset[str]:

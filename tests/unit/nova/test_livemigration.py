@@ -223,6 +223,8 @@ class LiveRecoveryTest(LiveCase):
                                                  side_effect=lambda *_, **__: [self.move]))
         self.useFixture(fixtures.MockPatch("nova.availability_zones.get_host_availability_zone",
                                            side_effect=lambda context, host: f"zone of {host}"))
+        self.useFixture(fixtures.MockPatchObject(objects.ComputeNodeList, "get_all_by_host",
+                                                 return_value=[SimpleNamespace(uuid=VOLUME)]))
         self.source.check_source(None, self.server, self.data)
 
     def recover(self) -> None:
@@ -358,6 +360,17 @@ class LiveRecoveryTest(LiveCase):
             with self.subTest(host, task_state=task_state, status=status):
                 self.recovery.recover("one", [])
                 self.assertEqual(after, self.move.status)
+
+    def test_server_that_was_evacuated_to_a_third_host_has_nothing_on_the_destination(self) -> None:
+        """Nova's scheduler adds what it allocates to what the server has."""
+        freed, self.server.task_state = self.manager.reportclient.remove_provider_tree_from_instance_allocation, None
+        for host, status, expected in (("three", "running", True), ("three", LEFT, True), ("two", LEFT, False),
+                                       ("three", "failed", False), (None, "running", False)):
+            self.server.host, self.move.status = host, status
+            freed.reset_mock()
+            with self.subTest(host, status=status):
+                self.recovery.recover("one", [])
+                self.assertEqual([mock.call(mock.ANY, records.UUID, VOLUME)] if expected else [], freed.call_args_list)
 
     def purged(self, **changes: Any) -> bool:
         for name, value in changes.items():

@@ -219,6 +219,26 @@ class RecoveryTest(testtools.TestCase):
                       self.placement.delete_allocation_for_instance.call_args_list)
         self.placement.move_allocations.assert_not_called()
 
+    def test_server_that_was_evacuated_to_a_third_host_has_nothing_on_the_new_one(self) -> None:
+        """Nova's scheduler adds what it allocates to what the server has."""
+        self.move.dest_compute = "two"
+        freed = self.placement.remove_provider_tree_from_instance_allocation
+        evacuation = objects.Migration(id=8, uuid=OTHER, instance_uuid=records.UUID, source_compute=HOST,
+                                       migration_type="evacuation")
+        for host, status, task_state, expected in (
+                ("three", "done", None, True), ("two", "done", None, False), (HOST, "failed", None, False),
+                ("three", "done", task_states.RESIZE_PREP, False)):
+            self.server.host, self.server.task_state = host, task_state
+            evacuation.status, evacuation.dest_compute = status, host
+            for before in ("pre-migrating", "migrating"):
+                self.move.status = before
+                freed.reset_mock()
+                with (self.subTest(host, before=before, task_state=task_state), mock.patch.object(
+                        objects.MigrationList, "get_by_filters", return_value=[evacuation, self.move])):
+                    self.recover(*((self.server,) if host == HOST else ()))
+                    self.assertEqual([mock.call(mock.ANY, records.UUID, NODE)] if expected else [],
+                                     freed.call_args_list)
+
     def test_unclaimed_move_of_a_server_whose_evacuation_failed_is_dropped(self) -> None:
         evacuation = objects.Migration(id=8, uuid=OTHER, instance_uuid=records.UUID, source_compute=HOST,
                                        dest_compute="two", status="failed", migration_type="evacuation")
