@@ -77,15 +77,11 @@ def netdev_names(device: Device, options: GrantOptions) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class GpuGrant:
-    """Identify the GPU or slice that a container is granted, and the driver's libraries that it needs.
+    """Mark the grant of a GPU or slice, with the driver's libraries that it needs.
 
     :ivar libraries: driver capabilities whose libraries must be in the container; empty for none
     """
 
-    address: str
-    uuid: str | None
-    vendor_id: str
-    slice_id: str | None = None
     libraries: frozenset[str] = frozenset()
 
 

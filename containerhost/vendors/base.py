@@ -251,10 +251,7 @@ class GpuVendor(Vendor):
         nodes = tuple(node for node in device.nodes if node.use is not NodeUse.MANAGEMENT)
         if not nodes:
             raise DeviceUnhealthy(f"GPU {device.id} has no device nodes to give: {'; '.join(device.health)}")
-        slice_id = f"gi{device.slice.gi}/ci{device.slice.ci}" if device.slice else None
-        return Grant(device=device, nodes=nodes, gpu=GpuGrant(
-            address=device.address, uuid=device.uuid, vendor_id=device.vendor_id, slice_id=slice_id,
-            libraries=cls.libraries(options)))
+        return Grant(device=device, nodes=nodes, gpu=GpuGrant(cls.libraries(options)))
 
     @classmethod
     def libraries(cls, options: GrantOptions) -> frozenset[str]:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from containerhost import vendors
-from containerhost.devices.grants import GPU_CAPABILITIES, GpuGrant, Grant
+from containerhost.devices.grants import GPU_CAPABILITIES, Grant
 from containerhost.devices.model import CharNode
 from containerhost.engines import bounds, gpubounds, marks
 from containerhost.engines.mimepart import mime_part
@@ -382,7 +382,7 @@ def devices_of_grant(grant: Grant, extensions: Collection[str]) -> dict[str, Dev
     devices: dict[str, Device] = {}
     # LXD finds a GPU by certain nodes, which its gpu device brings; an accelerator without any is its nodes.
     brought = gpu_nodes(grant) if grant.gpu else frozenset()
-    by_gpu = gpu(grant.gpu, grant, extensions) if grant.gpu and brought else None
+    by_gpu = gpu(grant, extensions) if grant.gpu and brought else None
     if by_gpu:
         devices[f"gpu-{key(grant.device.id)}"] = by_gpu
     for port, netdev in enumerate(grant.netdevs):
@@ -424,7 +424,7 @@ def char_node(node: CharNode) -> Device:
     return {"type": "unix-char", "source": node.path, "path": node.path, "mode": NODE_MODE}
 
 
-def gpu(wanted: GpuGrant, grant: Grant, extensions: Collection[str]) -> Device | None:
+def gpu(grant: Grant, extensions: Collection[str]) -> Device | None:
     """Return a device for a whole GPU by PCI address, never by number: ``id=0`` may bring other cards' nodes along.
 
     :returns: None for a slice that does not come by CDI: it is its nodes. In LXD's own way (``gputype=mig``) a slice
@@ -435,7 +435,7 @@ def gpu(wanted: GpuGrant, grant: Grant, extensions: Collection[str]) -> Device |
         return {"type": "gpu", "gputype": "mig" if grant.device.slice else "physical", "id": name}
     if grant.device.slice:
         return None
-    return {"type": "gpu", "gputype": "physical", "pci": wanted.address, "mode": NODE_MODE}
+    return {"type": "gpu", "gputype": "physical", "pci": grant.device.address, "mode": NODE_MODE}
 
 
 def cdi_name(grant: Grant, extensions: Collection[str]) -> str | None:
@@ -449,9 +449,9 @@ def libraries(grants: Iterable[Grant], extensions: Collection[str]) -> dict[str,
     wanted = [grant for grant in grants if grant.gpu and grant.gpu.libraries and not cdi_name(grant, extensions)]
     keys: dict[str, str] = {}
     for vendor in {vendors.of(grant.device) for grant in wanted}:
-        gpus = [grant.gpu for grant in wanted if grant.gpu and grant.device.plugin == vendor.name]
-        keys |= runtime(vendor, {name for gpu in gpus for name in gpu.libraries}, extensions,
-                        f"GPU {gpus[0].address} needs {vendor.label}'s libraries in the container")
+        mine = [grant for grant in wanted if grant.device.plugin == vendor.name]
+        keys |= runtime(vendor, {name for grant in mine if grant.gpu for name in grant.gpu.libraries}, extensions,
+                        f"GPU {mine[0].device.address} needs {vendor.label}'s libraries in the container")
     return keys
 
 

@@ -71,7 +71,7 @@ class Devices(frame.DeviceFrame):
         for name, number in numbers.items():
             card = dataclasses.replace(self.gpus[0], id=f"0000:{name}:00.0", plugin="other", vendor_id="1234")
             grants.append(Grant(card, (CharNode(f"/dev/testaccel/{name}", *number),),
-                                gpu=GpuGrant(card.address, None, "1234")))
+                                gpu=GpuGrant()))
         self.running(parts=grants[:1])
         self.engine.verify("c1", grants[:1])
         self.engine.attach("c1", grants[1])

@@ -40,11 +40,10 @@ VF = Device(id="0000:5e:00.1", address="0000:5e:00.1", kind=Kind.NET, vendor_id=
 RDMA_CM = CharNode("/dev/infiniband/rdma_cm", 10, 58, NodeUse.SHARED)
 
 
-def gpu_grant(libraries=frozenset(), device=GPU, **more):
+def gpu_grant(libraries=frozenset(), device=GPU):
     nodes = (CharNode("/dev/nvidia0", 195, 0), CharNode("/dev/dri/card0", 226, 0),
              CharNode("/dev/nvidiactl", 195, 255, NodeUse.SHARED))
-    return Grant(device, nodes, gpu=GpuGrant(address=device.address, uuid=device.uuid, vendor_id=device.vendor_id,
-                                             libraries=libraries, **more))
+    return Grant(device, nodes, gpu=GpuGrant(libraries))
 
 
 def vf_grant(number=0):
@@ -259,7 +258,7 @@ class TestGpus(testtools.TestCase):
         part = dataclasses.replace(GPU, id="0000:3b:00.0/gi1/ci0", kind=Kind.GPU_SLICE, uuid="MIG-1", slice=Slice(1, 0))
         nodes = (CharNode("/dev/nvidia-caps/nvidia-cap13", 508, 13), CharNode("/dev/nvidia0", 195, 0, NodeUse.SHARED))
         for libraries, runtime in ((frozenset(), None), (self.libraries, "true")):
-            grant = dataclasses.replace(gpu_grant(libraries, device=part, slice_id="gi1/ci0"), nodes=nodes)
+            grant = dataclasses.replace(gpu_grant(libraries, device=part), nodes=nodes)
             body = config.instance(container(parts=(grant,)), OLD)
             self.assertEqual({"node-nvidia-caps-nvidia-cap13", "node-nvidia0", "root"}, body["devices"].keys())
             self.assertEqual(runtime, body["config"].get("nvidia.runtime"))
@@ -269,7 +268,7 @@ class TestGpus(testtools.TestCase):
     def test_amd_brings_kfd_beside_the_gpu(self):
         device = dataclasses.replace(GPU, vendor_id="1002", plugin="amd")
         grant = Grant(device, (CharNode("/dev/dri/card0", 226, 0), CharNode("/dev/kfd", 235, 0, NodeUse.SHARED)),
-                      gpu=GpuGrant(device.address, None, "1002"))
+                      gpu=GpuGrant())
         self.assertEqual(["gpu-0000-3b-00-0", "node-kfd"], sorted(config.devices_of(grant, OLD)))
 
     def test_a_block_device_is_one_node_under_its_own_path_for_root_only(self):

@@ -43,7 +43,7 @@ class TestComplaints(testtools.TestCase):
         nodes = (CharNode("/dev/nvidia0", 195, 0), CharNode("/dev/nvidia-modeset", 195, 254, NodeUse.SHARED))
         for libraries, own, expected in ((frozenset(), True, 1), (frozenset({"compute"}), True, 0),
                                          (frozenset({"compute"}), False, 1)):
-            grant = Grant(card, nodes, gpu=GpuGrant(card.address, None, "10de", libraries=libraries))
+            grant = Grant(card, nodes, gpu=GpuGrant(libraries))
             seen = inside({"/dev/nvidia0": (195, 0)} if own else {})
             self.assertEqual(expected, len(complaints(seen, (grant,))), (libraries, own))
 
