@@ -26,8 +26,7 @@ class GpuGrants(testtools.TestCase):
             device = self.inventory.get(name)
             grant = make_grant(device, GrantOptions())
             self.assertEqual(device.nodes, grant.nodes)
-            self.assertEqual((device.address, device.uuid, device.vendor_id),
-                             (grant.gpu.address, grant.gpu.uuid, grant.gpu.vendor_id))
+            self.assertEqual(device, grant.device)
             self.assertIsNone(grant.netdev)
             self.assertEqual({}, dict(grant.limits))
         self.assertEqual(set(), paths(make_grant(self.inventory.get("0000:83:00.0"), GrantOptions()).own_nodes)
