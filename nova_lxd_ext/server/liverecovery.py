@@ -98,11 +98,10 @@ class LiveRecovery:
             self._manager()._delete_allocation_after_move(context, instance, move)
             self._moves.discard(instance)
             return
-        waits = (task_states.MIGRATING, *(() if status == ACCEPTED else (None,)))  # nova 33 drops it
-        if move is None or instance.host != host or instance.task_state not in waits \
+        if move is None or instance.host != host or instance.task_state not in (task_states.MIGRATING, None) \
                 or (status == ACCEPTED and move.status != ACCEPTED):
             return
-        if instance.task_state is None:
+        if instance.task_state is None:  # nova 33 drops it
             save(instance, task_state=task_states.MIGRATING)
         # One that runs here was started again, while nova-compute was not told whether its record was saved.
         (self._finish if status == LEFT and self._moves.is_off(instance) else self._undo)(context, instance, move)
@@ -120,7 +119,8 @@ class LiveRecovery:
                     instance=instance)
         before = self._volumes_before(context, instance, connected=True, noted=move.status != ACCEPTED)
         try:
-            self._moves.start_again(instance, before, move)
+            if instance.vm_state != vm_states.STOPPED:  # by its user, while nova 33 had dropped the task state
+                self._moves.start_again(instance, before, move)
         except (exception.NovaException, errors.ContainerHostError):
             LOG.exception("The server does not start again: reboot it hard when the cause is mended", instance=instance)
         if move.dest_compute is None:  # the conductor has not sent it

@@ -337,6 +337,19 @@ class LiveRecoveryTest(LiveCase):
         self.deferred.minutes_pass()
         self.manager._rollback_live_migration.assert_called_once()
 
+    def test_unbegun_one_is_undone_also_where_nova_33_cleared_its_task_state(self) -> None:
+        """Its allocations would be the migration's for ever. Its user may have stopped it."""
+        self.one.engine.statuses[self.server.name] = Status.STOPPED
+        for vm_state, after in ((vm_states.STOPPED, Status.STOPPED), (vm_states.ACTIVE, Status.RUNNING)):
+            self.move.status, self.server.task_state = "accepted", task_states.MIGRATING
+            self.recovery.recover("one", [self.server])
+            self.server.task_state, self.server.vm_state = None, vm_state
+            with self.subTest(vm_state):
+                self.deferred.minutes_pass()
+                self.manager._rollback_live_migration.assert_called_once()
+                self.assertEqual(after, self.one.engine.statuses[self.server.name])
+            self.manager.reset_mock()
+
     def test_unbegun_one_has_the_attachments_of_now(self) -> None:
         """What is noted may be of an earlier migration that failed."""
         self.volumes.objects.append(self.volume(BEFORE))
