@@ -209,6 +209,8 @@ class Vmm(BaseVmm):
     def attach_disk(self, call: Call) -> None:
         disk = self._attached_disk(call)
         name, part = self._existing(call).name, self._disks.part(call.vm_id, disk)
+        if self._disks.is_replaced(call.vm_id, disk.id):  # oned did not get the answer to an attachment before
+            self._detach(call.vm, disk)
         with Rollback(f"attaching disk {disk.id} to {name}") as undo:
             if self._disks.make(call.vm, disk):
                 undo.on_error("what it needs on the host", self._disks.release, call.vm_id, disk.id)

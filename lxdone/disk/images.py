@@ -45,7 +45,8 @@ class Record:
     :ivar copied: a raw copy of it is used
     :ivar ceph: the image of Ceph that it is
     :ivar held: stamp of the file of a disk that is held still
-    :ivar stamp: of the file that the copy was made of, or written to; None in records of earlier releases
+    :ivar stamp: of the file that the copy was made of, or written to; None where the file itself is mounted, and in
+        records of earlier releases
     :ivar coming: stamp of the file that is about to take its place
     :ivar store: identity of the file's datastore; likewise
     """
@@ -121,8 +122,8 @@ class Images:
                     isofiles.extract(file, directory, self._timeout)
                 copied = found is Format.QCOW2
                 store = None if record.is_device else stamps.store_of(Path(record.file).parent)
-                record = dataclasses.replace(record, copied=copied, stamp=self._base(directory, file) if copied
-                                             else None, store=store)
+                stamp = self._base(directory, file) if copied or found is Format.ISO else None
+                record = dataclasses.replace(record, copied=copied, stamp=stamp, store=store)
                 self._write(directory, record)
                 if found is not Format.ISO:
                     # else a crash left what was not written back
@@ -140,6 +141,19 @@ class Images:
     def is_there(self, vm_id: int, disk: Disk) -> bool:
         directory = self._directory(vm_id, disk.id)
         return os.path.ismount(directory) or (self._record(directory).exists() and any(directory.iterdir()))
+
+    def is_replaced(self, vm_id: int, disk_id: int) -> bool:
+        """Return whether the disk that is there is another than that which has its place in the datastore by now.
+
+        :raises DriverError: that is not certain, because the datastore may not be there
+        """
+        directory = self._directory(vm_id, disk_id)
+        record = self._read(directory)
+        if record is None or record.is_device:
+            return False
+        if record.stamp is not None:
+            return not self._is_same(record, record.stamp, record.coming)
+        return os.path.ismount(directory) and not loops.belongs(idmounts.device_of(directory), Path(record.file))
 
     def _mount(self, file: Path, record: Record, directory: Path, ids: IdMap | None, volatile: bool) -> None:
         source = directory.with_suffix(COPY) if record.copied else file

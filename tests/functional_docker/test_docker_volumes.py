@@ -64,6 +64,21 @@ class VolumesTest(testtools.TestCase):
         self.assertFalse((directory / "3").is_symlink())
         self.assertRaises(OSError, (directory / "new").mkdir)
 
+    def test_what_took_the_place_of_a_mounted_disk_is_mounted(self) -> None:
+        """The cloud may not have got the answer to the attachment of the one before."""
+        self.volumes.prepare()
+        self.volumes.mount(3, self.formatted(), read_only=False, root=HERE)
+        (self.volumes.directory / "3/before").touch()
+        other = self.base / "other"
+        other.write_bytes(bytes(8 << 20))
+        subprocess.run(["mkfs.ext4", "-q", "-F", str(other)], check=True, capture_output=True)
+        os.replace(other, self.disk)
+        for _ in range(2):
+            self.volumes.mount(3, self.disk, read_only=False, root=HERE)
+            self.assertEqual(["lost+found"], os.listdir(self.volumes.directory / "3"))
+            self.assertEqual([str(self.disk)], loops(self.base))
+        self.volumes.unmount(3)
+
     def test_a_disk_in_use_grows_or_stays_as_it_was(self) -> None:
         """The kernel resizes a mounted ext4 only for a root that has CAP_SYS_RESOURCE."""
         self.volumes.prepare()

@@ -57,16 +57,19 @@ class Volumes:
                 and any(field.startswith("shared:") for field in mount_of(self.directory)))
 
     def mount(self, number: int, file: Path, *, read_only: bool, root: tuple[int, int]) -> None:
-        """Mount a disk. Idempotent.
+        """Mount a disk. Idempotent; one whose place the disk has taken is unmounted.
 
         :param root: user and group that is to own its first directory, where the host's root does
         :raises SpecError: the file has no file system that the host mounts
+        :raises DeviceInUse: somebody uses the disk that was there before
         :raises HostActionFailed: it cannot be mounted, or an XFS does not grow to its file's new size
             (where this host has no xfs_growfs, it stays as it is)
         """
         place = self._place(number)
         if os.path.ismount(place):
-            return
+            if loops.belongs(idmounts.device_of(place), file):
+                return
+            self.unmount(number)
         if not self._is_ready():
             raise HostActionFailed(f"{self.directory} is no place to mount at: stop the container and start it again")
         kind = file_system(file)

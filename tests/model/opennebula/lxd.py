@@ -113,10 +113,10 @@ class LxdNode(Node):
         """Let the driver's modules see this host's mounts, and be killed where they write."""
         mounts = self.mounts
         fakes = {"idmounts": SimpleNamespace(mount=mounts.mount, unmount=mounts.unmount, FileSystem=lambda *args: None,
-                                             require_unused=lambda file: None),
+                                             require_unused=lambda file: None, device_of=str),
                  "mountedfs": SimpleNamespace(thaw=mounts.thaw, abandon=lambda directory: None),
                  "fsfreeze": SimpleNamespace(freeze=mounts.freeze),
-                 "loops": SimpleNamespace(existing=lambda file: None),
+                 "loops": SimpleNamespace(existing=lambda file: None, belongs=lambda node, file: True),
                  "growth": SimpleNamespace(fill=lambda *args: None, fill_xfs=lambda *args: None,
                                            is_xfs=lambda file: False,
                                            lengthened=lambda *args: contextlib.nullcontext(self.process.step()),

@@ -73,6 +73,17 @@ class CopyTest(CopyCase):
         self.record(copied=True, stamp="another", read_only=True)
         self.assertEqual((False, False), (self.disks.is_unsaved(1), self.disks.is_changed(1)))
 
+    def test_disk_is_replaced_when_another_file_has_its_place(self) -> None:
+        self.assertFalse(self.disks.is_replaced(1, 5))
+        for values in ({"copied": True}, {"read_only": True}):  # a qcow2 disk, an ISO image
+            self.record(stamp=stamps.stamp(self.file), **values)
+            before = self.disks.is_replaced(1, 5)
+            self.file.with_name("new").write_text("content")
+            self.file.with_name("new").replace(self.file)
+            self.assertEqual((False, True), (before, self.disks.is_replaced(1, 5)))
+        self.record(ceph="one/one-7-1-5")
+        self.assertFalse(self.disks.is_replaced(1, 5))
+
     def test_copy_never_overwrites_a_disk_that_was_changed(self) -> None:
         written = self.useFixture(fixtures.MockPatchObject(images.qcow2, "from_raw")).mock
         copy = self.state / "5.raw"

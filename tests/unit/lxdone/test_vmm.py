@@ -16,6 +16,8 @@ from containerhost.errors import DeviceNotFound, DeviceUnhealthy, EngineBusy, En
 from containerhost.guest import resources
 from containerhost.linux.sysfs import Host
 from lxdone import lcm_states
+from lxdone.disk import images
+from lxdone.disk.diskformat import Format
 from onedriver.actions import Call
 from onedriver.errors import BadInput, DriverError
 from onedriver.node import niclimits
@@ -112,6 +114,38 @@ class ReplacementTest(VmmCase):
         self.parts.disks.release_all.side_effect = None
         self.restore()
         self.parts.engine.delete.assert_called_once_with(f"one-{self.vm.id}")
+
+
+class AttachDiskTest(VmmCase):
+    def test_disk_whose_place_another_has_taken_goes_before_that_comes(self) -> None:
+        """oned did not get the answer to its attachment, and gave its number to the next one."""
+        base = Path(self.vmm._options.state)
+        disks = self.vmm._disks = images.Images(base, base / "datastores", lambda name: None, 30)
+        file, directory = base / "datastores/0/1/disk.1", base / "disks/one-1/1"
+        for each in (file.parent, directory):
+            each.mkdir(parents=True)
+        file.write_bytes(bytes(1 << 20))
+        disks._write(directory, images.Record(str(file), copied=False, read_only=False))
+        calls, mounted = self.parts.engine.mock_calls, [True]
+        self.useFixture(fixtures.MockPatch("os.path.ismount", side_effect=lambda path: mounted[0]))
+        mounts = self.useFixture(fixtures.MockPatchObject(images, "idmounts")).mock
+        mounts.unmount.side_effect = lambda path: mounted.clear() or mounted.append(False)
+        mounts.mount.side_effect = lambda *args: mounted.clear() or mounted.append(True)
+        self.useFixture(fixtures.MockPatchObject(images, "mountedfs"))
+        self.useFixture(fixtures.MockPatchObject(images, "growth"))
+        loop = self.useFixture(fixtures.MockPatchObject(images, "loops")).mock
+        loop.belongs.return_value, loop.existing.return_value = False, None
+        self.useFixture(fixtures.MockPatchObject(images, "filesystems"))
+        self.useFixture(fixtures.MockPatchObject(images.diskformat, "of", return_value=Format.EXT))
+        disk = self.vm.disks[1]._replace(attach=True)
+        call = Call("attach_disk", {}, self.vm.id, "host", self.vm._replace(disks=(self.vm.disks[0], disk)))
+        self.known(Status.RUNNING)
+        self.vmm.attach_disk(call)
+        self.assertEqual(["detach", "attach"], [name for name, _, _ in calls if name in ("attach", "detach")])
+        mounts.mount.assert_called_once()
+        loop.belongs.return_value = True
+        self.vmm.attach_disk(call)
+        mounts.mount.assert_called_once()
 
 
 class ResizeDiskTest(VmmCase):
