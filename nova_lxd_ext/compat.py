@@ -113,6 +113,25 @@ def leave_allocations_of(moving: Callable[[Any], Iterable[str]]) -> None:
     pci_placement_translator.update_provider_tree_for_pci = update
 
 
+def keep_allocations_of_rebuilds(virtapi: Any) -> None:
+    """Let a server keep its allocations when a rebuild on its host fails.
+
+    nova-compute deletes them as it does those of an evacuation, by which the server is on another host still
+    (ComputeManager.rebuild_instance). The next rebuild, or a hard reboot, brings the server back without them.
+    """
+    found = manager(virtapi)
+    if found is None:
+        return
+    original = found.rt.delete_allocation_for_evacuated_instance
+
+    @functools.wraps(original)
+    def delete(context: Any, instance: objects.Instance, node: str, **more: Any) -> None:
+        if instance.node != node:
+            original(context, instance, node, **more)
+
+    found.rt.delete_allocation_for_evacuated_instance = delete
+
+
 def keep_reason_of_last_host(virtapi: Any) -> None:
     """Let nova-compute itself end a boot that no other host can take, so that the server's fault is this host's reason.
 

@@ -72,6 +72,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
                              functools.partial(failure_events.record_failure, event=failure_events.CLAIM))
         compat.leave_allocations_of(placedclaims.moving)
         compat.keep_reason_of_last_host(self.virtapi)
+        compat.keep_allocations_of_rebuilds(self.virtapi)
         self._backend.images.purge()
         self._backend.snapshots.purge()
         self._backend.moves.purge()

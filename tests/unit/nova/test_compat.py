@@ -86,3 +86,18 @@ class LastHostTest(testtools.TestCase):
 
     def test_without_nova_compute_nothing_is_to_do(self) -> None:
         compat.keep_reason_of_last_host(None)
+
+
+class RebuildTest(testtools.TestCase):
+    def test_rebuild_that_fails_where_the_server_is_keeps_its_allocations(self) -> None:
+        deleted: list[str] = []
+        tracker = SimpleNamespace(delete_allocation_for_evacuated_instance=(
+            lambda context, instance, node, node_type="source": deleted.append(node)))
+        compat.keep_allocations_of_rebuilds(SimpleNamespace(_compute=SimpleNamespace(rt=tracker)))
+        server = records.instance(node="here")
+        for node in ("here", "there"):  # an evacuation to there
+            tracker.delete_allocation_for_evacuated_instance(None, server, node, node_type="destination")
+        self.assertEqual(["there"], deleted)
+
+    def test_without_nova_compute_there_is_nothing_to_keep(self) -> None:
+        compat.keep_allocations_of_rebuilds(None)
