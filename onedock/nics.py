@@ -45,6 +45,11 @@ class Nics:
         :raises NotSupported: it cannot be as the template has it
         """
         wanted = pair(vm, nic)
+        present = self._veths.mark(wanted.host_end)
+        if present == owner(vm.id):
+            wanted = dataclasses.replace(wanted, mark=present)
+        elif present != wanted.mark and is_of(present, vm.id):  # oned did not get the answer to its attachment
+            self._remove(nic, wanted.host_end)
         if nic.bridge_type == OVS:
             require_no_limits(vm, nic)
             wanted = dataclasses.replace(wanted, software_checksums=openvswitch.is_program(Host(), nic.bridge or ""))
@@ -70,7 +75,7 @@ class Nics:
         :raises NotSupported: it is a port of Open vSwitch
         """
         host_end = f"{name(vm_id)}-{nic_id}"
-        if self._veths.mark(host_end) != mark(vm_id):
+        if not is_of(self._veths.mark(host_end), vm_id):
             raise BadInput(f"VM {vm_id} has no NIC {nic_id} on this host")
         if not self._veths.is_bridged(host_end):
             raise unlimited(vm_id, nic_id)
@@ -93,9 +98,9 @@ class Nics:
 
         :param but: names of host's ends that stay
         """
-        for host_end, found in self._veths.marked(mark(vm_id)).items():
+        for host_end, found in self._veths.marked(owner(vm_id)).items():
             # What came back from a container has the alias that its tenant gave it.
-            if found == mark(vm_id) and host_end.startswith(f"{name(vm_id)}-") and host_end not in but:
+            if is_of(found, vm_id) and host_end.startswith(f"{name(vm_id)}-") and host_end not in but:
                 self._veths.remove(host_end)
 
     def remove_one(self, vm: Vm, nic: Nic) -> None:
@@ -109,7 +114,7 @@ def spec_nic(vm: Vm, nic: Nic) -> SpecNic:
 
 def pair(vm: Vm, nic: Nic) -> Pair:
     validation.bridge(vm.id, nic)
-    return Pair(nic.target, f"oi-{vm.id}-{nic.id}", nic.mac, mark(vm.id), nic.mtu)
+    return Pair(nic.target, f"oi-{vm.id}-{nic.id}", nic.mac, f"{owner(vm.id)} {nic.mac}", nic.mtu)
 
 
 def require_no_limits(vm: Vm, nic: Nic) -> None:
@@ -135,5 +140,10 @@ def limits(rate: int | None) -> Shape | None:
     return Shape(rate, rate, rate) if rate else None
 
 
-def mark(vm_id: int) -> str:
+def owner(vm_id: int) -> str:
+    """Return the begin of a pair's mark, which its address follows; of pairs of earlier releases it is the mark."""
     return f"onedock VM {vm_id}"
+
+
+def is_of(mark: str | None, vm_id: int) -> bool:
+    return f"{mark} ".startswith(f"{owner(vm_id)} ")
