@@ -30,7 +30,7 @@ from onedriver.errors import DriverError
 from onedriver.node import devices
 from onedriver.node.names import LABEL
 from onedriver.pciaddress import from_opennebula
-from onedriver.vm import Pci
+from onedriver.vm import Nic, Pci
 from tests.fakehost import description, tree
 from tests.unit.onedock.machines import machine
 
@@ -163,6 +163,16 @@ class LeavingTest(VmmCase):
         self.gone()
         self.assertIn("not on this host any more", str(self.assertRaises(DriverError, self.vmm.deploy, call)))
         self.assertIn("data root", str(self.assertRaises(DriverError, self.vmm.leave, self.vm.id, 0)))
+
+
+class DetachTest(VmmCase):
+    def test_nic_goes_whatever_its_owner_wrote_into_the_context(self) -> None:
+        nic = Nic(1, MAC, "br0", f"{self.own}-1", attach=True)
+        vm = self.vm._replace(nics=(nic,), context={"ETH1_MAC": MAC, "ETH1_IP": "mine"})
+        self.vmm.detach_nic(Call("detach_nic", {}, vm.id, "host", vm))
+        (_, part), _ = self.parts.engine.detach.call_args
+        self.assertEqual(("eth1", "oi-1-1"), (part.name, part.parent))
+        self.parts.nics.remove_one.assert_called_once()
 
 
 class RevertTest(VmmCase):
