@@ -29,18 +29,16 @@ class Nics:
         """Return the container's parts for the interfaces, whether they exist yet or not."""
         return tuple(spec_nic(vm, nic) for nic in vm.nics)
 
-    def provide(self, vm: Vm, *, running: bool) -> tuple[SpecNic, ...]:
-        """Make those that are missing.
-
-        :param running: their other ends are in the container
-        """
+    def provide(self, vm: Vm) -> tuple[SpecNic, ...]:
+        """Make those that are missing, for a container that does not run."""
         for nic in vm.nics:
-            self.make(vm, nic, running=running)
+            self.make(vm, nic, running=False)
         return self.parts(vm)
 
     def make(self, vm: Vm, nic: Nic, *, running: bool) -> bool:
         """Make an interface that is missing, and plug it in.
 
+        :param running: its other end is in the container
         :returns: whether it was not there before
         :raises NotSupported: it cannot be as the template has it
         """

@@ -79,7 +79,8 @@ class Vmm(BaseVmm):
 
     def _unfreeze(self, vm: Vm) -> None:
         """Resume a VM, and reconnect its ports of Open vSwitch, which OpenNebula removed when it was suspended."""
-        self._nics.provide(vm, running=True)
+        for nic in vm.nics:
+            self._nics.make(vm, nic, running=True)
         super()._unfreeze(vm)
 
     def _require_suspendable(self, vm: Vm) -> None:
@@ -251,7 +252,7 @@ class Vmm(BaseVmm):
             grants = self._acquire(vm, requests, view)
             self._guests.write(vm)
             self._guests.provide(vm)
-            parts: tuple[Part, ...] = (*self._nics.provide(vm, running=False), *grants)
+            parts: tuple[Part, ...] = (*self._nics.provide(vm), *grants)
             self._create(vm, dataclasses.replace(spec, parts=parts), image)
             self._start(vm, parts)
 
@@ -269,7 +270,7 @@ class Vmm(BaseVmm):
         grants = self._acquire_anew(vm, view)
         self._guests.write(vm)
         self._guests.provide(vm)
-        parts: tuple[Part, ...] = (*self._nics.provide(vm, running=False), *grants)
+        parts: tuple[Part, ...] = (*self._nics.provide(vm), *grants)
         self._nics.remove(vm.id, frozenset(nic.target for nic in vm.nics))
         self._engine.update_devices(spec.name, parts)
         with self._cores.bound(dataclasses.replace(spec, parts=parts)) as bound:

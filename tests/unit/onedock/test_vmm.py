@@ -24,6 +24,7 @@ from containerhost.inventory.scan import scan
 from containerhost.linux.sysfs import Host
 from onedock import lcm_states
 from onedock.guest import Guests
+from onedock.nics import Nics
 from onedock.vmm import with_addresses
 from onedriver.actions import Call
 from onedriver.errors import DriverError
@@ -165,8 +166,18 @@ class LeavingTest(VmmCase):
         self.assertIn("data root", str(self.assertRaises(DriverError, self.vmm.leave, self.vm.id, 0)))
 
 
-class DetachTest(VmmCase):
-    def test_nic_goes_whatever_its_owner_wrote_into_the_context(self) -> None:
+class SpoiledContextTest(VmmCase):
+    """The owner of a VM may change its context at any time."""
+
+    def test_suspended_vm_goes_on(self) -> None:
+        self.known(Status.FROZEN)
+        vm = self.vm._replace(nics=(Nic(1, MAC, "br0", f"{self.own}-1"),), lcm_state=21,
+                              context={"ETH1_MAC": MAC, "ETH1_IP": "mine"})
+        self.vmm._nics = Nics(mock.Mock(**{"mark.return_value": None, "marks.return_value": False}))
+        self.vmm.restore(Call("restore", {}, vm.id, "host", vm))
+        self.parts.engine.unfreeze.assert_called_once_with(self.own)
+
+    def test_nic_goes(self) -> None:
         nic = Nic(1, MAC, "br0", f"{self.own}-1", attach=True)
         vm = self.vm._replace(nics=(nic,), context={"ETH1_MAC": MAC, "ETH1_IP": "mine"})
         self.vmm.detach_nic(Call("detach_nic", {}, vm.id, "host", vm))
