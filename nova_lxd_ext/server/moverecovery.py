@@ -252,6 +252,7 @@ class MoveRecovery:
         # Nova clears the task state of one that fails at the end.
         fails = move.status == FAILED and instance.host == move.source_compute and instance.task_state in REBUILDS
         if move.status in OVER and not removed and not fails:
+            free_destination(self._placement(), context, instance, move)
             return
         nodes = objects.ComputeNodeList.get_all_by_host(context, host)
         if step is Step.FINISH_EVACUATION:
@@ -282,11 +283,12 @@ def prepares(move: objects.Migration, host: str) -> bool:
 
 
 def free_destination(placement: Any, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
-    """Free what the scheduler gave a server on the new host of a move that has ended, if it is on a third host now.
+    """Free what the scheduler gave a server on the new host of a move that has ended, if it is on another host.
 
     An evacuation adds to what the server has. Does nothing while nova moves the server."""
-    if (move.dest_compute and instance.host not in (None, move.source_compute, move.dest_compute)
-            and instance.task_state is None and is_over(context, instance.uuid, move.id)):
+    if (move.dest_compute and instance.host not in (None, move.dest_compute) and instance.task_state is None
+            and is_over(context, instance.uuid, move.id)
+            and has_resources(placement, context, move.dest_compute, instance.uuid)):
         for node in objects.ComputeNodeList.get_all_by_host(context, move.dest_compute):
             placement.remove_provider_tree_from_instance_allocation(context, instance.uuid, node.uuid)
 

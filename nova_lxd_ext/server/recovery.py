@@ -257,10 +257,10 @@ class Recovery:
                                                              {"uuid": list(foreign)}):
                 # Nova calls a move reverted before the server is back on its old host.
                 over = move.status in OVER and not is_in_flight(context, move.instance_uuid)
-                if over and move.migration_type == LIVE and move.instance_uuid in mine and not has_resources(
-                        self._placement(), context, host, move.instance_uuid):
-                    LOG.warning("Live migration %s is over, and holds what the server has here in Placement: it is "
-                                "given back", move.uuid, instance_uuid=move.instance_uuid)
+                if over and move.instance_uuid in mine and not has_resources(self._placement(), context, host,
+                                                                             move.instance_uuid):
+                    LOG.warning("Move %s (%s) is over, and holds what the server has here in Placement: it is given "
+                                "back", move.uuid, move.status, instance_uuid=move.instance_uuid)
                     self._placement().move_allocations(context, move.uuid, move.instance_uuid)
                 elif over or is_deleted(context, move.instance_uuid):
                     LOG.warning("Move %s (%s) is over or its server is deleted, and it held resources in Placement: "

@@ -217,6 +217,7 @@ class LiveRecoveryTest(LiveCase):
         super().setUp()
         self.server.deleted = False
         self.manager = mock.Mock()
+        self.manager.reportclient.get_allocations_for_consumer.return_value = {VOLUME: {}}
         self.deferred = Deferred()
         self.recovery = LiveRecovery(lambda: self.manager, self.one.states, self.source, self.deferred)
         self.useFixture(fixtures.MockPatchObject(objects.MigrationList, "get_by_filters",

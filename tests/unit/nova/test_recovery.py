@@ -32,6 +32,7 @@ class RecoveryTest(testtools.TestCase):
         self.placement, self.deferred = mock.Mock(), Deferred()
         self.placement.get_allocations_for_resource_provider.return_value = SimpleNamespace(
             allocations={records.UUID: {}, MOVE: {}, OTHER: {}})
+        self.placement.get_allocations_for_consumer.return_value = {NODE: {}}
         for kind, method, answer in (
                 (objects.InstanceActionList, "get_by_instance_uuid", []),
                 (objects.ComputeNodeList, "get_all_by_host", [SimpleNamespace(uuid=NODE)]),
@@ -226,7 +227,7 @@ class RecoveryTest(testtools.TestCase):
         evacuation = objects.Migration(id=8, uuid=OTHER, instance_uuid=records.UUID, source_compute=HOST,
                                        migration_type="evacuation")
         for host, status, task_state, expected in (
-                ("three", "done", None, True), ("two", "done", None, False), (HOST, "failed", None, False),
+                ("three", "done", None, True), ("two", "done", None, False),
                 ("three", "done", task_states.RESIZE_PREP, False)):
             self.server.host, self.server.task_state = host, task_state
             evacuation.status, evacuation.dest_compute = status, host
@@ -235,7 +236,7 @@ class RecoveryTest(testtools.TestCase):
                 freed.reset_mock()
                 with (self.subTest(host, before=before, task_state=task_state), mock.patch.object(
                         objects.MigrationList, "get_by_filters", return_value=[evacuation, self.move])):
-                    self.recover(*((self.server,) if host == HOST else ()))
+                    self.recover()
                     self.assertEqual([mock.call(mock.ANY, records.UUID, NODE)] if expected else [],
                                      freed.call_args_list)
 
@@ -270,14 +271,29 @@ class RecoveryTest(testtools.TestCase):
         self.server.deleted = True
         self.assertEqual([MOVE], self.freed())
 
-    def test_allocation_of_a_failed_live_migration_is_its_servers(self) -> None:
-        """Placement was away when nova undid it."""
-        self.move.migration_type, self.move.status = "live-migration", "failed"
+    def test_allocation_of_a_failed_move_is_its_servers(self) -> None:
+        """Placement was away when nova undid it, or nova-compute was killed before it gave the allocation back."""
         self.server.task_state = None
         self.placement.get_allocations_for_consumer.return_value = {"the other host's": {}}
-        self.recover(self.server)
-        self.placement.move_allocations.assert_called_once_with(mock.ANY, MOVE, records.UUID)
-        self.placement.delete_allocation_for_instance.assert_not_called()
+        for kind in ("live-migration", "migration", "resize"):
+            self.move.migration_type, self.move.status = kind, "error"
+            self.placement.move_allocations.reset_mock()
+            with self.subTest(kind):
+                self.recover(self.server)
+                self.placement.move_allocations.assert_called_once_with(mock.ANY, MOVE, records.UUID)
+                self.placement.delete_allocation_for_instance.assert_not_called()
+
+    def test_server_whose_evacuation_failed_has_nothing_here(self) -> None:
+        """The start of its own host has cleared the task state since, and nova-compute was killed here."""
+        self.move = objects.Migration(id=7, uuid=MOVE, instance_uuid=records.UUID, source_compute="two",
+                                      dest_compute=HOST, status="failed", migration_type="evacuation")
+        self.server.host, self.server.vm_state, self.server.task_state = "two", vm_states.ERROR, None
+        with mock.patch("nova_lxd_ext.server.lostrequests.of", return_value=Lost(
+                SimpleNamespace(action=instance_actions.EVACUATE, user_id="tenant", request_id="req-1"),
+                frozenset({"rebuild_instance"}), frozenset(), frozenset())):
+            self.recover()
+        self.placement.remove_provider_tree_from_instance_allocation.assert_called_once_with(
+            mock.ANY, records.UUID, NODE)
 
     def test_move_that_was_overtaken_while_this_host_prepared_it_is_dropped(self) -> None:
         """The allocation in Placement and the new flavor are those of the other resize."""

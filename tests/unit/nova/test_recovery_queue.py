@@ -226,6 +226,7 @@ class QueueTest(testtools.TestCase):
         node = SimpleNamespace(uuid=NODE)
         self.useFixture(fixtures.MockPatchObject(objects.ComputeNodeList, "get_all_by_host", return_value=[node]))
         self.placement.get_allocations_for_resource_provider.return_value = SimpleNamespace(allocations={})
+        self.placement.get_allocations_for_consumer.return_value = {}
         self.events.append(SimpleNamespace(event="compute_rebuild_instance", host=HOST, finish_time=None, result=None))
         self.moves[:] = [objects.Migration(
             id=7, uuid=MOVE, instance_uuid=records.UUID, source_compute="two", dest_compute=HOST, status="failed",
