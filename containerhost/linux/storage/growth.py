@@ -71,8 +71,13 @@ def _blocks(file: Path, directory: Path | None) -> int | None:
 
 def _is_idle(disk: Path) -> bool:
     """Return whether no program of :func:`fill` or :func:`fill_mounted` works on a disk any more."""
-    with closing(os.open(disk, os.O_RDONLY | os.O_CLOEXEC)) as fd:
+    with closing(_opened(disk)) as fd:
         return try_lock(fd)
+
+
+def _opened(disk: Path) -> int:
+    """Open a disk to lock it: on NFS only a file that is open for writing can be, and a mounted device may not be."""
+    return os.open(disk, (os.O_RDWR if disk.is_file() else os.O_RDONLY) | os.O_CLOEXEC)
 
 
 def fill(disk: Path, timeout: int, start: int = 0, size: int = 0, locks: Sequence[int] = ()) -> bool:
@@ -134,7 +139,7 @@ def alone(disk: Path, timeout: int) -> Iterator[int]:
     :returns: an fd; a program that inherits it keeps others waiting until it ends, also where this process is killed
     :raises HostActionFailed: another did not end
     """
-    with closing(os.open(disk, os.O_RDONLY | os.O_CLOEXEC)) as fd:
+    with closing(_opened(disk)) as fd:
         acquire(fd, timeout, disk, lambda _: HostActionFailed(
             f"a program that an earlier action left still works on disk {disk} after {timeout} s: wait for its end "
             f"(fuser {disk})"))

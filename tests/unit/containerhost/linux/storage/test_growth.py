@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import errno
+import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -62,6 +64,21 @@ class LengthenedTest(GrowthCase):
         with growth.lengthened(self.file, 64 * MIB, self.base):
             pass
         self.assertEqual(64, self.size)
+
+
+class AloneTest(GrowthCase):
+    def test_a_disk_of_a_datastore_on_nfs_can_be_locked(self) -> None:
+        """There the kernel makes it a lock of the whole file's bytes, for which that must be open for writing."""
+        def flock(fd: int, operation: int) -> None:
+            if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+        self.useFixture(fixtures.MockPatch("fcntl.flock", side_effect=flock))
+        with growth.alone(self.file, 1):
+            pass
+        with testtools.ExpectedException(ZeroDivisionError), growth.lengthened(self.file, 64 * MIB, self.base):
+            raise ZeroDivisionError
+        self.assertEqual(8, self.size)
 
 
 class VolumesTest(GrowthCase):
