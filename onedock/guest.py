@@ -150,12 +150,6 @@ class Guests:
         """Record that the VM's container is about to run, so that it writes what its disk has not."""
         (self._contexts.home(name(vm_id)) / LEFT).unlink(missing_ok=True)
 
-    def has_left(self, vm_id: int) -> bool:
-        return has_left(self._state, vm_id)
-
-    def require_left(self, vm_id: int) -> None:
-        require_left(self._state, vm_id)
-
     def remove(self, vm_id: int) -> None:
         """Remove what belonged to a container that has ended. Nothing of a disk is removed."""
         self._volumes(vm_id).remove()

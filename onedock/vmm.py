@@ -8,6 +8,7 @@ import dataclasses
 import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.refusals import Request
@@ -22,7 +23,7 @@ from containerhost.linux.sysfs import Host
 from containerhost.rollback import Rollback
 from onedock import addresses, attributes, lcm_states, translate
 from onedock.conf import DRIVER, Options
-from onedock.guest import Guests
+from onedock.guest import Guests, has_left, require_left
 from onedock.nics import Nics, spec_nic
 from onedock.root_images import RootImages, Snapshots
 from onedriver.actions import Call
@@ -69,7 +70,7 @@ class Vmm(BaseVmm):
             if found:
                 self._root_images.keep(call.vm_id, self._root_images.file(call.vm))
             else:
-                self._guests.require_left(call.vm_id)
+                require_left(Path(self._options.state), call.vm_id)
         self._remove(call.vm_id)
         try:
             self._root_images.release(call.vm_id)
@@ -110,7 +111,7 @@ class Vmm(BaseVmm):
             raise EngineConflict(f"container {own} is of an older VM {vm_id}")
         state = self._find(own)
         if state is None:
-            self._guests.require_left(vm_id)
+            require_left(Path(self._options.state), vm_id)
         elif state.status is not Status.STOPPED:
             raise DriverError(f"container {own} is {state.status.value}; only one that is off can leave")
         else:
@@ -243,7 +244,8 @@ class Vmm(BaseVmm):
         return translate.spec(vm, chosen, self._options, self._node_cores(vm))
 
     def _boot(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
-        validation.of_a_new_container(vm, self._root_images.is_kept(vm) and self._guests.has_left(vm.id))
+        is_whole = self._root_images.is_kept(vm) and has_left(Path(self._options.state), vm.id)
+        validation.of_a_new_container(vm, is_whole)
         requests = self._requests(vm, vm.pcis, view)
         with Rollback(f"boot of VM {vm.id}") as undo:
             undo.on_error("remove the container", self.remove, vm.id)

@@ -125,7 +125,7 @@ class LeavingTest(VmmCase):
 
     def setUp(self) -> None:
         super().setUp()
-        base = Path(self.useFixture(fixtures.TempDir()).path)
+        base = Path(self.vmm._options.state)
         self.volumes, self.home = mock.Mock(), base / self.own
         self.useFixture(fixtures.MockPatchObject(Guests, "_volumes", return_value=self.volumes))
         self.guests = self.vmm._guests = Guests(base, base, lambda: (os.getuid(), os.getgid()))
