@@ -142,7 +142,10 @@ class Store:
         self._remove_directory(directory)
 
     def _directory_of(self, path: Path) -> str | None:
-        return Record.read(path).directory if path.suffix == IMAGE and path.exists() else None
+        """Return the directory of an image's layers; None for one whose record is damaged: a sweep removes those."""
+        with contextlib.suppress(BadInput):
+            return Record.read(path).directory if path.suffix == IMAGE and path.exists() else None
+        return None
 
     def _remove_directory(self, name: str | None) -> None:
         directory = self._images / name if name else None
@@ -193,7 +196,11 @@ class Store:
                 shutil.rmtree(directory)
         for file in filter(old, self.exports.iterdir()):
             file.unlink(missing_ok=True)
-        used = {Record.read(path).directory for path in self.base.glob(f"*{IMAGE}")}
+        try:
+            used = {Record.read(path).directory for path in self.base.glob(f"*{IMAGE}")}
+        except BadInput as error:
+            LOG.warning("no layers are removed, because it is not known which are used: %s", error)
+            return
         for directory in filter(old, self._images.iterdir()):
             if directory.name not in used:
                 LOG.info("removing the layers in %s, which no image has", directory)

@@ -15,7 +15,7 @@ from unittest import mock
 import fixtures
 import zstandard
 
-from onedock.datastore import actions, archives
+from onedock.datastore import actions, archives, store
 from onedock.datastore.content import Content, Layer, WrongArchitecture
 from onedock.datastore.decompress import Corrupt
 from onedock.datastore.digests import DigestMismatch, SizeMismatch
@@ -50,6 +50,16 @@ class ImagesTest(DatastoreTestCase):
             for layer in image.layers:
                 self.assertEqual(layer, (directory / digest(layer).partition(":")[2]).read_bytes())
             self.assertEqual({digest(layer): number + 1 for layer in image.layers}, self.layers())
+
+    def test_a_damaged_image_can_be_removed_and_keeps_no_datastore_from_being_monitored(self) -> None:
+        damaged, other = (self.registered(self.file(Image("base", own).saved(), own)) for own in ("a", "b"))
+        damaged.write_text("")
+        with mock.patch.object(store, "OLD", -1):
+            self.assertIn("FREE_MB", self.act("monitor"))
+            self.assertEqual([2, 2, 3], sorted(self.layers().values()))
+            self.act("rm", {"SOURCE": str(damaged)})
+            self.act("monitor")
+        self.assertEqual(([2, 2], True), (sorted(self.layers().values()), other.exists()))
 
     def test_a_layer_is_there_once_and_as_long_as_an_image_has_it(self) -> None:
         first, second = (self.registered(self.file(Image("base", own).saved(), own)) for own in ("a", "b"))
