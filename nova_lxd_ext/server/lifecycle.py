@@ -6,12 +6,13 @@ before it exists, the server's directory has its uuid, the container carries the
 repeated, so the work of a driver that was killed is undone by doing the end once more.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from nova import exception, objects
-from nova.compute import vm_states
+from nova.compute import task_states, vm_states
 from oslo_config import cfg
 from oslo_log import log as logging
 
@@ -255,7 +256,12 @@ def require_config_drive_for(injected_files: Sequence[tuple[str, str]], instance
 def report_progress(instance: objects.Instance, percent: int) -> None:
     """Let the API show how far the boot is. Ends the boot when the task state says the tenant deleted the server.
 
+    Nova boots an evacuated server with its claim applied (``Instance.mutated_migration_context``). That is not saved:
+    the boot may be undone.
+
     :raises UnexpectedDeletingTaskStateError: nova then ends the boot quietly
     """
     instance.progress = percent
-    instance.save(expected_task_state=[instance.task_state])
+    with (instance.mutated_migration_context(revert=True) if instance.task_state == task_states.REBUILD_SPAWNING
+          else contextlib.nullcontext()):
+        instance.save(expected_task_state=[instance.task_state])

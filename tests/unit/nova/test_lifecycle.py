@@ -72,6 +72,22 @@ class SpawnTest(LifecycleTest):
         self.assertEqual(Status.RUNNING, self.world.engine.statuses[server.name])
         self.assertEqual(100, server.progress)
 
+    def test_progress_of_an_evacuation_saves_nothing_of_its_claim(self) -> None:
+        """Nova boots the server with its claim applied; saved, that would be the server's when the boot is undone."""
+        old, new = (objects.InstancePCIRequests(instance_uuid=records.UUID, requests=[]) for _ in range(2))
+        devices = objects.PciDeviceList(objects=[])
+        server = records.instance(
+            vm_state=vm_states.ACTIVE, task_state=task_states.REBUILD_SPAWNING, pci_requests=old, resources=None,
+            migration_context=objects.MigrationContext(
+                old_pci_requests=old, new_pci_requests=new, old_pci_devices=devices, new_pci_devices=devices,
+                old_numa_topology=None, new_numa_topology=None, old_resources=None, new_resources=None))
+        saved: list[bool] = []
+        server.save = mock.Mock(side_effect=lambda **_: saved.append(server.pci_requests is old))
+        with server.mutated_migration_context():
+            self.spawn(server)
+            self.assertIs(new, server.pci_requests)
+        self.assertEqual([True] * 3, saved)
+
     def test_without_power_it_does_not_start(self) -> None:
         server = records.instance()
         self.spawn(server, power_on=False)
