@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Provide the command ``containerhost selftest``."""
 
+import collections
 import dataclasses
 import json
 import logging
@@ -44,6 +45,8 @@ HEADINGS = ("step", "result", "seconds", "")
 @click.option("--pool", default="default", show_default=True, help="Of LXD or Incus, for the container's root.")
 @click.option("--gpu", "gpus", multiple=True, metavar="DEVICE", help="A free GPU, or a part of one; repeatable.")
 @click.option("--vf", "functions", multiple=True, metavar="DEVICE", help="A free network function; repeatable.")
+@click.option("--pair", is_flag=True, help="Then let two functions reach each other by RDMA, from two containers: the "
+              "first two of --vf, or two of one card.")
 @click.option("--dry-run", is_flag=True, help="Print what would be touched, and change nothing.")
 @click.option("--output", default=FILE, show_default=True, metavar="FILE",
               type=click.Path(dir_okay=False, path_type=Path),
@@ -53,7 +56,8 @@ HEADINGS = ("step", "result", "seconds", "")
 @clioptions.as_json
 @clioptions.owners
 def selftest(engine_name: str | None, project: str, pool: str, gpus: tuple[str, ...], functions: tuple[str, ...],
-             dry_run: bool, output: Path, records: Path, as_json: bool, owners_directory: Path | None) -> None:
+             pair: bool, dry_run: bool, output: Path, records: Path, as_json: bool, owners_directory: Path | None
+             ) -> None:
     """Give free devices to containers of its own, take them and require that they are clean. Needs root.
 
     Without --gpu and --vf, a free GPU and a free virtual function, if there are; one that is named may be tainted. What
@@ -63,8 +67,13 @@ def selftest(engine_name: str | None, project: str, pool: str, gpus: tuple[str, 
     store, host = AllocationStore(owners), Host()
     settings = local.Settings("", project, owners, records)
     name, endpoint = _engine(engine_name, settings)
+
+    def chosen() -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return free(store, host, (*gpus, *functions)), free_pair(store, host, functions) if pair else ()
+
     if dry_run:
-        click.echo(_preview(name, free(store, host, (*gpus, *functions)), as_json))
+        device_ids, both = chosen()
+        click.echo(_preview(name, tuple(dict.fromkeys((*device_ids, *both))), as_json))
         return
     settings = dataclasses.replace(settings, endpoint=endpoint)
     consumers = [Consumer(rungroup.DRIVER, name, rungroup.supervisor(), str(uuid.uuid4())) for _ in range(2)]
@@ -79,11 +88,11 @@ def selftest(engine_name: str | None, project: str, pool: str, gpus: tuple[str, 
             _show(rows[0])
         own = test((lambda row: None) if as_json else _show)
         own.recover()
-        device_ids = free(store, host, (*gpus, *functions))
-        own.run(device_ids)
+        device_ids, both = chosen()
+        own.run(device_ids, both)
         rows += own.rows
     told = {"version": VERSION, "engine": local.load(name, settings).engine.server()._asdict(), "devices": device_ids,
-            "steps": [dataclasses.asdict(row) for row in rows]}
+            "pair": both, "steps": [dataclasses.asdict(row) for row in rows]}
     hide = dump.redaction()
     redacted = [dataclasses.asdict(row) | {"detail": hide("", row.detail)} for row in rows]  # tools print UUIDs
     captured = dump.capture(Path("/"), owners, store.records(), redacted=True)
@@ -116,6 +125,24 @@ def free(store: AllocationStore, host: Host, wanted: Sequence[str]) -> tuple[str
             raise NoPlacement("no GPU and no virtual function is free and healthy here: see `containerhost list`")
         return tuple(each.id for each in devicechoice.choose(candidates, True in gpus, False in gpus).devices)
     return tuple(device.id for device in found)
+
+
+def free_pair(store: AllocationStore, host: Host, functions: Sequence[str]) -> tuple[str, ...]:
+    """Return two free functions: the first two that are named, or two virtual ones of one card that has RDMA.
+
+    :raises DeviceNotFound, NoPlacement: one is not there or not free, or there are no two
+    """
+    if len(functions) > 1:
+        return free(store, host, functions[:2])
+    inventory, cards = HostView(host).inventory, collections.defaultdict[str | None, list[str]](list)
+    for each in freedevices.candidates(inventory, host, store.records()):
+        device = inventory.get(each.id)
+        if device.role is Role.VF and device.rdma:
+            cards[device.parent].append(device.id)
+    found = next((ids for ids in cards.values() if len(ids) > 1), None)
+    if found is None:
+        raise NoPlacement("no card has two virtual functions with RDMA that are free and healthy: name two with --vf")
+    return tuple(found[:2])
 
 
 def _engine(wanted: str | None, settings: local.Settings) -> tuple[str, str]:

@@ -9,6 +9,7 @@ import resource
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from containerhost import vendors
 from containerhost.allocation import provenance
@@ -17,23 +18,30 @@ from containerhost.allocation.refusals import Request
 from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.grants import Grant, GrantOptions
-from containerhost.devices.model import CharNode, NodeUse
+from containerhost.devices.model import CharNode, LinkLayer, NodeUse
 from containerhost.engines.contract import Command, first_process
 from containerhost.engines.local import LocalEngine
 from containerhost.engines.spec import ContainerSpec, Cpu, Memory, RootDisk
 from containerhost.errors import ContainerHostError, HostActionFailed
 from containerhost.inventory.scan import HostView
-from containerhost.linux.poll import wait_until
+from containerhost.linux.network.ipconfig import IpConfig
+from containerhost.linux.poll import retry, wait_until
 from containerhost.operator.runtimes.cli import configured
 from containerhost.operator.selftest import rootimage
 
 LOG = logging.getLogger(__name__)
 
 NAME = "containerhost-selftest"
+NAMES = NAME, f"{NAME}-peer"
 LABEL = "containerhost.selftest"
 MEMORY = 1 << 30  # bytes
 TIMEOUT = 120  # s for a program inside
 HOLD_TIMEOUT = 30.0  # s until python3 has opened a node; an emulated processor takes ten
+ADDRESSES = ("192.0.2.1", "192.0.2.2")  # of the two containers; of documentation, so no network has them (RFC 5737)
+NETDEV = "rdma0"
+PING = ("ping", "-c", "3", "-W", "5")
+RPING = ("rping", "-v", "-C", "10")
+REACH_TIMEOUT, REACH_INTERVAL = 30.0, 1.0  # s until a server listens
 NOT_FOUND, NO_LIBRARY = 127, 3  # exit statuses: of a program that is not there, of a computation without its library
 # Nothing is behind an emulated node; of that only the node itself can be kept open.
 HOLD = """
@@ -89,15 +97,18 @@ class SelfTest:
         self._allocator = DeviceAllocator(
             store, lambda: HostView(untainted=self._tested), local.privileged,
             lambda devices: {**configured(known := tuple(devices)), **local.engine.held(known)},
-            holders=lambda _: [pid for pid in (first_process(self._engine, NAME),) if pid is not None])
+            holders=lambda _: [pid for name in NAMES if (pid := first_process(self._engine, name)) is not None])
         self._image = ""
         self._tested: Sequence[str] = ()
         self._grants: tuple[Grant, ...] = ()
         self.rows: list[Row] = []
 
-    def run(self, device_ids: Sequence[str]) -> None:
-        """Run all steps, up to the first that fails; then clean up. The devices may be tainted."""
-        self._tested = device_ids
+    def run(self, device_ids: Sequence[str], pair: Sequence[str] = ()) -> None:
+        """Run all steps, up to the first that fails; then clean up. The devices may be tainted.
+
+        :param pair: two network functions that reach each other by RDMA, each in a container of its own
+        """
+        self._tested = (*device_ids, *pair)
         with contextlib.suppress(_Failed), contextlib.ExitStack() as stack:
             stack.callback(self._step, "clean up", self.clean_up)
             self._step("image", self._made_image)
@@ -115,6 +126,12 @@ class SelfTest:
                                partial(self._held, grant, nodes[0], grants, stack))
             self._step("clean when the container has ended", partial(self._ended, device_ids, first))
             self._step("second hand-over", partial(self._handed_over, device_ids, second))
+            if pair:
+                self._step("give a function to each of two containers", partial(self._paired, pair))
+                for program, act in ((PING, self._pinged), (RPING, partial(self._pinged_by_rdma, stack))):
+                    with contextlib.suppress(_Failed):
+                        self._step(f"{program[0]} between them", act)
+                self._step("clean when both have ended", partial(self._both_ended, pair))
 
     def recover(self) -> None:
         """Remove what a self-test left that was killed with the process that cleans up after it."""
@@ -124,8 +141,9 @@ class SelfTest:
 
     def clean_up(self) -> str:
         """Delete the container and release its devices, of this process or of one that was killed. Idempotent."""
-        if any(state.name == NAME and LABEL in state.labels for state in self._engine.containers()):
-            self._engine.delete(NAME)
+        for state in self._engine.containers():
+            if state.name in NAMES and LABEL in state.labels:
+                self._engine.delete(state.name)
         # A container that a killed request makes yet keeps its devices.
         complaints = [complaint for consumer in self._consumers
                       for complaint in self._allocator.reconciler.reconcile_one(consumer, exists=False)]
@@ -140,13 +158,18 @@ class SelfTest:
         self._image = self._local.import_root(rootimage.tarball(), NAME)
         return "the host's programs on an empty root"
 
-    def _given(self, device_ids: Sequence[str], consumer: Consumer) -> str:
-        grants = self._grants = self._allocator.acquire([self._request(name) for name in device_ids], consumer)
+    def _given(self, device_ids: Sequence[str], consumer: Consumer, name: str = NAME, **options: Any) -> str:
+        """Start a container with devices.
+
+        :param options: of GrantOptions
+        """
+        requests = [self._request(device_id, **options) for device_id in device_ids]
+        grants = self._grants = self._allocator.acquire(requests, consumer)
         self._engine.create(ContainerSpec(
-            NAME, self._image, Cpu(1), Memory(MEMORY), RootDisk(self._pool), parts=grants, mounts=rootimage.mounts(),
+            name, self._image, Cpu(1), Memory(MEMORY), RootDisk(self._pool), parts=grants, mounts=rootimage.mounts(),
             labels={LABEL: consumer.uuid}))
-        self._engine.start(NAME)
-        self._engine.verify(NAME, grants)
+        self._engine.start(name)
+        self._engine.verify(name, grants)
         return "exactly their nodes and interfaces are seen"
 
     def _inside(self, grant: Grant) -> None:
@@ -161,12 +184,12 @@ class SelfTest:
                 with contextlib.suppress(_Failed):  # the next steps do not need it
                     self._step(f"{what} of {name} inside", partial(self._shown, command, stdin.encode(), absent))
 
-    def _shown(self, command: Sequence[str], stdin: bytes, absent: int) -> Found:
+    def _shown(self, command: Sequence[str], stdin: bytes = b"", absent: int = NOT_FOUND, name: str = NAME) -> Found:
         """Run a program in the container, and return what it says.
 
         :param absent: its exit status where it lacks what it needs
         """
-        done = self._engine.execute(NAME, command, stdin, timeout=TIMEOUT)
+        done = self._engine.execute(name, command, stdin, timeout=TIMEOUT)
         output = " ".join(done.output.decode(errors="replace").split())[:200]
         if done.status in (NOT_FOUND, absent):
             return Outcome.ABSENT, output or f"{command[0]} is not on this host"
@@ -219,8 +242,8 @@ class SelfTest:
         left.remove(grant)
         return told
 
-    def _ended(self, device_ids: Sequence[str], consumer: Consumer) -> str:
-        self._engine.delete(NAME)
+    def _ended(self, device_ids: Sequence[str], consumer: Consumer, name: str = NAME) -> str:
+        self._engine.delete(name)
         complaints = self._allocator.release(consumer)
         if complaints or (left := set(device_ids) & self._store.records().keys()):
             raise HostActionFailed("; ".join(complaints) or f"{', '.join(sorted(left))} is not free")
@@ -236,9 +259,38 @@ class SelfTest:
                 raise HostActionFailed(f"the record of the hand-over of {name} is not sound: {entry}")
         return "given to a second container, clean again, recorded"
 
+    def _paired(self, pair: Sequence[str]) -> str:
+        """Give each of two containers a function with an address, and with a GUID if its port is down without."""
+        inventory = HostView(untainted=pair).inventory
+        for name, device_id, consumer, address in zip(NAMES, pair, self._consumers, ADDRESSES, strict=True):
+            infiniband = inventory.get(device_id).link_layer is LinkLayer.INFINIBAND
+            guid = _guid(consumer.uuid) if infiniband else None
+            self._given([device_id], consumer, name, netdev_name=NETDEV, setup=IpConfig((f"{address}/24",)),
+                        node_guid=guid, port_guid=guid)
+            # LXD leaves the interface to the container; in those of Docker it is ready, and these fail.
+            for words in (("address", "replace", f"{address}/24"), ("link", "set", "up")):
+                self._engine.execute(name, ("ip", *words, "dev", NETDEV), b"", timeout=TIMEOUT)
+        return "each sees its own and no other"
+
+    def _pinged(self) -> Found:
+        return self._shown((*PING, ADDRESSES[1]))
+
+    def _pinged_by_rdma(self, stack: contextlib.ExitStack) -> Found:
+        """Let the second container reach a server in the first one."""
+        server: Command = self._engine.command(NAME, (*RPING, "-s", "-a", ADDRESSES[0]))
+        stack.callback(server.close)
+        stack.callback(server.kill)
+        return retry(lambda: self._shown((*RPING, "-c", "-a", ADDRESSES[0]), name=NAMES[1]), HostActionFailed,
+                     REACH_TIMEOUT, REACH_INTERVAL)
+
+    def _both_ended(self, pair: Sequence[str]) -> str:
+        for name, device_id, consumer in zip(NAMES, pair, self._consumers, strict=True):
+            told = self._ended([device_id], consumer, name)
+        return told
+
     @staticmethod
-    def _request(device_id: str) -> Request:
-        return Request(device_id, GrantOptions(memlock=_memlock()))
+    def _request(device_id: str, **options: Any) -> Request:
+        return Request(device_id, GrantOptions(memlock=_memlock(), **options))
 
     def _step(self, name: str, act: Callable[[], Found]) -> None:
         """Run a step and report its row.
@@ -255,6 +307,12 @@ class SelfTest:
         self._report(self.rows[-1])
         if outcome is Outcome.FAILED:
             raise _Failed
+
+
+def _guid(uuid: str) -> str:
+    """Return a GUID that no manufacturer gives: an EUI-64 that is locally administered."""
+    digits = f"02{uuid.replace('-', '')[:14]}"
+    return ":".join(digits[start:start + 4] for start in range(0, 16, 4))
 
 
 def _memlock() -> str:

@@ -91,6 +91,26 @@ class FreeTest(AllocatorTestCase):
         self.assertRaises(errors.NoPlacement, self.free)
 
 
+class PairTest(AllocatorTestCase):
+    def pair(self, *wanted: str) -> tuple[str, ...]:
+        return cli.free_pair(self.store, self.host, wanted)
+
+    def test_two_of_one_card_are_chosen(self) -> None:
+        self.assertEqual(1, len({device.parent for device in self.vfs if device.id in self.pair()}))
+        self.acquire("anna", self.vfs[0].id)
+        self.assertNotIn(self.vfs[0].parent, [device.parent for device in self.vfs if device.id in self.pair()])
+
+    def test_those_that_are_named_must_be_free(self) -> None:
+        first, *_, last = (device.id for device in self.vfs)
+        self.assertEqual((first, last), self.pair(first, last))
+        self.acquire("anna", last)
+        self.assertRaises(errors.NoPlacement, self.pair, first, last)
+
+    def test_host_without_two_is_refused(self) -> None:
+        self.acquire("anna", *(device.id for device in self.vfs[1:]))
+        self.assertRaises(errors.NoPlacement, self.pair)
+
+
 class TaintedTest(test_taints.TaintCase):
     def free(self, *wanted: str) -> tuple[str, ...]:
         return cli.free(self.store, self.host, wanted)

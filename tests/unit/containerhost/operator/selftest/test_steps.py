@@ -14,21 +14,42 @@ import fixtures
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import Consumer
 from containerhost.devices.grants import Grant
-from containerhost.devices.model import CharNode
+from containerhost.devices.model import CharNode, LinkLayer
+from containerhost.engines.contract import Executed
 from containerhost.engines.local import LocalEngine
 from containerhost.errors import HostActionFailed
 from containerhost.inventory.scan import HostView
-from containerhost.operator.selftest.steps import NAME, Outcome, SelfTest
+from containerhost.operator.selftest.steps import ADDRESSES, NAME, NAMES, NETDEV, PING, RPING, Outcome, SelfTest
 from tests.unit.containerhost.allocation.allocatorcase import AllocatorTestCase, Marking
 from tests.unit.nova.fakes import FakeEngine
 
 STEPS = "containerhost.operator.selftest.steps"
 
 
+class Driver(Marking):
+    """Binds functions of the described host, whose interfaces are there at all times."""
+
+    def bind(self, *arguments: object) -> None:
+        pass
+
+    unbind = reset = link_down_and_flush = rename_netdev = bind
+
+
 class Engine(FakeEngine):
+    """:ivar ends: exit statuses of programs; 0 for others
+    :ivar seen: the commands, each with its container
+    """
+
     def __init__(self, privileged: Marking) -> None:
         super().__init__()
         self._privileged = privileged
+        self.ends: dict[str, int] = {}
+        self.seen: list[tuple[str, ...]] = []
+
+    def execute(self, name: str, command: Sequence[str], stdin: bytes, *, timeout: int) -> Executed:
+        self.seen.append((name, *command))
+        super().execute(name, command, stdin, timeout=timeout)
+        return Executed(self.ends.get(command[0], 0), b"")
 
     def pid(self, name: str) -> int:
         return os.getpid()
@@ -64,26 +85,28 @@ class Renumbering(DeviceAllocator):
         return tuple(dataclasses.replace(grant, nodes=(node,)) for grant in super().acquire(*words))
 
 
-class StepsTest(AllocatorTestCase):
+class StepsCase(AllocatorTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.privileged = Marking(mock.Mock())
+        self.privileged = Driver(mock.Mock())
         self.engine = Engine(self.privileged)
         for name, value in (
                 (f"{STEPS}.HostView", lambda untainted: HostView(self.host, untainted=untainted)),
                 (f"{STEPS}.DeviceAllocator", functools.partial(DeviceAllocator, host=self.host)),
                 (f"{STEPS}.configured", lambda devices: {}),
-                ("containerhost.linux.process.processes.Process.lives", property(lambda _: NAME in self.engine.specs))):
+                ("containerhost.linux.process.processes.Process.lives", property(lambda _: bool(self.engine.specs)))):
             self.useFixture(fixtures.MonkeyPatch(name, value))
 
-    def outcomes(self, *devices: str) -> dict[str, tuple[Outcome, str]]:
+    def outcomes(self, *devices: str, pair: Sequence[str] = ()) -> dict[str, tuple[Outcome, str]]:
         local = LocalEngine(self.engine, None, None, self.privileged, lambda raw, name: name, lambda name: None)
         consumers = [Consumer("run", "lxd", NAME, str(number)) for number in range(2)]
         test = SelfTest(self.store, local, "default", consumers)
-        test.run(devices)
-        self.assertEqual({}, self.store.records())
+        test.run(devices, pair)
+        self.assertEqual(({}, {}), (self.store.records(), self.engine.specs))
         return {row.step: (row.outcome, row.detail) for row in test.rows}
 
+
+class StepsTest(StepsCase):
     def test_every_step_where_the_driver_resets(self) -> None:
         gpu = self.gpus[0].id
         found = self.outcomes(gpu)
@@ -109,3 +132,34 @@ class StepsTest(AllocatorTestCase):
         self.outcomes(self.gpus[0].id, self.gpus[1].id)
         self.assertEqual([("env", f"CUDA_VISIBLE_DEVICES={gpu.uuid}", "python3", "-") for gpu in self.gpus[:2]],
                          [command for command, stdin in self.engine.executed if stdin])
+
+
+class PairTest(StepsCase):
+    described = "mixed"
+
+    def pair(self) -> list[str]:
+        return [device.id for device in self.vfs if device.link_layer is LinkLayer.ETHERNET and device.rdma][:2]
+
+    def test_each_of_two_containers_has_a_function_and_reaches_the_other(self) -> None:
+        found = self.outcomes(self.gpus[0].id, pair=self.pair())
+        self.assertEqual({Outcome.PASSED}, {found[step][0] for step in (
+            "give a function to each of two containers", "ping between them", "rping between them",
+            "clean when both have ended", "clean up")}, found)
+        self.assertIn((NAMES[0], *PING, ADDRESSES[1]), self.engine.seen)
+        self.assertIn((NAMES[1], *RPING, "-c", "-a", ADDRESSES[0]), self.engine.seen)
+        for name, address in zip(NAMES, ADDRESSES, strict=True):
+            self.assertIn((name, "ip", "address", "replace", f"{address}/24", "dev", NETDEV), self.engine.seen)
+
+    def test_host_without_rping_cannot_show_it(self) -> None:
+        self.engine.ends = {"rping": 127}
+        found = self.outcomes(self.gpus[0].id, pair=self.pair())
+        self.assertEqual((Outcome.ABSENT, Outcome.PASSED), (
+            found["rping between them"][0], found["clean when both have ended"][0]))
+
+    def test_functions_that_do_not_reach_each_other_fail_and_are_clean(self) -> None:
+        self.useFixture(fixtures.MonkeyPatch(f"{STEPS}.REACH_TIMEOUT", 0))
+        self.engine.ends = {"ping": 1, "rping": 1}
+        found = self.outcomes(self.gpus[0].id, pair=self.pair())
+        for program in ("ping", "rping"):
+            self.assertEqual(Outcome.FAILED, found[f"{program} between them"][0])
+        self.assertEqual(Outcome.PASSED, found["clean when both have ended"][0])
