@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from tests.waiting import await_that
 
 COMMAND = Path(sys.executable).with_name("containerhost")
 TIMEOUT = 240  # s
-GPU, FUNCTION = "0000:3b:00.0", "0000:5e:00.1"
+GPU, FUNCTION, PEER = "0000:3b:00.0", "0000:5e:00.1", "0000:5e:00.2"
 
 
 class SelfTestContract:
@@ -73,6 +74,20 @@ class SelfTestContract:
         self.assertEqual(steps.keys() | {"doctor"}, {row["step"] for row in json.loads(written)["steps"]})
         self.assertEqual(0, written.count(blocked[1]), "an id of the run is in what is sent")
         self.assertEqual([3, 3], [self.store.hand_overs(device)[-1]["number"] for device in (GPU, FUNCTION)])
+        self.assert_nothing_left()
+
+    def test_two_functions_reach_each_other(self) -> None:
+        before = [scan().get(device).rdma for device in (FUNCTION, PEER)]
+        done = subprocess.run(self.command("--json", "--pair", "--vf", FUNCTION, "--vf", PEER), capture_output=True,
+                              text=True, timeout=TIMEOUT, check=False)
+        rows = json.loads(done.stdout or "{}").get("steps", ())
+        steps = {row["step"]: row["outcome"] for row in rows}
+        # Emulated functions have interfaces and no verbs.
+        rdma = "failed" if shutil.which("rping") else "not here"
+        self.assertEqual(["passed", "passed", rdma, "passed", "passed"], [steps.get(step) for step in (
+            "give a function to each of two containers", "ping between them", "rping between them",
+            "clean when both have ended", "clean up")], (done.stderr, rows))
+        self.assertEqual(before, [scan().get(device).rdma for device in (FUNCTION, PEER)])
         self.assert_nothing_left()
 
     def test_drained_device_is_tested_before_it_is_untainted(self) -> None:
