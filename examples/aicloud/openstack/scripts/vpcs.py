@@ -1,20 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Create, describe and delete what the suite network calls a VPC: a network, a router, and a pool for its subnets."""
 
+import functools
 import ipaddress
 from typing import Any
 
-from common import Output, external_network, stranger
+from common import Output, external_network, stranger, wait
 from openstack.connection import Connection
 
 
 def create_vpc(cloud: Connection, name: str, cidr: str, subnets: int = 1) -> Any:
+    """Create a network with subnets, one after the other: Neutron's agent may miss one that comes while it starts."""
     network = cloud.network.create_network(name=name)
     pool = cloud.network.create_subnet_pool(name=name, prefixes=[cidr], default_prefixlen=24)
     for number in range(subnets):
-        cloud.network.create_subnet(network_id=network.id, subnet_pool_id=pool.id, ip_version=4,
-                                    name=f"{name}-{number + 1}")
+        subnet = cloud.network.create_subnet(network_id=network.id, subnet_pool_id=pool.id, ip_version=4,
+                                             name=f"{name}-{number + 1}")
+        wait(functools.partial(has_dhcp, cloud, subnet), f"DHCP in {subnet.cidr}")
     return network
+
+
+def has_dhcp(cloud: Connection, subnet: Any) -> bool:
+    """Return whether a port that answers has an address there: one of Neutron's agent is up then, OVN's never is."""
+    return any((port.device_owner, port.status) == ("network:dhcp", "ACTIVE")
+               or port.device_owner == "network:distributed"
+               for port in cloud.network.ports(network_id=subnet.network_id)
+               if subnet.id in {address["subnet_id"] for address in port.fixed_ips})
 
 
 def create_router(cloud: Connection, name: str) -> None:
