@@ -305,7 +305,7 @@ class ImagesTest(ActionsCase):
         writable, iso, cdrom = image(mark=MARK), image(mark=MARK), image(kind="CDROM", mark=MARK)
         for make, element, words in (
             (lambda: disk.write_bytes(bytes(4096)), writable, "no file system"),
-            (lambda: disk.write_bytes(good.read_bytes()[:diskfiles.MIB]), writable, "cannot be mounted"),
+            (lambda: disk.write_bytes(good.read_bytes()[:diskfiles.MIB]), writable, "cannot be checked"),
             (lambda: diskfiles.iso(self.content, disk), iso, "an ISO image, which cannot be written"),
             (lambda: disk.write_bytes(diskfiles.iso(self.content, self.store / "iso").read_bytes()[:36864]), cdrom,
              "cannot be"),
