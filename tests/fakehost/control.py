@@ -62,6 +62,14 @@ class FakeHostControl:
         """Change what sysfs shows of a card's link: ``lanes`` of 16, errors that are ``fatal`` and ``nonfatal``."""
         self._call("set_pci_link", address=address, **link)
 
+    def set_load(self, address: str, percent: int) -> None:
+        """Have NVML (:mod:`tests.fakehost.nvml`) report that a GPU computes: utilisation, memory, power."""
+        self._call("set_load", address=address, percent=percent)
+
+    def loads(self) -> dict[str, int]:
+        """Return the loads of the GPUs that NVIDIA's driver reaches, by address."""
+        return dict(self._call("loads"))
+
     def say(self, message: str) -> None:
         """Have the kernel write a message to its log, /dev/kmsg."""
         self._call("say", message=message)

@@ -55,6 +55,7 @@ class Machine:
         self._vf_settings: dict[str, dict[str, str]] = {}
         self._ports: dict[str, Port] = {}
         self._resets: list[str] = []
+        self._loads: dict[str, int] = {}
         self.kernel_log = KernelLog()
         self._home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._home_inode = os.fstat(self._home).st_ino
@@ -177,6 +178,19 @@ class Machine:
         """Change what sysfs shows of a card's link: ``lanes``, ``fatal``, ``nonfatal``."""
         with self._lock:
             self._replace(address, link=dataclasses.replace(self._get(address).link, **link))
+
+    def set_load(self, address: str, percent: int) -> None:
+        with self._lock:
+            if not isinstance(self._get(address), GpuFunction):
+                raise OSError(errno.EINVAL, f"{address} is no GPU")
+            self._loads[address] = percent
+
+    def loads(self) -> dict[str, int]:
+        """Return the loads of the GPUs that NVIDIA's driver reaches, by address."""
+        with self._lock:
+            return {address: self._loads.get(address, 0) for address, function in self._functions.items()
+                    if isinstance(function, GpuFunction) and function.gpu.driver == "nvidia" and function.bound
+                    and not function.fallen}
 
     def say(self, message: str) -> None:
         """Have the kernel write a message to its log."""

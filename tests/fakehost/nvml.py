@@ -3,6 +3,8 @@
 
 It stands where pynvml calls the C library, so that pynvml's own code runs, with its structures and errors. Numbers are
 those of an A100 with 40 GB (NVIDIA MIG user guide, "A100 MIG Profiles"; memory as ``nvidia-smi mig -lgip`` shows it).
+
+On an emulated host ``python -m tests.fakehost.nvml ARGUMENTS`` runs ``containerhost ARGUMENTS`` with it.
 """
 
 import ctypes
@@ -13,7 +15,12 @@ from typing import Any
 import fixtures
 import pynvml
 
+from containerhost.operator.cli import main as containerhost
+from tests.fakehost.control import FakeHostControl
+
 MIB = 1 << 20
+MEMORY = 40960  # MiB
+IDLE_POWER, FULL_POWER = 50, 400  # W
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +72,9 @@ class Instance:
 
 @dataclasses.dataclass
 class Gpu:
-    """:ivar needs_reset: a change of MIG mode waits for a reset, as while a monitor uses the GPU"""
+    """:ivar needs_reset: a change of MIG mode waits for a reset, as while a monitor uses the GPU
+    :ivar load: per cent of its time, memory and power that are used
+    """
 
     address: str
     enabled: bool = False
@@ -73,6 +82,7 @@ class Gpu:
     instances: list[Instance] = dataclasses.field(default_factory=list)
     needs_reset: bool = False
     can_mig: bool = True
+    load: int = 0
 
     def kind(self, profile: int) -> Kind:
         return next(kind for kind in A100 if kind.id == profile)
@@ -192,7 +202,21 @@ class Nvml(fixtures.Fixture):
 
     def _nvmlDeviceGetMemoryInfo(self, device: Any, info: Any) -> None:
         found = self._taken(device)
-        info._obj.total = (found[1].kind.memory if isinstance(found, tuple) else 40960) * MIB
+        gpu, memory = (found[0], found[1].kind.memory) if isinstance(found, tuple) else (found, MEMORY)
+        info._obj.total = memory * MIB
+        info._obj.used = info._obj.total * gpu.load // 100
+        info._obj.free = info._obj.total - info._obj.used
+
+    def _nvmlDeviceGetUtilizationRates(self, device: Any, rates: Any) -> int | None:
+        gpu = self._taken(device)
+        if gpu.enabled:  # in MIG mode
+            return pynvml.NVML_ERROR_NOT_SUPPORTED
+        rates._obj.gpu, rates._obj.memory = gpu.load, gpu.load // 2
+        return None
+
+    def _nvmlDeviceGetPowerUsage(self, device: Any, milliwatts: Any) -> None:
+        load = self._taken(device).load
+        milliwatts._obj.value = 10 * (IDLE_POWER * (100 - load) + FULL_POWER * load)
 
     # MIG, to look at.
 
@@ -362,3 +386,23 @@ class Nvml(fixtures.Fixture):
 
     def _tell(self, gpu: Gpu) -> None:
         self._changed(gpu.address, gpu.pairs())
+
+
+class HostNvml(Nvml):
+    """Report the GPUs that the driver of the emulated host reaches now, uncut, with the loads that its control sets."""
+
+    def __init__(self, control: FakeHostControl) -> None:
+        super().__init__({})
+        self._control = control
+
+    def _nvmlInitWithFlags(self, flags: int) -> None:
+        self._objects = [None]
+        self.gpus = [Gpu(address, can_mig=False, load=load) for address, load in sorted(self._control.loads().items())]
+
+    def _nvmlDeviceGetHandleByPciBusId(self, address: Any, device: Any) -> int:
+        return pynvml.NVML_ERROR_GPU_IS_LOST  # it was not listed
+
+
+if __name__ == "__main__":
+    with HostNvml(FakeHostControl.from_environment()):
+        containerhost()

@@ -4,6 +4,7 @@
 Runs under tools/fakehost with the small host.
 """
 
+import dataclasses
 import errno
 import json
 import os
@@ -19,7 +20,11 @@ from collections.abc import Callable
 import fixtures
 import testtools
 
+from containerhost import vendors
+from containerhost.vendors.base import Use
+from containerhost.vendors.nvidia import nvml
 from tests.fakehost.control import FakeHostControl
+from tests.fakehost.nvml import HostNvml
 from tests.functional.containerhost.base import LxdTestCase
 
 TOOL = str(pathlib.Path(__file__).parents[2] / "tools" / "fakehost")
@@ -186,6 +191,27 @@ class TestSysfs(testtools.TestCase):
     def test_nodes_cannot_be_opened_by_mistake(self):
         error = self.assertRaises(OSError, os.open, "/dev/nvidia0", os.O_RDWR)
         self.assertEqual(errno.ENXIO, error.errno)
+
+
+class TestNvml(testtools.TestCase):
+    """NVIDIA's management library reports the GPUs that are there, and the load that a test sets."""
+
+    def test_use_follows_the_load_and_a_fallen_gpu_has_none(self):
+        host = FakeHostControl.from_environment()
+        self.useFixture(HostNvml(host))
+        idle, (gpu, other) = Use(0, 0, 40 << 30, 50.0, 0), GPUS
+        self.assertEqual({gpu: idle, other: dataclasses.replace(idle, number=1)}, vendors.usage())
+        host.set_load(gpu, 50)
+        self.addCleanup(host.set_load, gpu, 0)
+        self.assertEqual(Use(50, 25, 20 << 30, 225.0, 0), vendors.usage()[gpu])
+        host.set_fallen(gpu)
+        self.addCleanup(host.set_fallen, gpu, False)
+        self.assertEqual({other: idle}, vendors.usage())
+        self.assertEqual("GPU is lost", nvml.query()[gpu].state.lost)
+
+    def test_load_of_a_network_card_is_refused(self):
+        host = FakeHostControl.from_environment()
+        self.assertEqual(errno.EINVAL, self.assertRaises(OSError, host.set_load, PF, 50).errno)
 
 
 class TestLxd(LxdTestCase):

@@ -2,10 +2,12 @@
 """Horizon with the panels of this project, and the exporter of the host: settings and daemons."""
 
 import importlib.resources
+import os
 import shutil
 import sys
 from pathlib import Path
 
+from tests.fakehost.control import ENVIRONMENT
 from tools.cloud import probes
 from tools.cloud.daemons import Daemon, Daemons
 from tools.cloud.layout import LOOPBACK, Layout, Passwords, Ports, program, write_private
@@ -73,10 +75,14 @@ def environment(layout: Layout) -> dict[str, str]:
 
 
 def exporter(ports: Ports, owners: Path) -> Daemon:
-    """:param owners: directory of the allocation records"""
-    address = f"{LOOPBACK}:{ports.exporter}"
-    return Daemon("exporter", (program("containerhost"), "exporter", "--listen", address, "--owners", str(owners)),
-                  ready=lambda: probes.port_open(ports.exporter))
+    """Return the exporter of this host; on an emulated one with an emulated NVML.
+
+    :param owners: directory of the allocation records
+    """
+    emulated = ENVIRONMENT in os.environ
+    command = (sys.executable, "-m", "tests.fakehost.nvml") if emulated else (program("containerhost"),)
+    arguments = ("exporter", "--listen", f"{LOOPBACK}:{ports.exporter}", "--owners", str(owners))
+    return Daemon("exporter", (*command, *arguments), ready=lambda: probes.port_open(ports.exporter))
 
 
 def daemon(layout: Layout, ports: Ports) -> Daemon:

@@ -28,10 +28,11 @@ from matplotlib.dates import DateFormatter
 from openstack.connection import Connection
 
 from tests.fakehost.control import FakeHostControl
+from tools.cloud import dashboard
 from tools.cloud.cloud import Cloud
 from tools.cloud.configs import HOST
 from tools.cloud.identity import TENANT
-from tools.cloud.layout import CHECKOUT, program
+from tools.cloud.layout import CHECKOUT
 from tools.showcase import stage
 from tools.showcase.__main__ import in_use
 from tools.showcase.story import FLAVOR, IMAGE, NAMES
@@ -41,6 +42,7 @@ EXPORTER, PROMETHEUS = "127.0.0.1:9869", "127.0.0.1:9090"
 SCRAPE, WINDOW = 2, 30  # seconds: between two scrapes; what the dashboard calls $__rate_interval
 ROUNDS, HELD, FREE = 4, 15, 10  # how often servers come, and the seconds that they stay and are gone
 COLUMNS, ROW_HEIGHT, WIDTH = 24, 0.28, 13.0  # of the dashboard's grid; inches
+LOADS = (35, 80, 95, 90, 95, 60)  # per cent of a GPU, one second each: made up
 LEGEND = 6  # lines that are named
 TEXT_LIMIT = 30  # characters of a label in a table
 HIDDEN = ("__name__", "job", "uuid", "engine")
@@ -66,8 +68,8 @@ def prometheus(cloud: Cloud, directory: Path) -> Iterator[None]:
         "global": {"scrape_interval": f"{SCRAPE}s"},
         "scrape_configs": [{"job_name": "containerhost",
                             "static_configs": [{"targets": [EXPORTER], "labels": {"instance": HOST}}]}]}))
-    exporter = (contextlib.nullcontext() if cloud.shape.dashboard else running(
-        program("containerhost"), "exporter", "--listen", EXPORTER, "--owners", str(cloud.owners)))
+    exporter = (contextlib.nullcontext() if cloud.shape.dashboard
+                else running(*dashboard.exporter(cloud.ports, cloud.owners).argv))
     with exporter, running("prometheus", f"--config.file={configuration}", f"--storage.tsdb.path={directory / 'data'}",
                     f"--web.listen-address={PROMETHEUS}", "--log.level=error"):
         yield
@@ -91,6 +93,16 @@ def boot(tenant: Connection) -> list[Any]:
     return [compute.wait_for_server(
         compute.create_server(name=name, image_id=image.id, flavor_id=flavor.id, networks="none"), wait=120)
         for name in NAMES]
+
+
+def compute(control: FakeHostControl, gpus: Sequence[str], seconds: int) -> None:
+    """Let the GPUs compute in steps, one a little later than the other."""
+    for second in range(seconds):
+        for number, gpu in enumerate(gpus):
+            control.set_load(gpu, LOADS[(second + number) % len(LOADS)])
+        time.sleep(1)
+    for gpu in gpus:
+        control.set_load(gpu, 0)
 
 
 def delete(tenant: Connection, servers: Sequence[Any]) -> None:
@@ -172,25 +184,26 @@ def main() -> None:
     tenant, control = cloud.connect(TENANT), FakeHostControl.from_environment()
     directory = layout.run / "charts"
     directory.mkdir(exist_ok=True)
-    gpu = stage.pairs()[0].gpu.address
+    gpus = [pair.gpu.address for pair in stage.pairs()]
     with prometheus(cloud, directory):
         start = time.time()
         for _ in range(ROUNDS):
             time.sleep(FREE)  # nova counts what a deleted server had a moment after it is gone
             servers = boot(tenant)
-            time.sleep(HELD)
+            compute(control, gpus, HELD)
             delete(tenant, servers)
         time.sleep(FREE)
         servers = boot(tenant)
-        control.set_fallen(gpu)
+        compute(control, gpus, HELD)
+        control.set_fallen(gpus[0])
         try:
-            time.sleep(HELD)
+            compute(control, gpus[1:], HELD)
             end = time.time()
             draw(json.loads(DASHBOARD.read_text())["panels"], start, end).savefig(file, dpi=90)
             with urllib.request.urlopen(f"http://{EXPORTER}/metrics", timeout=30) as page:
                 file.with_suffix(".txt").write_bytes(page.read())
         finally:
-            control.set_fallen(gpu, False)
+            control.set_fallen(gpus[0], False)
             delete(tenant, servers)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import yaml
 
+from nova_lxd_dashboard import pciids
 from tools.cloud import dashboard, identity
 from tools.cloud.cloud import Cloud
 from tools.cloud.layout import CHECKOUT, program
@@ -126,6 +127,9 @@ class Dashboard:
         self._picture(window, "horizon-admin-accelerators")
         self._report.check("Horizon", "the administrator's panel lists the devices it holds",
                            "; ".join(row.text.replace("\n", " ") for row in rows), len(rows) == self._devices)
+        models = [pciids.model(offer.resource_class) for offer in self._cloud.offers]
+        self._report.check("Horizon", "it names their models", ", ".join(model or "no name" for model in models),
+                           all(any(model and model in row.text for row in rows) for model in models))
         self._see_host(window, rows[0].find_element("xpath", ".//a[contains(@href, '/hosts/')]").get_attribute("href"))
 
     def _see_host(self, window: Browser, page: str) -> None:
