@@ -81,7 +81,7 @@ class Drain:
                 self._compute.disable_service(service, self._host, "nova-compute", reason)
 
     def servers(self) -> list[Any]:
-        return list(self._compute.servers(all_projects=True, host=self._host))
+        return list(self._compute.servers(all_projects=True, compute_host=self._host))
 
     def unconfirmed(self) -> list[Outcome]:
         """Return the servers whose migration from this host nobody has confirmed yet, as an earlier run may leave."""

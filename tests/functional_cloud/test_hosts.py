@@ -1,11 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers that move between two compute hosts, and the networks that go with them."""
 
+import json
+import os
+import subprocess
+import sys
+
+from testtools.content import text_content
+
 from tests import levels
 from tests.functional_cloud import stage
-from tests.functional_cloud.base import CloudTest, Server, answers
+from tests.functional_cloud.base import TIMEOUT, CloudTest, Server, answers
 from tools.cloud.configs import HOST
-from tools.cloud.layout import SECOND
+from tools.cloud.layout import CHECKOUT, SECOND
 
 
 class TwoHostsTest(CloudTest):
@@ -59,6 +66,39 @@ class TwoHostsTest(CloudTest):
         moves = self.stage.admin.compute.get("/os-migrations", microversion="2.59", params={"instance_uuid": server.id})
         self.assertEqual([("live-migration", "completed")], [
             (move["migration_type"], move["status"]) for move in moves.json()["migrations"]])
+
+    def drain(self) -> tuple[int, dict[str, tuple[str, str]]]:
+        """Run examples/drain on the first host; its status, and where each server is or why it stays."""
+        done = subprocess.run(
+            (sys.executable, str(CHECKOUT / "examples/drain/drain.py"), HOST, "--reason", "new kernel", "--json"),
+            env={**os.environ, "OS_CLIENT_CONFIG_FILE": str(self.stage.cloud.layout.clouds_yaml), "OS_CLOUD": "admin"},
+            capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=TIMEOUT, check=False)
+        self.addDetail("drain", text_content(done.stderr))
+        return done.returncode, {one["id"]: (one["to"], one["reason"]) for one in json.loads(done.stdout)}
+
+    def moves(self) -> int:
+        return len(list(self.stage.admin.compute.migrations()))
+
+    def test_drained_host_keeps_the_job_that_does_not_agree(self) -> None:
+        compute = self.stage.admin.compute
+        alone, member = self.boot_on_first(None), self.boot_on_first(None)
+        self.tenant.compute.set_server_metadata(member.id, hpcjob="wave")
+        (service,) = compute.services(binary="nova-compute", host=HOST)
+        self.addCleanup(compute.enable_service, service)
+        status, found = self.drain()
+        second = HOST + SECOND
+        self.assertEqual((1, {alone.id, member.id}, (second, "")), (status, found.keys(), found[alone.id]))
+        self.assertIn("job wave does not agree to move", found[member.id][1])
+        self.settled(alone.id, "ACTIVE")
+        self.assertEqual((second, HOST), (self.host_of(alone), self.host_of(member)))
+        (service,) = compute.services(binary="nova-compute", host=HOST)
+        self.assertEqual(("disabled", "new kernel"), (service.status, service.disabled_reason))
+        before = self.moves()
+        self.assertEqual((1, {member.id: found[member.id]}, before), (*self.drain(), self.moves()))
+        self.tenant.compute.set_server_metadata(member.id, hpcjob_move="yes")
+        self.assertEqual((0, {member.id: (second, "")}), self.drain())
+        self.settled(member.id, "ACTIVE")
+        self.assertEqual((0, {}), self.drain())
 
     @levels.exhaustive("a move is shown by the other test, a revert without real networks")
     def test_reverted_server_is_reached_where_it_was(self) -> None:

@@ -45,8 +45,8 @@ class Cloud:
         service.status = "disabled"
         self.calls.append(f"disable: {reason}")
 
-    def servers(self, all_projects: bool, host: str) -> list[SimpleNamespace]:
-        return [server for server in self.there.values() if server.compute_host == host]
+    def servers(self, all_projects: bool, compute_host: str) -> list[SimpleNamespace]:
+        return [server for server in self.there.values() if server.compute_host == compute_host]
 
     def migrate_server(self, server: Any) -> None:
         if server.id in self.refused:
