@@ -15,7 +15,6 @@ import contextlib
 import functools
 import hashlib
 import os
-import select
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,7 +25,7 @@ from containerhost.linux import controlgroups
 from containerhost.linux.controlgroups import CONTAINER
 from containerhost.linux.files import closing, write_attribute
 from containerhost.linux.lock import Failure, FileLock, byte_held
-from containerhost.linux.poll import wait_until
+from containerhost.linux.poll import is_readable, wait_until
 from containerhost.linux.run import holding, release
 from containerhost.linux.sysfs import Host
 
@@ -271,7 +270,7 @@ def kill(pid: int) -> None:
                 if before:
                     with contextlib.suppress(OSError):  # it is gone
                         write_attribute(f"{directory}/{V1}", group.thawing)
-            return bool(select.select([process], [], [], 0)[0])
+            return is_readable(process, 0)
 
         wait_until(has_ended, KILL_TIMEOUT, KILL_INTERVAL)
 

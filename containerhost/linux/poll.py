@@ -28,6 +28,16 @@ def wait_while(condition: Callable[[], T], timeout: float, interval: float = INT
     return found
 
 
+def is_readable(file: Any, timeout: float | None) -> bool:
+    """Return whether a file, open under any number, can be read within ``timeout`` seconds; None waits without limit.
+
+    select(2) takes no number above 1023, and where nova's threads are eventlet's, ``select`` has no poll."""
+    import selectors  # noqa: PLC0415  (every start of a container on Docker waits until this module is loaded)
+    with selectors.DefaultSelector() as selector:
+        selector.register(file, selectors.EVENT_READ)
+        return bool(selector.select(timeout))
+
+
 def retry(action: Callable[[], T], error: type[Exception] | tuple[type[Exception], ...], timeout: float,
           interval: float, is_final: Callable[[Any], bool] = lambda error: False) -> T:
     """Repeat ``action`` while it raises ``error``, which is logged, for up to ``timeout`` seconds.

@@ -3,7 +3,6 @@
 
 import contextlib
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import IO, Any, BinaryIO, cast
 
 from containerhost.errors import HostActionFailed
+from containerhost.linux.poll import is_readable
 
 Failure = Callable[[str], Exception]  # what is raised, made of its message
 
@@ -197,7 +197,7 @@ def holding(command: Sequence[str], what: str, timeout: float, late: str,
     process = detached(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options)
     stdin, stdout = cast("BinaryIO", process.stdin), cast("BinaryIO", process.stdout)
     with stdout, stdin:
-        if not select.select([stdout], [], [], timeout)[0]:
+        if not is_readable(stdout, timeout):
             raise HostActionFailed(f"{what} cannot be frozen within {timeout:g} s: {late}")
         answer = stdout.readline()
         if answer != HELD:

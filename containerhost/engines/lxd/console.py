@@ -5,6 +5,7 @@ from containerhost.engines.lxd.client import LxdClient, document
 from containerhost.engines.lxd.stream import Stream
 
 WIDTH, HEIGHT = 80, 24  # characters; whoever is at the other end of a serial line cannot tell his own
+STALL_TIMEOUT = 30.0  # s that a guest may not read what is sent: its tenant may leave then, which is not noticed before
 FAREWELL = 3.0  # s that LXD may take to answer the end of the console's stream
 
 
@@ -20,7 +21,7 @@ class Console:
         response = client.request("post", "instances", name, "console", asked=asked, json=body)
         operation = document(response, asked)["metadata"]
         path, secrets = f"/1.0/operations/{operation['id']}/websocket", operation["metadata"]["fds"]
-        self._stream = Stream(client.settings, path, {"secret": secrets["0"]}, asked)
+        self._stream = Stream(client.settings, path, {"secret": secrets["0"]}, asked, STALL_TIMEOUT)
         try:
             # LXD attaches when the control stream is connected too.
             self._control = Stream(client.settings, path, {"secret": secrets["control"]}, asked)

@@ -9,7 +9,6 @@ process where nova's threads are eventlet's (nova 33).
 """
 
 import contextlib
-import select
 import socket
 import ssl
 import threading
@@ -27,6 +26,7 @@ from websockets.uri import parse_uri
 
 from containerhost import errors
 from containerhost.engines.lxd.client import Settings
+from containerhost.linux.poll import is_readable
 
 CHUNK = 64 * 1024  # bytes
 LARGEST = 1 << 20  # bytes of one message
@@ -38,11 +38,13 @@ class Stream:
 
     :param path: below the daemon's address, e.g. ``/1.0/events``
     :param asked: what it is for, as it stands in errors
+    :param send_timeout: seconds that the other end may not read; None as long as the connection lives
     :raises EngineUnavailable: no daemon
     :raises EngineError: the daemon refuses it
     """
 
-    def __init__(self, settings: Settings, path: str, params: Mapping[str, str], asked: str) -> None:
+    def __init__(self, settings: Settings, path: str, params: Mapping[str, str], asked: str,
+                 send_timeout: float | None = None) -> None:
         self._asked = asked
         self._lock = threading.Lock()  # of the protocol, and of the order of what is sent
         self._reading = threading.Lock()  # of the order of what is received
@@ -56,7 +58,7 @@ class Stream:
             try:
                 self._protocol = ClientProtocol(parse_uri(uri + resource), max_size=LARGEST)
                 self._shake_hands()
-                self._socket.settimeout(None)
+                self._socket.settimeout(send_timeout)
             except BaseException:
                 self._socket.close()
                 raise
@@ -88,7 +90,7 @@ class Stream:
     def send(self, data: bytes) -> None:
         """Send a message.
 
-        :raises EngineUnavailable: the other end has closed
+        :raises EngineUnavailable: the other end has closed, or does not read
         """
         self._send(lambda: self._protocol.send_binary(data))
 
@@ -103,7 +105,8 @@ class Stream:
                 step()
                 self._flush()
         except (InvalidState, OSError) as error:
-            raise errors.EngineUnavailable(f"{self._asked}: the daemon has closed the connection") from error
+            why = "does not read from" if isinstance(error, TimeoutError) else "has closed"
+            raise errors.EngineUnavailable(f"{self._asked}: the daemon {why} the connection") from error
 
     def receive(self, timeout: float | None = None) -> bytes | None:
         """Return the next message; None at the end.
@@ -134,9 +137,9 @@ class Stream:
             raise errors.EngineTimeout(f"{self._asked}: nothing came in time")
         self._waiting = True
         try:
-            if self._protocol.close_rcvd is not None:
+            if self._closed or self._protocol.close_rcvd is not None:
                 return False
-            if end is not None and not self._is_readable(max(0.0, end - time.monotonic())):
+            if not self._is_readable(None if end is None else max(0.0, end - time.monotonic())):
                 raise errors.EngineTimeout(f"{self._asked}: nothing came in time")
             data = self._socket.recv(CHUNK)
             self._take(data)
@@ -149,10 +152,9 @@ class Stream:
             if self._closed:
                 self._socket.close()
 
-    def _is_readable(self, timeout: float) -> bool:
-        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
-            return True
-        return bool(select.select([self._socket], [], [], timeout)[0])
+    def _is_readable(self, timeout: float | None) -> bool:
+        return (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0) or is_readable(self._socket,
+                                                                                                       timeout)
 
     def end(self, timeout: float) -> None:
         """Tell the other end that this one is done, and wait until it agrees.
@@ -173,9 +175,14 @@ class Stream:
         :param timeout: seconds, after which it need not have
         """
         limit = time.monotonic() + timeout
-        with self._reading, contextlib.suppress(OSError, ValueError):
-            while self._is_readable(max(0.0, limit - time.monotonic())) and self._socket.recv(CHUNK):
-                pass
+        if self._reading.acquire(timeout=timeout):  # else a thread receives, to which nothing comes
+            try:
+                while self._is_readable(max(0.0, limit - time.monotonic())) and self._socket.recv(CHUNK):
+                    pass
+            except (OSError, ValueError):
+                pass  # it broke, or is closed
+            finally:
+                self._reading.release()
 
     def abort(self) -> None:
         """End the connection under a thread that waits in :meth:`send`."""

@@ -2,12 +2,15 @@
 """Streams to a websocket server of another make."""
 
 import contextlib
+import fcntl
 import functools
+import resource
 import socket
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import fixtures
 import testtools
@@ -17,6 +20,8 @@ from websockets.server import ServerProtocol
 from websockets.sync.server import ServerConnection, unix_serve
 
 from containerhost import errors
+from containerhost.engines import consolebridge
+from containerhost.engines.lxd import stream
 from containerhost.engines.lxd.client import Settings
 from containerhost.engines.lxd.stream import Stream
 
@@ -110,7 +115,23 @@ class StreamTest(testtools.TestCase):
                     waiting.join(TIMEOUT)
                     self.assertFalse(waiting.is_alive())
 
-    def listening(self, serve: Callable[[socket.socket], None]) -> Stream:
+    def test_a_process_with_thousands_of_open_files(self) -> None:
+        """select(2) takes no number above 1023."""
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 2048), max(limits[1], 2048)))
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        with mock.patch.object(stream, "_connected", side_effect=self.connected_late):
+            made = self.stream()
+        made.send(b"hello")
+        self.assertEqual(b"HELLO", made.receive(TIMEOUT))
+
+    @staticmethod
+    def connected_late(settings: Settings) -> tuple[socket.socket, str]:
+        with socket.socket(socket.AF_UNIX) as early:
+            early.connect(settings.shown())
+            return socket.socket(fileno=fcntl.fcntl(early, fcntl.F_DUPFD_CLOEXEC, 1024)), "ws://lxd"
+
+    def listening(self, serve: Callable[[socket.socket], None], **options: object) -> Stream:
         """Return a stream to a server of one connection."""
         path = f"{self.path}.one"
         listener = socket.socket(socket.AF_UNIX)
@@ -126,17 +147,40 @@ class StreamTest(testtools.TestCase):
         answering = threading.Thread(target=answer)
         answering.start()
         self.addCleanup(answering.join)
-        stream = Stream(Settings(endpoint=path), "/", {}, "try it")
+        stream = Stream(Settings(endpoint=path), "/", {}, "try it", **options)
         self.addCleanup(stream.close)
         return stream
 
     def test_an_end_that_the_other_does_not_answer(self) -> None:
-        stream = self.listening(lambda connection: connection.sendall(said(shaken_hands(connection))))
-        begin = time.monotonic()
-        stream.end(0.1)
-        stream.await_hang_up(0.1)
-        self.assertTrue(0.2 <= time.monotonic() - begin < TIMEOUT / 2)
-        self.assertRaises(errors.EngineUnavailable, stream.send, b"too late")
+        for receives in (False, True):
+            with self.subTest(receives):
+                stream = self.listening(lambda connection: connection.sendall(said(shaken_hands(connection))))
+                waiting = threading.Thread(target=stream.receive, daemon=True)
+                if receives:
+                    waiting.start()
+                begin = time.monotonic()
+                ending = threading.Thread(target=lambda: (stream.end(0.1), stream.await_hang_up(0.1)),  # noqa: B023
+                                          daemon=True)
+                ending.start()
+                ending.join(TIMEOUT / 2)
+                self.assertFalse(ending.is_alive())
+                self.assertTrue(0.2 <= time.monotonic() - begin < TIMEOUT / 2)
+                self.assertRaises(errors.EngineUnavailable, stream.send, b"too late")
+                Path(f"{self.path}.one").unlink()
+
+    def test_a_console_that_its_guest_does_not_read(self) -> None:
+        """A client that hangs up meanwhile would never be noticed."""
+        made = self.listening(lambda connection: connection.sendall(said(shaken_hands(connection))), send_timeout=0.5)
+        client, ours = socket.socketpair()
+        bridging = threading.Thread(target=consolebridge.bridge, args=(ours, made), daemon=True)
+        bridging.start()
+        client.settimeout(1)
+        with client, contextlib.suppress(OSError):
+            client.sendall(bytes(8 << 20))
+        bridging.join(TIMEOUT / 2)
+        ended = not bridging.is_alive()
+        made.abort()
+        self.assertTrue(ended)
 
     def test_who_hangs_up_after_the_last_message(self) -> None:
         """A daemon does so whose command ends at once."""
