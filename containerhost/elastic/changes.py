@@ -94,7 +94,8 @@ class Changes:
     def announce(self, container: Running, step: Step) -> bool:
         """Announce a change. May be repeated, with the same end.
 
-        :returns: whether the guest is waited for: it listens, or the engine failed, for as long as guests have time
+        :returns: whether the guest is waited for: it listens, another process changes its container, or the engine
+            failed, for as long as guests have time
         """
         key, now = container.key, self._monotonic()
         deadline = now + self._time if step.deadline is None else step.deadline
@@ -104,6 +105,8 @@ class Changes:
                                                   self._clock() + deadline - now)
         except errors.EngineUnavailable:
             raise
+        except errors.EngineBusy:
+            return True  # as long as another process changes the container, its size does not change either
         except errors.EngineError as error:
             LOG.warning("Container %s cannot be notified yet of what it is to lose: %s", key, error)
             return now < self._untold.setdefault(key, now + self._time)

@@ -2,8 +2,10 @@
 """Let guests acknowledge, ignore or obstruct the changes that the service announces."""
 
 import contextlib
+from unittest import mock
 
 from containerhost import errors
+from containerhost.elastic import changes
 from containerhost.engines.resizelock import resizing
 from containerhost.guest import resources
 from tests.unit.containerhost.elastic.servicecase import ServiceCase
@@ -49,6 +51,18 @@ class GuestTest(ServiceCase):
             self.assertEqual((before, 2), (self.files.document("a"), self.world.counts()["a"]))
         self.world.rounds(self.service)
         self.assertIsNotNone(self.files.document("a")["announced"])
+
+    def test_guest_is_notified_after_another_process_that_changes_its_container_for_long(self) -> None:
+        self.files.listening.add("a")
+        self.files.acknowledge("a", 1)
+        with resizing(self.directory / "locks", "a"):
+            self.coming()
+            self.world.rounds(self.service, 8)
+        with mock.patch.object(changes, "resizing", side_effect=errors.EngineBusy("it is changed once more")):
+            self.world.rounds(self.service)
+        self.assertEqual(2, self.world.counts()["a"])
+        self.world.rounds(self.service)
+        self.assertEqual((2, 2), (self.world.counts()["a"], self.files.document("a")["announced"]["generation"]))
 
     def test_answer_to_an_announcement_that_was_withdrawn_is_none_to_the_next(self) -> None:
         self.files.acknowledge("a", 2)
