@@ -5,9 +5,10 @@ import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from containerhost import errors
+from containerhost.elastic.plan import Running
 from containerhost.elastic.state import State, StateFile, Step
 from containerhost.elastic.usage import age
 from containerhost.engines.resizelock import resizing
@@ -21,27 +22,6 @@ START_TIME = 120.0  # s that a container may take to start
 SEEN_INTERVAL = 60  # s after which what was seen is written, though nothing has changed
 BACK_OFF = 60.0  # s until what failed is tried again: a change, for which its guest was asked to let go, or telling it
 FAILURES = (errors.ContainerHostError, OSError)
-
-
-class Running(Protocol):
-    """A container that runs.
-
-    :ivar key: engine and name, ``lxd/c1``
-    :ivar pid: its first process
-    :ivar document: of its resources, as the driver or this service wrote it; None where there is none yet
-    """
-
-    @property
-    def key(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def pid(self) -> int: ...
-
-    @property
-    def document(self) -> str | None: ...
 
 
 class Changes:

@@ -12,37 +12,21 @@ from typing import Any, NamedTuple
 from containerhost.allocation.states import State
 from containerhost.allocation.store import Allocation, Consumer
 from containerhost.devices.model import Device, Kind
+from containerhost.elastic.plan import Running
 from containerhost.engines.gpubounds import GpuBounds
-from containerhost.guest import resources
 from containerhost.inventory.scan import Inventory
 
 
 @dataclasses.dataclass(frozen=True)
-class GpuMember:
-    """A container that opted in with its GPUs and runs.
+class GpuMember(Running):
+    """A container that may lose GPUs."""
 
-    :ivar key: engine and name, ``lxd/c1``
-    :ivar pid: its first process
-    :ivar mark: its bounds, as they are written
-    :ivar document: of its resources; None where there is none
-    """
-
-    key: str
-    name: str
-    pid: int
     bounds: GpuBounds
-    mark: str
-    document: str | None
 
     @property
-    def generation(self) -> int:
-        return resources.generation(resources.parse(self.document))
-
-    @property
-    def told(self) -> frozenset[str]:
+    def gpus(self) -> frozenset[str]:
         """Return the whole GPUs that its document names."""
-        devices = (resources.parse(self.document) or {}).get("devices", ())
-        return frozenset(device["id"] for device in devices if device["kind"] == Kind.GPU)
+        return frozenset(device["id"] for device in self.told("devices") or () if device["kind"] == Kind.GPU)
 
 
 class Gpus(NamedTuple):
@@ -103,7 +87,7 @@ def decide(member: GpuMember, gpus: Gpus, well: Collection[str]) -> Decision:
     spare = max(0, len(gpus.present) - member.bounds.least)
     take = tuple(device.id for device in bad[:spare])
     # One that left the host and returned out of order is not told before it is taken.
-    return Decision(give, take, member.told != gpus.ids - (set(take) - member.told))
+    return Decision(give, take, member.gpus != gpus.ids - (set(take) - member.gpus))
 
 
 def row(member: GpuMember, gpus: Gpus, reasons: Mapping[str, str]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class EngineGpus:
         :raises EngineConflict: it is not what ``member`` says any more
         :raises UnsupportedOnHost: this daemon gives none to a running container
         """
-        consumer, coming_ids = consumer_of(gpus), (gpus.ids | set(more)) - member.told
+        consumer, coming_ids = consumer_of(gpus), (gpus.ids | set(more)) - member.gpus
         with resizing(self._locks, member.name, 0):
             current = self._looked(member)
             with self.store.working(coming_ids):
@@ -66,7 +66,7 @@ class EngineGpus:
                 if hindrances := self._marks.hindrances(current, coming):
                     raise errors.UnsupportedOnHost("; ".join(hindrances))
                 self._attach(member, coming, more, consumer, view)
-            return self._relabel(member, member.told - gpus.ids - set(more), coming, inventory)
+            return self._relabel(member, member.gpus - gpus.ids - set(more), coming, inventory)
 
     def _attach(self, member: GpuMember, coming: Sequence[Grant], more: Collection[str], consumer: Consumer,
                 view: HostView) -> None:

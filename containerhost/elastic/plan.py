@@ -18,24 +18,41 @@ HEADROOM = 8  # of what its processes need, this part more stays free
 
 
 @dataclasses.dataclass(frozen=True)
-class Member:
+class Running:
     """A container that opted in and runs.
 
     :ivar key: engine and name, ``lxd/c1``
     :ivar pid: its first process
     :ivar mark: its bounds, as they are written
     :ivar document: of its resources, as the driver or this service wrote it; None where there is none yet
-    :ivar used: busy cores in the last rounds
-    :ivar pressure: per cent of the time in which a process waited for a core; None where it is not known
-    :ivar memory_used: bytes that its processes cannot do without; None where nobody knows
     """
 
     key: str
     name: str
     pid: int
-    bounds: Bounds
+    bounds: Any
     mark: str
     document: str | None
+
+    @property
+    def generation(self) -> int:
+        return resources.generation(resources.parse(self.document))
+
+    def told(self, key: str) -> Any:
+        """Return what its document says."""
+        return (resources.parse(self.document) or {}).get(key)
+
+
+@dataclasses.dataclass(frozen=True)
+class Member(Running):
+    """A container whose size may change.
+
+    :ivar used: busy cores in the last rounds
+    :ivar pressure: per cent of the time in which a process waited for a core; None where it is not known
+    :ivar memory_used: bytes that its processes cannot do without; None where nobody knows
+    """
+
+    bounds: Bounds
     used: tuple[float, ...] = ()
     pressure: float | None = None
     memory_used: int | None = None
@@ -43,7 +60,7 @@ class Member:
     @property
     def cores(self) -> Cores:
         """Return the cores that it is bound to; none where it runs on whatever the engine chooses."""
-        found = self._told("cpus")
+        found = self.told("cpus")
         cores = found.get("cores") if isinstance(found, dict) else None
         return frozenset(core for core in cores if type(core) is int) if isinstance(cores, list) else frozenset()
 
@@ -53,15 +70,8 @@ class Member:
 
     @property
     def memory(self) -> int:
-        found = self._told("memory")
+        found = self.told("memory")
         return found if type(found) is int and found > 0 else self.bounds.memory.most
-
-    @property
-    def generation(self) -> int:
-        return resources.generation(resources.parse(self.document))
-
-    def _told(self, key: str) -> Any:
-        return (resources.parse(self.document) or {}).get(key)
 
     def coming(self, size: Size) -> str:
         """Return its document with another size."""

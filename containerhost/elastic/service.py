@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 from containerhost import errors
 from containerhost.elastic import plan
-from containerhost.elastic.changes import FAILURES, Changes, Running
+from containerhost.elastic.changes import FAILURES, Changes
 from containerhost.elastic.gpuplan import GpuMember
 from containerhost.elastic.gpurounds import GpuRounds
 from containerhost.elastic.gpus import EngineGpus
-from containerhost.elastic.plan import Capacity, Member
+from containerhost.elastic.plan import Capacity, Member, Running
 from containerhost.elastic.policies import POLICIES
 from containerhost.elastic.state import StateFile, Step
 from containerhost.elastic.usage import Load, cpu_pressure
