@@ -25,6 +25,10 @@ def directory(host: Host, controller: str, container: str) -> str | None:
 
 
 def first_process_of(host: Host, container: str) -> int | None:
-    """Return the container's first process; None if it does not run."""
+    """Return the container's first process; None if it does not run.
+
+    It has number 1 in the container. On the host another may have a lower one, because numbers begin anew."""
     group = directory(host, "", container) or directory(host, "/devices", container)
-    return min(usage.processes(host, group), default=None) if group else None
+    found = sorted(usage.processes(host, group)) if group else []
+    return next((pid for pid in found if host.fields(f"/proc/{pid}/status").get("NSpid", "").split()[1:] == ["1"]),
+                found[0] if found else None)

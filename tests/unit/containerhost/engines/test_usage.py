@@ -58,6 +58,14 @@ class UsageTest(testtools.TestCase):
                           interface.received_errors, interface.received_dropped, interface.sent_bytes,
                           interface.sent_packets, interface.sent_errors, interface.sent_dropped))
 
+    def test_first_process_need_not_have_the_lowest_number(self) -> None:
+        """The host's numbers begin anew after the largest one, and a tenant can make namespaces in its own."""
+        numbers = {1042: "1042 1", 42: "42 7", 43: "43 8 1"}
+        for group in ("devices/docker/{}", "system.slice/docker-{}.scope"):
+            host = self.host({f"{group}/cgroup.procs": "43\n42\n1042\n"} | {
+                f"../../../proc/{pid}/status": f"Name:\tx\nNSpid:\t{found}\n" for pid, found in numbers.items()})
+            self.assertEqual(1042, docker.first_process_of(host, ID))
+
     def test_one_that_has_ended_has_none(self) -> None:
         self.assertIsNone(docker.read(self.host({}), ID, Status.RUNNING))
         host = self.host(VERSION_1 | {"devices/docker/{}/cgroup.procs": ""})
