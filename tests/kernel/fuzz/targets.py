@@ -122,7 +122,8 @@ TARGETS = {
     "authentication challenges": Target(text(challenges.parse), (), (
         b'Bearer realm="https://a", service="b\\"", Basic x=y, Negotiate ab==',)),
     "control groups": Target(controlgroups.parse, (), (b"6:freezer,devices:/lxc.payload.c1\n0::/x\n",)),
-    "Docker's record": Target(lambda data: docker_record.parsed(json.loads(data)), (ValueError, TypeError, KeyError), (
+    "Docker's record": Target(lambda data: docker_record.parsed(json.loads(data)), (
+        ValueError, TypeError, KeyError, AttributeError), (
         b'{"version": 1, "devices": ["a"], "nodes": [{"path": "/dev/a", "major": 1, "minor": 2}], "netdevs": []}',)),
     "file about devices": Target(lambda data: devicefile.parse(data, "devices"), (errors.SpecError,), (
         b"0000:3b:00.0: {a: b, c: [d]}\n",)),
