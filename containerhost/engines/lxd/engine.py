@@ -462,12 +462,15 @@ class LxdEngine:
             self.client.replace_instance(name, config.with_limits(instance, wanted, root), etag)
 
         def restore(instance: dict[str, Any], etag: str) -> None:
-            limits = {key: value for key, value in former["config"].items() if config.is_limit(key)}
-            self.client.replace_instance(name, config.with_limits(instance, limits, former["devices"]["root"]), etag)
+            if former:
+                limits = {key: value for key, value in former["config"].items() if config.is_limit(key)}
+                self.client.replace_instance(name, config.with_limits(instance, limits, former["devices"]["root"]),
+                                             etag)
 
         with Rollback(f"limits of container {name}") as undo:
-            self.change(name, change)
+            # Before the change: LXD records limits also where it fails to apply them.
             undo.on_error("its former limits", self.change, name, restore)
+            self.change(name, change)
             self._apply_cores(name, spec, wanted)
 
     def _apply_cores(self, name: str, spec: ContainerSpec, wanted: Mapping[str, str]) -> None:

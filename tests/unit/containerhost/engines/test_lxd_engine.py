@@ -11,6 +11,7 @@ from containerhost.devices.grants import Grant
 from containerhost.engines.lxd import config, operations
 from containerhost.engines.lxd.client import LxdClient, VersionedInstance
 from containerhost.engines.lxd.engine import LxdEngine
+from containerhost.engines.spec import ContainerSpec, Cpu, Memory, RootDisk
 from containerhost.engines.verify import InterfaceMissing
 
 
@@ -66,6 +67,24 @@ class ChangeTest(testtools.TestCase):
     def test_other_conflicts_are_told_soon(self) -> None:
         self.assertRaises(errors.EngineConflict, self.tries, *[errors.EngineConflict("it runs")] * 30)
         self.assertEqual(5, self.client.replace_instance.call_count)
+
+
+class SetLimitsTest(testtools.TestCase):
+    def test_former_limits_are_restored_where_the_daemon_applies_a_part(self) -> None:
+        """LXD keeps in its database what the kernel refused, as memory that is in use."""
+        former = {"config": {"limits.memory": "64"}, "devices": {"root": {"path": "/"}}}
+        client, written = mock.Mock(extensions=frozenset()), [former]
+        client.instance.side_effect = lambda name: VersionedInstance(written[-1], "etag")
+
+        def replace(name: str, instance: dict[str, Any], etag: str) -> None:
+            written.append(instance)
+            if len(written) == 2:
+                raise errors.EngineError("Failed to set cgroup memory.max")
+
+        client.replace_instance.side_effect = replace
+        self.assertRaises(errors.EngineError, LxdEngine(client).set_limits, "c1", ContainerSpec(
+            "c1", "image", Cpu(1), Memory(32), RootDisk("pool")))
+        self.assertEqual((3, former), (len(written), written[-1]))
 
 
 class StartTest(testtools.TestCase):
