@@ -182,7 +182,7 @@ class Follower:
         document = load(self._directory)
         self._apply(latest(document) if document else {})
         if document:
-            with contextlib.suppress(PermissionError):
+            with contextlib.suppress(OSError):  # a full file system, or a program of another user
                 acknowledge(self._directory, document)
         self._seen = seen
         return True
@@ -268,7 +268,8 @@ def watch(directory: str, command: list[str], looks: int | None = None) -> None:
             seen = document
             print(json.dumps(document), flush=True)
             if not command or run(command, document) == 0:
-                acknowledge(directory, document)
+                with contextlib.suppress(OSError):  # a full file system must not end it
+                    acknowledge(directory, document)
         if looks is not None:
             looks -= 1
         time.sleep(POLL_INTERVAL)

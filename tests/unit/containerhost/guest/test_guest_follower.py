@@ -77,6 +77,15 @@ class FollowerTest(Directory):
             self.assertRaises(ZeroDivisionError, follower.poll)
             self.assertEqual(1, self.acknowledged())
 
+    def test_program_goes_on_where_nothing_can_be_acknowledged(self) -> None:
+        """The file system with the file may be full, as a tenant can make it."""
+        (self.directory / "ack.json.new").mkdir()
+        self.write(ONE)
+        follower = self.follower()
+        self.write(told(ONE, cpu=Cpu(2)))
+        self.assertEqual((True, None, 2), (follower.poll(), self.acknowledged(), len(self.applied)))
+        guest.watch(str(self.directory), [], looks=1)
+
     def test_allowed_cpus_are_followed_where_the_host_tells_nothing(self) -> None:
         allowed = os.sched_getaffinity(0)
         self.addCleanup(os.sched_setaffinity, 0, allowed)
