@@ -45,6 +45,7 @@ class LocalEngine:
     :ivar import_root: imports a root file system, as a tarball, under a name, and returns what a spec calls its image;
         its program is /sbin/init
     :ivar remove_root: removes the image of that name. Idempotent
+    :ivar sets_addresses: a granted interface has its addresses when its container runs; else the guest sets them
     """
 
     engine: Containers
@@ -53,6 +54,7 @@ class LocalEngine:
     privileged: Privileged
     import_root: Callable[[bytes, str], str]
     remove_root: Callable[[str], None]
+    sets_addresses: bool = False
 
 
 def names() -> tuple[str, ...]:

@@ -15,4 +15,4 @@ def docker(settings: Settings) -> LocalEngine:
     connection = client.DockerClient(daemon)
     found = DockerEngine(connection, privileged, settings.records)
     return LocalEngine(found, Live(found), None, privileged, connection.import_root,
-                       lambda name: Images(connection).remove(f"{name}:{client.LATEST}"))
+                       lambda name: Images(connection).remove(f"{name}:{client.LATEST}"), sets_addresses=True)

@@ -97,8 +97,9 @@ class StepsCase(AllocatorTestCase):
                 ("containerhost.linux.process.processes.Process.lives", property(lambda _: bool(self.engine.specs)))):
             self.useFixture(fixtures.MonkeyPatch(name, value))
 
-    def outcomes(self, *devices: str, pair: Sequence[str] = ()) -> dict[str, tuple[Outcome, str]]:
-        local = LocalEngine(self.engine, None, None, self.privileged, lambda raw, name: name, lambda name: None)
+    def outcomes(self, *devices: str, pair: Sequence[str] = (), **engine: bool) -> dict[str, tuple[Outcome, str]]:
+        local = LocalEngine(self.engine, None, None, self.privileged, lambda raw, name: name, lambda name: None,
+                            **engine)
         consumers = [Consumer("run", "lxd", NAME, str(number)) for number in range(2)]
         test = SelfTest(self.store, local, "default", consumers)
         test.run(devices, pair)
@@ -149,6 +150,10 @@ class PairTest(StepsCase):
         self.assertIn((NAMES[1], *RPING, "-c", "-a", ADDRESSES[0]), self.engine.seen)
         for name, address in zip(NAMES, ADDRESSES, strict=True):
             self.assertIn((name, "ip", "address", "replace", f"{address}/24", "dev", NETDEV), self.engine.seen)
+
+    def test_engine_that_sets_addresses_is_left_to_it(self) -> None:
+        self.outcomes(self.gpus[0].id, pair=self.pair(), sets_addresses=True)
+        self.assertNotIn("ip", {program for _, program, *_ in self.engine.seen})
 
     def test_host_without_rping_cannot_show_it(self) -> None:
         self.engine.ends = {"rping": 127}
