@@ -2,13 +2,12 @@
 """Manage data and volatile disks: files with one file system, which the host can mount for a container."""
 
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from containerhost.linux.files import replacing
-from containerhost.linux.run import system_path
+from containerhost.linux.run import missing, system_path
 from containerhost.linux.storage import growth, loops
 from onedriver.errors import BadInput, DriverError, NotSupported
 from onedriver.node.context import remove
@@ -73,9 +72,8 @@ def grow(path: Path, size: int, lock: Sequence[int] = ()) -> None:
     require_growth(path, size)
     if node := loops.existing(path):
         raise DriverError(f"{path} is attached to {node}: a file system in use must not be checked or resized here")
-    if growth.is_xfs(path) and shutil.which(growth.XFS_TOOL, path=system_path()) is None:
-        raise NotSupported(f"{path} has an XFS, but this host has no {growth.XFS_TOOL} to enlarge it with: install "
-                           "xfsprogs")
+    if growth.is_xfs(path) and (lacking := missing([growth.XFS_TOOL])):
+        raise NotSupported(f"{path} has an XFS, which grows by another tool: {lacking[0]}")
     with growth.lengthened(path, size * MIB):
         growth.fill(path, TOOL_TIMEOUT, locks=lock)
 

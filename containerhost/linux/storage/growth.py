@@ -12,7 +12,6 @@ Block"). That of xfs begins with its magic number, the size of a block and their
 
 import contextlib
 import os
-import shutil
 import struct
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from pathlib import Path
 from containerhost.errors import HostActionFailed
 from containerhost.linux.files import closing
 from containerhost.linux.lock import acquire, try_lock
-from containerhost.linux.run import CHECK_MEMORY, check, confined, system_path
+from containerhost.linux.run import CHECK_MEMORY, check, confined, missing, system_path
 from containerhost.linux.storage import loops, mountedfs
 
 SUPER_BLOCK = 1024
@@ -110,8 +109,7 @@ def fill_mounted(directory: Path, disk: Path, timeout: int) -> None:
     """
     with alone(disk, timeout) as lock:
         if is_xfs(disk):
-            mountedfs.measure(directory)
-            _run([XFS_TOOL, "-d", str(directory)], timeout, disk, "cannot grow", [lock])
+            _grow_xfs(directory, disk, timeout, lock)
         else:
             mountedfs.enlarge(directory, length(disk) // block_size(super_block(disk)), lock)
 
@@ -121,8 +119,17 @@ def fill_xfs(directory: Path, disk: Path, timeout: int) -> None:
 
     :raises HostActionFailed: as :func:`fill_mounted`
     """
-    if is_xfs(disk) and xfs_size(disk) < length(disk) and shutil.which(XFS_TOOL, path=system_path()):
-        fill_mounted(directory, disk, timeout)
+    with disk.open("rb") as file:
+        magic, block, blocks = XFS.unpack(file.read(XFS.size).ljust(XFS.size, b"\0"))
+        size = file.seek(0, os.SEEK_END)
+    if magic == XFS_MAGIC and block * blocks < size and not missing([XFS_TOOL]):
+        with alone(disk, timeout) as lock:
+            _grow_xfs(directory, disk, timeout, lock)
+
+
+def _grow_xfs(directory: Path, disk: Path, timeout: int, lock: int) -> None:
+    mountedfs.measure(directory)
+    _run([XFS_TOOL, "-d", str(directory)], timeout, disk, "cannot grow", [lock])
 
 
 def _run(command: Sequence[str], timeout: int, disk: Path, problem: str, locks: Sequence[int],
@@ -179,10 +186,3 @@ def super_block(disk: Path, start: int = 0) -> bytes:
 def is_xfs(disk: Path) -> bool:
     with disk.open("rb") as file:
         return file.read(len(XFS_MAGIC)) == XFS_MAGIC
-
-
-def xfs_size(disk: Path) -> int:
-    """Return the bytes that an xfs takes."""
-    with disk.open("rb") as file:
-        _, size, blocks = XFS.unpack(file.read(XFS.size))
-    return int(size * blocks)

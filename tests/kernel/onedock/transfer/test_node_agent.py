@@ -36,7 +36,7 @@ class GrowthTest(testtools.TestCase):
         disk = Path(self.useFixture(fixtures.TempDir()).path) / "disk.1"
         disk.write_bytes(b"XFSB".ljust(1 << 20, b"\0"))
         self.useFixture(fixtures.MockPatch("shutil.which", return_value=None))
-        self.assertIn("install xfsprogs", str(self.assertRaises(NotSupported, datafiles.grow, disk, 8)))
+        self.assertIn("install package xfsprogs", str(self.assertRaises(NotSupported, datafiles.grow, disk, 8)))
         self.assertEqual(1 << 20, disk.stat().st_size)
         self.useFixture(fixtures.MockPatch("shutil.which", return_value="/usr/sbin/xfs_growfs"))
         datafiles.grow(disk, 8)
