@@ -13,6 +13,7 @@ SHELVINGS = frozenset({task_states.SHELVING, task_states.SHELVING_IMAGE_PENDING_
 UNSHELVINGS = frozenset({task_states.UNSHELVING, task_states.SPAWNING})
 REVERTS = frozenset({"revert_resize", "finish_revert_resize"})
 NOTHING_DONE = frozenset({task_states.IMAGE_BACKUP, task_states.UPDATING_PASSWORD})
+SNAPSHOTS = frozenset({task_states.IMAGE_SNAPSHOT, task_states.IMAGE_BACKUP})
 FROZEN = {task_states.PAUSING: vm_states.PAUSED, task_states.SUSPENDING: vm_states.SUSPENDED}
 
 

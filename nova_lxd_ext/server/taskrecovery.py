@@ -9,6 +9,7 @@ from nova.compute import instance_actions, power_state, task_states, vm_states
 from nova.compute import utils as compute_utils
 from oslo_log import log as logging
 
+from containerhost.engines.contract import Status
 from nova_lxd_ext.instance import labels
 from nova_lxd_ext.instance.states import States
 from nova_lxd_ext.server import known, lostrequests
@@ -17,7 +18,16 @@ from nova_lxd_ext.server.lostrequests import Lost
 from nova_lxd_ext.server.moverecovery import ATTRIBUTES
 from nova_lxd_ext.server.power import Power
 from nova_lxd_ext.server.recoveryrecords import fail, leave_host, record_outcome, save
-from nova_lxd_ext.server.recoverysteps import FROZEN, MOVES, NOTHING_DONE, REBUILDS, REVERTS, SHELVINGS, UNSHELVINGS
+from nova_lxd_ext.server.recoverysteps import (
+    FROZEN,
+    MOVES,
+    NOTHING_DONE,
+    REBUILDS,
+    REVERTS,
+    SHELVINGS,
+    SNAPSHOTS,
+    UNSHELVINGS,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -49,6 +59,10 @@ class TaskRecovery:
 
     def recover(self, context: Any, instance: objects.Instance, lost: Lost) -> None:
         state = instance.task_state
+        if state in SNAPSHOTS and instance.vm_state == vm_states.ACTIVE:
+            found = self._states.find(instance)
+            if found is not None and found.status is Status.FROZEN:
+                self._power.unfreeze(instance)  # it was frozen for the snapshot alone
         if state in SENT_AGAIN:
             SENT_AGAIN[state](self._requests(), lost.context(instance), instance)
         elif state == task_states.REBOOT_STARTED:

@@ -12,10 +12,11 @@ from typing import Any
 from containerhost.engines.contract import Status
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.lxd.states import STATUSES
-from containerhost.errors import EngineError, EngineNotFound, EngineTimeout
+from containerhost.errors import EngineError, EngineNotFound, EngineTimeout, EngineUnavailable
 from containerhost.linux.poll import retry
 
 BUSY_TIMEOUT = 30  # s that somebody else may be at work on a snapshot
+RESTART_TIMEOUT = 60  # s that a daemon may be away
 POLL_INTERVAL = 1  # s
 
 SEARCHED_POOLS = frozenset({"btrfs"})
@@ -69,7 +70,7 @@ class Snapshots:
 def take(client: LxdClient, instance: Mapping[str, Any], snapshot: str, asked: str, timeout: int | None = None) -> None:
     """Take a snapshot; a running container in a pool that is searched is frozen meanwhile.
 
-    If this process is killed just then, the container stays frozen until it is resumed.
+    If this process is killed just then, the container stays frozen until its driver resumes it.
 
     :param timeout: seconds the engine may take
     """
@@ -93,13 +94,19 @@ def request(client: LxdClient, container: str, snapshot: str, asked: str, timeou
 
 @contextlib.contextmanager
 def _frozen(client: LxdClient, name: str) -> Iterator[None]:
+    """Freeze a container while the block runs; afterwards it runs, also where the daemon restarted meanwhile."""
     try:
         client.set_state(name, "freeze")
-    except EngineError:
-        with contextlib.suppress(EngineError):  # LXD may have begun
-            client.set_state(name, "unfreeze")
-        raise
-    try:
         yield
     finally:
+        retry(lambda: _unfreeze(client, name), EngineUnavailable, RESTART_TIMEOUT, POLL_INTERVAL)
+
+
+def _unfreeze(client: LxdClient, name: str) -> None:
+    try:
         client.set_state(name, "unfreeze")
+    except EngineUnavailable:
+        raise
+    except EngineError:
+        if STATUSES.get(client.instance(name)[0]["status_code"]) is Status.FROZEN:
+            raise

@@ -42,3 +42,22 @@ class UnshelvingTest(testtools.TestCase):
         TaskRecovery(states, lifecycle, mock.Mock(), mock.Mock(), mock.Mock()).recover(None, server, mock.Mock())
         lifecycle.remove.assert_called_once()
         self.assertEqual(vm_states.SHELVED_OFFLOADED, server.vm_state)
+
+
+class SnapshotTest(testtools.TestCase):
+    """Nova itself only clears the task state; to it a server that is paused and ACTIVE is none of its business."""
+
+    def resumed(self, task_state: str, vm_state: str, status: Status | None) -> bool:
+        states, power = mock.Mock(), mock.Mock()
+        states.find.return_value = status and ContainerState("instance-0000002a", status, {})
+        server = records.instance(vm_state=vm_state, task_state=task_state)
+        with mock.patch("nova_lxd_ext.server.taskrecovery.clear_task"):
+            TaskRecovery(states, mock.Mock(), power, mock.Mock(), mock.Mock()).recover(None, server, mock.Mock())
+        return bool(power.unfreeze.called)
+
+    def test_server_that_was_frozen_for_its_snapshot_runs_on(self) -> None:
+        for task_state in (task_states.IMAGE_SNAPSHOT, task_states.IMAGE_BACKUP):
+            self.assertTrue(self.resumed(task_state, vm_states.ACTIVE, Status.FROZEN))
+            for status in (Status.RUNNING, None):
+                self.assertFalse(self.resumed(task_state, vm_states.ACTIVE, status))
+            self.assertFalse(self.resumed(task_state, vm_states.PAUSED, Status.FROZEN))

@@ -27,6 +27,7 @@ class Client:
         self.deletions: list[Exception] = []
         self.driver = "dir"
         self.failing = ""
+        self.away = 0
 
     def instance(self, name: str) -> tuple[dict[str, Any], str]:
         return {"name": name, "status_code": self.status, "architecture": "x86_64",
@@ -45,6 +46,9 @@ class Client:
 
     def _noted(self, asked: tuple[Any, ...]) -> None:
         self.asked.append(asked)
+        if self.away and asked[0] != "freeze":
+            self.away -= 1
+            raise errors.EngineUnavailable("it restarts")
         if asked[0] == self.failing:
             raise errors.EngineError("it failed")
 
@@ -104,6 +108,13 @@ class ExportsTest(testtools.TestCase):
             client.driver, client.failing = "btrfs", failing
             self.assertRaises(errors.EngineError, self.exports(client).take, "c1", "k")
             self.assertEqual("unfreeze", client.asked[-1][0])
+
+    def test_container_runs_on_after_the_daemon_restarted_in_the_middle(self) -> None:
+        self.useFixture(fixtures.MonkeyPatch("containerhost.engines.lxd.snapshots.POLL_INTERVAL", 0))
+        client = Client()
+        client.driver, client.away = "btrfs", 3
+        self.assertRaises(errors.EngineUnavailable, self.exports(client).take, "c1", "k")
+        self.assertEqual((0, "unfreeze"), (client.away, client.asked[-1][0]))
 
     def test_packs_and_tells_how_far_it_is(self) -> None:
         client, told = Client(operation=({"status_code": 103, "metadata": None}, going(40), DONE)), []
