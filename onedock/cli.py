@@ -38,17 +38,20 @@ def main(words: Sequence[str]) -> int:
     program.log_to(sys.stderr)
     asked = "--help" in words[:2]
     match [] if asked else list(words):
-        case ["datastore", script, *rest]:
-            return run(script, lambda: datastore(script, rest))
-        case ["tm", script, *rest]:
-            return run(script, lambda: transfer(script, rest))
+        case ["datastore" | "tm" as kind, script, *rest]:
+            act = datastore if kind == "datastore" else transfer
+            return run(script, lambda: act(script, rest))
         case ["node"]:
             return run("a step of the transfer driver", serve)
         case ["usage", directory]:
             return run("usage", lambda: usage(directory))
-        case (["reconcile"] | ["vmm" | "probe" | "drop" | "image", _, *_] | ["leave" | "command", _, _]
+        case ["probe", "vm/execution", *sent]:  # often, and without Docker
+            return run("vm/execution", lambda: executions(sent))
+        case (["reconcile"] | ["vmm" | "probe" | "image", _, *_] | ["drop", _] | ["leave" | "command", _, _]
               | ["lock", _, _, _] | ["lock", _, _, _, "frozen"]):
-            return on_node(words)
+            from onedock import node
+
+            return node.main(words)
         case _:
             print(USAGE, file=sys.stdout if asked else sys.stderr)
             return 0 if asked else 2
@@ -95,24 +98,3 @@ def executions(sent: Sequence[str]) -> str:
     from onedriver.node import commands
 
     return commands.unreported(Path(conf.load().state), sent)
-
-
-def on_node(words: Sequence[str]) -> int:
-    if words[:2] == ["probe", "vm/execution"]:  # often, and without Docker
-        return run("vm/execution", lambda: executions(words[2:]))
-
-    from onedock import node
-
-    kind, *rest = words
-    acts: dict[str, Callable[[], int]] = {
-        "vmm": lambda: (node.limit_nic(rest[1:]) if rest[0] == "limit_nic"
-                        else node.vmm(rest[0], rest[1:], sys.stdin.buffer)),
-        "image": lambda: node.image(rest),
-        "probe": lambda: node.probe(*rest[:1]),
-        "command": lambda: node.command(*rest),
-        "leave": lambda: node.leave(*rest),
-        "drop": lambda: node.drop(*rest[:1]),
-        "reconcile": node.reconcile,
-        "lock": lambda: node.lock(*rest),
-    }
-    return acts[kind]()

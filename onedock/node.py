@@ -5,89 +5,40 @@ import contextlib
 import json
 import select
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, TextIO
 
-from containerhost.errors import ContainerHostError
-from onedock import backend, conf
-from onedock.conf import Options
-from onedriver import program
+from onedock import attributes, backend, conf, lcm_states
 from onedriver.errors import BadInput, DriverError
-from onedriver.node import vmlock
+from onedriver.node.node_command import NodeCommand, run
 
 LOCK_TIMEOUT = 12 * 3600  # s; a disk that is sent meanwhile may be large, and what does not move ends by itself
 
-
-def vmm(script: str, argv: list[str], stdin: BinaryIO, out: TextIO | None = None, err: TextIO | None = None) -> int:
-    """Run an action of oned's.
-
-    :param script: the name it was called by
-    :param out, err: None is this process's own
-    :returns: the exit status
-    """
-    from onedock import attributes, lcm_states
-    from onedriver import actions, document
-    from onedriver.node import validation
-
-    def act() -> str | None:
-        call = actions.call(script, argv, document.read(stdin), attributes.PREFIX)
-        validation.of_action(call.action, lcm_states.UNSUPPORTED)
-        if call.action == "deploy" and call.vm.pcis:
-            backend.recover_devices(conf.load())  # a killed action may have left the devices to another VM
-        with alone(call.vm_id) as options:
-            return getattr(backend.vmm(options), call.action)(call)
-
-    return run(script, act, out, err)
+COMMAND = NodeCommand(conf.load, backend, backend.recover_devices, lcm_states.UNSUPPORTED, attributes.PREFIX)
+alone = COMMAND.alone
 
 
-def limit_nic(argv: Sequence[str]) -> int:
-    """Limit the speed of a VM's NIC, for OpenNebula's network driver."""
-    from onedriver.node import niclimits
-
-    def act() -> None:
-        wanted = niclimits.parsed(argv)
-        with alone(wanted.vm_id, niclimits.TIMEOUT) as options:
-            backend.vmm(options).limit_nic(*wanted)
-
-    return run(niclimits.ACTION, act)
-
-
-@contextlib.contextmanager
-def alone(vm_id: int, timeout: float | None = None) -> Iterator[Options]:
-    """Exclude all other actions on the VM within the block.
-
-    :param timeout: seconds to wait for another one; None is as long as an operation of the engine may take
-    """
-    options = conf.load()
-    with vmlock.held(Path(options.state), vm_id, options.operation_timeout if timeout is None else timeout):
-        yield options
+def main(words: Sequence[str]) -> int:
+    match words:
+        case ["probe", "vm/monitor", *_]:
+            return vm_monitor()
+        case ["image" | "leave" | "drop" | "lock" as kind, *rest]:
+            return TRANSFER[kind](*rest)
+        case ["reconcile"]:
+            return run("reconcile", lambda: backend.recover_devices(conf.load()))
+    return COMMAND.run(words)
 
 
-def command(name: str, fd: str) -> int:
-    """Begin a command in a container and stay with it."""
-    from onedriver.node import exec_agent
-
-    return exec_agent.run(name, fd, conf.load,
-                          lambda options, name, words: backend.engine(options).command(name, words))
-
-
-def probe(name: str) -> int:
-    from onedriver.node import measure
-
+def vm_monitor() -> int:
+    """Report the VMs' metrics, and undo what killed actions left denied or frozen."""
     def act() -> str:
         options = conf.load()
-        if name == "vm/monitor":
-            engine = backend.engine(options)
-            engine.allow_again()
-            engine.thaw_abandoned()
-        return measure.probe(name, lambda: backend.measure(options))
+        engine = backend.engine(options)
+        engine.allow_again()
+        engine.thaw_abandoned()
+        return backend.measure(options).vm_monitor()
 
-    return run(name, act)
-
-
-def reconcile() -> int:
-    return run("reconcile", lambda: backend.recover_devices(conf.load()))
+    return run("vm/monitor", act)
 
 
 def drop(vm: str) -> int:
@@ -142,7 +93,7 @@ def number(text: str) -> int:
     return int(text)
 
 
-def image(words: Sequence[str]) -> int:
+def image(*words: str) -> int:
     """Run a request of the transfer driver to the engine.
 
     :returns: the exit status; :data:`node_agent.NOT_THERE` when there is no such image or container
@@ -164,5 +115,5 @@ def image(words: Sequence[str]) -> int:
     return status or (0 if found[0] else NOT_THERE)
 
 
-def run(what: str, act: Callable[[], str | None], out: TextIO | None = None, err: TextIO | None = None) -> int:
-    return program.run(what, act, {ContainerHostError: 1}, out, err)
+#: Requests of the transfer driver.
+TRANSFER: Mapping[str, Callable[..., int]] = {"image": image, "leave": leave, "drop": drop, "lock": lock}

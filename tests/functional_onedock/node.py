@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node of OpenNebula with Docker: its scripts, called as oned calls them, on a real dockerd."""
 
+import contextlib
 import io
 import shutil
 import subprocess
 from pathlib import Path
+from unittest import mock
 
 import fixtures
 
@@ -56,8 +58,9 @@ class DockerNode(node.Node):
         if not self.inline:
             return super().run(action, argv, stdin)
         out, err = io.StringIO(), io.StringIO()
-        with fixtures.EnvironmentVariable("ONEDOCK_CONF", str(self._conf)):
-            status = onedock.node.vmm(action, argv, io.BytesIO(stdin.encode()), out, err)
+        with (fixtures.EnvironmentVariable("ONEDOCK_CONF", str(self._conf)), contextlib.redirect_stdout(out),
+              contextlib.redirect_stderr(err), mock.patch("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))):
+            status = onedock.node.COMMAND.vmm(action, argv)
         return Result(status, out.getvalue(), err.getvalue())
 
     def directory(self, machine: Machine) -> Path:
