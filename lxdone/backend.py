@@ -114,9 +114,7 @@ def reconciler(options: Options) -> "Reconciler":
 
 def measure(options: Options) -> "Measure":
     from containerhost.linux.sysfs import Host
-    from lxdone.root.reconciler import MonitoredEngine
     from onedriver.node.measure import Measure
 
-    seen = MonitoredEngine(engine(options), reconciler(options))
-    return Measure(DRIVER, seen, Path(options.owners), Path(options.state), options.pci, Host(),
-                   Path(options.datastores))
+    return Measure(DRIVER, engine(options), reconciler(options).monitored, Path(options.owners), Path(options.state),
+                   options.pci, Host(), Path(options.datastores))

@@ -77,9 +77,9 @@ def devices_of(options: Options, docker: DockerEngine) -> "DeviceRecovery":
 def measure(options: Options) -> "Measure":
     from containerhost.linux.sysfs import Host
     from onedriver.node.measure import Measure
-    from onedriver.node.monitored import MonitoredEngine
+    from onedriver.node.monitored import containers
 
     docker = engine(options)
-    seen = MonitoredEngine(DRIVER, docker, devices_of(options, docker).pending)
-    return Measure(DRIVER, seen, Path(options.owners), Path(options.state), options.pci, Host(),
+    seen = functools.partial(containers, DRIVER, docker, devices_of(options, docker).pending)
+    return Measure(DRIVER, docker, seen, Path(options.owners), Path(options.state), options.pci, Host(),
                    Path(options.datastores))

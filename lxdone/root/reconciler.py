@@ -122,6 +122,20 @@ class Reconciler:
             self._alone(vm_id, "does not run, but something of it is left here", self._forget_over)
         self._devices.recover(seen)
 
+    def monitored(self) -> tuple[ContainerState, ...]:
+        """Return the containers for monitoring, and start :meth:`reconcile` in the background if it has work.
+
+        VMs with unsaved disks are reported as running, and those that are over are left out.
+        """
+        found = self._engine.containers()
+        over = set(self.over(found))
+        unsaved = set(self.pending(found)) - over
+        if self.has_work(found, over.union(self.abandoned(found)), unsaved):
+            monitored.start_reconciling("lxdone")
+        busy, gone = set(map(str, unsaved)), set(map(str, over))
+        return tuple(dataclasses.replace(state, status=Status.RUNNING) if state.labels.get(LABEL) in busy else state
+                     for state in found if state.labels.get(LABEL) not in gone)
+
     def has_work(self, containers: Collection[ContainerState], over: Iterable[int], unsaved: Iterable[int]) -> bool:
         """Return whether a further process of :meth:`reconcile` is to run now.
 
@@ -186,21 +200,3 @@ def answered(vm_id: int, question: Callable[[], bool]) -> bool:
     except DriverError as error:
         LOG.error("VM %s: %s", vm_id, error)
         return False
-
-
-class MonitoredEngine(monitored.MonitoredEngine):
-    """Report VMs with unsaved disks as running, leave out those that are over, and start ``reconcile``."""
-
-    def __init__(self, engine: Containers, reconciler: Reconciler) -> None:
-        super().__init__("lxdone", engine)
-        self._reconciler = reconciler
-
-    def containers(self) -> tuple[ContainerState, ...]:
-        found = self._engine.containers()
-        over = set(self._reconciler.over(found))
-        unsaved = set(self._reconciler.pending(found)) - over
-        if self._reconciler.has_work(found, over.union(self._reconciler.abandoned(found)), unsaved):
-            self.start_reconciling()
-        busy, gone = set(map(str, unsaved)), set(map(str, over))
-        return tuple(dataclasses.replace(state, status=Status.RUNNING) if state.labels.get(LABEL) in busy else state
-                     for state in found if state.labels.get(LABEL) not in gone)

@@ -15,7 +15,7 @@ from containerhost import vendors
 from containerhost.allocation import faults
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind
-from containerhost.engines.contract import ContainerState, Status
+from containerhost.engines.contract import Containers, ContainerState, Status
 from containerhost.errors import EngineError, EngineUnavailable
 from containerhost.inventory.scan import scan
 from containerhost.linux.files import atomic_write
@@ -24,7 +24,6 @@ from containerhost.linux.sysfs import Host
 from containerhost.vendors.base import Use
 from onedriver.errors import BadInput
 from onedriver.node import probes, vmlock
-from onedriver.node.monitored import MonitoredEngine
 from onedriver.node.names import LABEL
 from onedriver.node.pcifilter import PciFilter
 from onedriver.node.probes import ROOT, Sample, Space
@@ -49,16 +48,18 @@ class Measure:
     """Measure the node and its containers for monitoring, by one method for each probe.
 
     :param driver: its name in OpenNebula and in the allocation records
+    :param containers: returns them as OpenNebula is to see them
     :param owners: directory of the allocation records
     :param state: the driver's directory, where it keeps what a round tells the next
     :param reported: selects the devices that are reported
     :param datastores: OpenNebula's directory of them; it need not be there yet
     """
 
-    def __init__(self, driver: str, engine: MonitoredEngine, owners: Path, state: Path, reported: PciFilter,
-                 host: Host, datastores: Path) -> None:
+    def __init__(self, driver: str, engine: Containers, containers: Callable[[], tuple[ContainerState, ...]],
+                 owners: Path, state: Path, reported: PciFilter, host: Host, datastores: Path) -> None:
         self._driver = driver
         self._engine = engine
+        self._containers = containers
         self._store = AllocationStore(owners)
         self._state = state
         self._reported = reported
@@ -73,7 +74,7 @@ class Measure:
         elsewhere = {record.device_id for record in records} - own
         found = probes.host_system(self._driver, self._engine.name, self._engine.server(), topology.read(self._host),
                                    scan(self._host), own, elsewhere, self._reported)
-        return "\n".join(filter(None, (found, probes.wilds(self._engine.containers()), self._space())))
+        return "\n".join(filter(None, (found, probes.wilds(self._containers()), self._space())))
 
     def _space(self) -> str:
         """Return the space of the directory of datastores, and of those whose TM driver asks for it by a file.
@@ -103,11 +104,11 @@ class Measure:
         before the end of a deploy for the success of that, which may still fail. So their VMs are not in the list, and
         the list is not marked as complete. Containers are read once more after the look at who works on them.
         """
-        found = self._engine.containers()
+        found = self._containers()
         busy = {label for state in found if (label := state.labels.get(LABEL, "")).isdecimal()
                 and vmlock.is_held(self._state, int(label))}
         if busy or any(state.status is Status.STOPPED and LABEL in state.labels for state in found):
-            found = self._engine.containers()
+            found = self._containers()
         return tuple(state for state in found if state.labels.get(LABEL) not in busy), not busy
 
     def vm_monitor(self) -> str:

@@ -13,8 +13,8 @@ import testtools
 
 from containerhost.engines.contract import ContainerState, Status
 from containerhost.errors import EngineNotFound
-from lxdone.root.reconciler import MonitoredEngine, Reconciler
-from onedriver.node import names, vmlock
+from lxdone.root.reconciler import Reconciler
+from onedriver.node import monitored, names, vmlock
 from onedriver.node.names import LABEL
 from tests.kernel.onedriver.node.test_vmlock import HOLD
 
@@ -83,9 +83,8 @@ class ReconcilerTest(testtools.TestCase):
     def test_no_further_process_is_started_for_vms_that_one_works_on(self) -> None:
         def started(over: tuple[int, ...] = ()) -> int:
             self.calls.writeback.is_over.side_effect = lambda home: int(home.name.removeprefix(names.PREFIX)) in over
-            engine = MonitoredEngine(self.calls.engine, self.reconciler)
-            with mock.patch.object(engine, "start_reconciling") as start:
-                engine.containers()
+            with mock.patch.object(monitored, "start_reconciling") as start:
+                self.reconciler.monitored()
             return start.call_count
 
         self.calls.devices.pending.return_value = ()

@@ -3,6 +3,7 @@
 memory."""
 
 import contextlib
+import functools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,8 @@ from onedock.nics import Nics
 from onedock.root_images import RootImages, Snapshots, repository
 from onedock.vmm import Vmm
 from onedriver.actions import Call
-from onedriver.node import vmlock
+from onedriver.node import monitored, vmlock
 from onedriver.node.measure import Measure
-from onedriver.node.monitored import MonitoredEngine
 from onedriver.vm import Vm
 from tests.model.opennebula.engine import DockerEngine, DockerImages, image_id
 from tests.model.opennebula.node import DATASTORE, Commands, Contexts, Node
@@ -132,8 +132,8 @@ class DockerNode(Node):
 
     def measure(self) -> Measure:
         engine: Any = self.engine
-        seen = MonitoredEngine(self.driver, engine, self.recovery.pending)
-        return Measure(self.driver, seen, self.owners, self.state, self.options.pci, self.host, self.datastores)
+        seen = functools.partial(monitored.containers, self.driver, engine, self.recovery.pending)
+        return Measure(self.driver, engine, seen, self.owners, self.state, self.options.pci, self.host, self.datastores)
 
     def prepare(self, call: Call) -> None:
         if call.action == "deploy" and call.vm.pcis:

@@ -14,7 +14,7 @@ from containerhost.engines.contract import Status
 from lxdone.conf import Options
 from lxdone.disk import diskformat, filesystems, images
 from lxdone.root import reconciler, root_packing, root_state, root_writeback
-from lxdone.root.reconciler import MonitoredEngine, Reconciler
+from lxdone.root.reconciler import Reconciler
 from lxdone.vmm import Vmm
 from onedriver.actions import Call
 from onedriver.node.measure import Measure
@@ -171,8 +171,8 @@ class LxdNode(Node):
 
     def measure(self) -> Measure:
         engine: Any = self.engine
-        return Measure(self.driver, MonitoredEngine(engine, self.reconciler), self.owners, self.state,
-                       self.options.pci, self.host, self.datastores)
+        return Measure(self.driver, engine, self.reconciler.monitored, self.owners, self.state, self.options.pci,
+                       self.host, self.datastores)
 
     def prepare(self, call: Call) -> None:
         if call.action in STARTS and call.vm.pcis:

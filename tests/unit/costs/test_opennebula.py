@@ -109,8 +109,8 @@ class Operations:
     def test_monitoring(self) -> None:
         self.useFixture(fixtures.MockPatch("containerhost.privileged.Privileged.read_guest_file", return_value=None))
         self.vmm.deploy(Call("deploy", {}, self.vm.id, "host", self.vm))
-        told = Measure(self.driver, self.engine, self.directory / "owners", self.directory, PciFilter(), self.host,
-                       self.directory)
+        told = Measure(self.driver, self.engine, self.engine.containers, self.directory / "owners", self.directory,
+                       PciFilter(), self.host, self.directory)
         for probe in ("host_system", "host_monitor", "vm_status", "vm_monitor"):
             with self.costing(f"{self.driver}: {probe}"):
                 getattr(told, probe)()

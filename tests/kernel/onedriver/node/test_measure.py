@@ -28,7 +28,7 @@ class MeasureTest(testtools.TestCase):
         """Its container's state would be taken for a power-off, or for the end of a deploy that may still fail."""
         state = Path(self.useFixture(fixtures.TempDir()).path)
         engine = mock.Mock()
-        told = Measure("x", engine, state, state, PciFilter(), Host(), state)
+        told = Measure("x", engine, engine.containers, state, state, PciFilter(), Host(), state)
 
         def states(status: Status) -> tuple[bool, list[str]]:
             engine.containers.return_value = tuple(

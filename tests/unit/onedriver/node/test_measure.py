@@ -67,8 +67,8 @@ class MeasureTest(testtools.TestCase):
                 raise EngineTimeout("no answer")
             return {"root": len(asked)}
         state = Path(self.useFixture(fixtures.TempDir()).path)
-        measured = measure.Measure("lxdone", SimpleNamespace(disks=disks), state, state, PciFilter(), Host(state),
-                                   state)
+        measured = measure.Measure("lxdone", SimpleNamespace(disks=disks), tuple, state, state, PciFilter(),
+                                   Host(state), state)
         names = [f"one-{number}" for number in range(40)]
         first = measured._disks(names)
         self.assertEqual((names, set(names) - {"one-7"}), (asked, first.keys()))
@@ -82,8 +82,8 @@ class MeasureTest(testtools.TestCase):
         self.assertEqual({*names, "one-40"}, set(again))
         (state / measure.DISKS).write_text("damaged")
         self.assertEqual(first.keys(), measured._disks(names).keys())
-        self.assertEqual({}, measure.Measure("onedock", SimpleNamespace(disks=lambda name: None), state, state,
-                                             PciFilter(), Host(state), state)._disks(names))
+        self.assertEqual({}, measure.Measure("onedock", SimpleNamespace(disks=lambda name: None), tuple, state,
+                                             state, PciFilter(), Host(state), state)._disks(names))
 
     def test_a_probe_that_there_is_not(self) -> None:
         self.assertRaises(BadInput, measure.probe, "host/../x", self.fail)
