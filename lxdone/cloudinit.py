@@ -30,10 +30,7 @@ Variables = Mapping[str, str]
 
 
 def documents(context: Variables) -> CloudInit:
-    """Return the cloud-init documents of a context.
-
-    :raises BadInput: a variable is not what it must be
-    """
+    """Return the cloud-init documents of a context; raise BadInput if a variable is not what it must be."""
     vendor = vendor_data(context)
     return CloudInit(
         user_data=user_data(context),

@@ -40,8 +40,5 @@ class Options(NodeOptions):
 
 
 def load(path: Path | None = None) -> Options:
-    """Load the options of this node.
-
-    :raises BadOptions: the file cannot be read, or says something that is no option
-    """
+    """Load the options of this node; raise BadOptions if they cannot be read, or name what is no option."""
     return options.load(Options, path or Path(os.environ.get("LXDONE_CONF", USUAL)))

@@ -188,10 +188,7 @@ def receive(request: Request, directory: Path) -> None:
 
 
 def on_node(request: Request, script: str, *words: str) -> Sequence[str]:
-    """Return the command that runs a script on the VM's node.
-
-    :param words: the script's arguments after VM and disk
-    """
+    """Return the command that runs a script on the VM's node, with VM, disk and ``words`` as arguments."""
     disk_path = request.disk_path
     return [*SSH, disk_path.host,
             shlex.join(["sh", "-c", script, "sh", str(disk_path.vm), str(disk_path.number), *words])]

@@ -18,11 +18,7 @@ OLDEST = {"lxd": (5, 0), "incus": (6, 0)}
 
 
 def check(user: str) -> dict[str, list[str]]:
-    """Check this node, and return complaints by topic.
-
-    :param user: who OpenNebula's front-end logs in as
-    :returns: complaints, by what was looked at
-    """
+    """Check this node for the user that OpenNebula's front-end logs in as, and return complaints by topic."""
     return nodechecks.run(conf.load, user, COMMANDS, TOOLS, USES,
                           {"engine": engine, "consoles": consoles, "containers": containers, "memlock": memlock})
 

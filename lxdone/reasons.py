@@ -18,10 +18,7 @@ MODULES = "sch_htb sch_ingress cls_u32 act_police"
 
 @contextlib.contextmanager
 def naming_size(vm: Vm, spec: ContainerSpec) -> Iterator[None]:
-    """Name SIZE where LXD tells that the root's quota is too small in words of its storage pool.
-
-    :raises DriverError: it is too small
-    """
+    """Raise DriverError with SIZE if LXD tells in words of its storage pool that the root's quota is too small."""
     try:
         yield
     except EngineError as error:
@@ -33,10 +30,7 @@ def naming_size(vm: Vm, spec: ContainerSpec) -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming_limits() -> Iterator[None]:
-    """Say what LXD needs where it cannot limit an interface.
-
-    :raises DriverError: the kernel lacks something
-    """
+    """Raise DriverError with what the kernel lacks if LXD cannot limit an interface."""
     try:
         yield
     except EngineError as error:

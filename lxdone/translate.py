@@ -101,10 +101,7 @@ def root_size(disk: Disk, options: Options, *, packed: bool) -> int | None:
 
 
 def require_disks(vm: Vm) -> None:
-    """Refuse disks that the container could not have as the template says.
-
-    :raises BadInput, NotSupported: a disk is asked for that the container would not have as it should be
-    """
+    """Raise BadInput or NotSupported on disks that the container could not have as the template says."""
     first = vm.root
     if first.type not in IMAGES:
         raise NotSupported(f"disk {first.id} is of type {first.type}; the root of a container is an image "
@@ -117,10 +114,7 @@ def require_disks(vm: Vm) -> None:
 
 
 def require_further(disk: Disk) -> None:
-    """Refuse a disk that a container cannot have beside its root.
-
-    :raises BadInput, NotSupported: a container cannot have it beside its root
-    """
+    """Raise BadInput or NotSupported on a disk that a container cannot have beside its root."""
     if SWAP in (disk.type, (disk.format or "").upper()):
         raise NotSupported(f"disk {disk.id} is swap space, which a container cannot have of its own (it may not "
                            "swapon): MEMORY is all of its memory")
@@ -145,10 +139,7 @@ def is_volatile(disk: Disk) -> bool:
 
 
 def context_disk(vm: Vm) -> int:
-    """Return the number of the disk that the transfer driver made of the context.
-
-    :raises BadInput: OpenNebula made none
-    """
+    """Return the number of the disk that the TM driver made of the context; raise BadInput if there is none."""
     number = vm.context.get("DISK_ID", "")
     if not NUMBER_OF_DISK.fullmatch(number):
         raise BadInput(f"the context of VM {vm.id} has files, but {number[:60]!r} for the number of the disk with them "
@@ -165,10 +156,7 @@ def directory_disk(disk: Disk, directory: str) -> DirectoryDisk:
 
 
 def io_limit(disk: Disk) -> IoLimit:
-    """Return the limits of a disk's speed.
-
-    :raises NotSupported: LXD limits a direction by bytes or by operations, not by both
-    """
+    """Return a disk's limits; raise NotSupported if one direction has both bytes and operations, which LXD cannot."""
     found = limits.io_limit(disk)
     if (found.read_bytes and found.read_iops) or (found.write_bytes and found.write_iops):
         raise NotSupported(f"disk {disk.id} is to be limited to {dict(disk.speed)}; LXD can limit reading, and "
@@ -177,10 +165,7 @@ def io_limit(disk: Disk) -> IoLimit:
 
 
 def disk(vm: Vm, number: str) -> Disk:
-    """Return a disk by its number.
-
-    :raises BadInput: the VM has no such disk
-    """
+    """Return a disk by its number; raise BadInput if the VM has no such disk."""
     for found in vm.disks:
         if str(found.id) == number:
             return found
@@ -233,8 +218,5 @@ def vlans(vm_id: int, wanted: Nic) -> tuple[int | None, frozenset[int]]:
 
 
 def shared_memory(source: str) -> tuple[DirectoryDisk, ...]:
-    """Return the part for the memory that a VM shares.
-
-    :param source: where its view is on the host
-    """
+    """Return the part for the memory that a VM shares, given where its view is on the host."""
     return (DirectoryDisk("shared-memory", source, sharedmemory.TARGET),)

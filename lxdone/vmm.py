@@ -166,10 +166,7 @@ class Vmm(BaseVmm):
         super()._unfreeze(vm)
 
     def _end(self, call: Call, *, force: bool, patience: bool = True) -> None:
-        """Stop the container, and bring its disks up to date.
-
-        :param patience: one that does not end by itself runs on; else it is ended by force
-        """
+        """Stop the container, by force at last without ``patience``, and bring its disks up to date."""
         own = own_name(call)
         state = self._find(own, call.vm)
         if state is not None:
@@ -247,10 +244,7 @@ class Vmm(BaseVmm):
                 self._engine.attach(name, self._disks.part(vm.id, disk))
 
     def copy_disk(self, call: Call) -> str:
-        """Copy a disk of a VM that runs, with what it has now, into a file beside it that belongs to OpenNebula's user.
-
-        :returns: the file's path; the caller removes it
-        """
+        """Copy a disk of a VM that runs into a file beside it, for OpenNebula's user to remove, and return its path."""
         state = self._existing(call)
         if state.status is not Status.RUNNING:
             raise DriverError(f"container {state.name} is {state.status.value}: the disks of a VM that does not run "
@@ -384,10 +378,7 @@ class Vmm(BaseVmm):
                 raise DriverError(f"VM {vm.id} was deleted while its container was started: nothing of it stays here")
 
     def _create(self, spec: ContainerSpec, disk: Path, directory: Path, vm: Vm) -> None:
-        """Create the container.
-
-        :param directory: the VM's own
-        """
+        """Create the container; ``directory`` is the VM's own."""
         root = vm.root
         origin = Origin(Path(self._options.datastores), root.source, root.size)
         limit = translate.unpacked_limit(vm, self._options)
@@ -457,10 +448,7 @@ class Vmm(BaseVmm):
         self._remove(vm_id, self._disks.discard_all, view)
 
     def _remove(self, vm_id: int, clear: Callable[[int], None], view: HostView | None = None) -> None:
-        """Remove a VM's container, disks and devices.
-
-        :param clear: takes its disks from the host
-        """
+        """Remove a VM's container, its disks by ``clear``, and its devices."""
         name = translate.name(vm_id)
         state = self._find(name)
         self._commands.cancel(name)

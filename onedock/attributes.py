@@ -38,10 +38,7 @@ RAW = ("cap-add", "pids-limit", "shm-size", "sysctl")
 
 @dataclasses.dataclass(frozen=True)
 class Attributes:
-    """Hold the settings that a VM's template makes for its Docker container.
-
-    :ivar raw: of Docker's host configuration, what the administrator allows beside
-    """
+    """Hold a template's settings for its container; ``raw`` are Docker's own, as the administrator allows them."""
 
     program: Program
     environment: Mapping[str, str]
@@ -126,10 +123,7 @@ def health(own: Mapping[str, str]) -> Health | None:
 
 
 def raw(own: Mapping[str, str], allowed: Collection[str]) -> dict[str, Any]:
-    """Return the allowed raw options.
-
-    :returns: keys and values of Docker's host configuration
-    """
+    """Return the allowed raw options, as keys and values of Docker's host configuration."""
     found: dict[str, Any] = {}
     for word in words(own, "DOCKER_RAW") or ():
         name, _, value = word.partition("=")

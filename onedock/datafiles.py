@@ -51,11 +51,7 @@ def empty(path: Path, size: int) -> None:
 
 
 def require_growth(path: Path, size: int) -> None:
-    """Refuse a size that a disk cannot grow to.
-
-    :param size: MiB
-    :raises BadInput: the disk is larger
-    """
+    """Raise BadInput if a disk is larger than ``size`` MiB."""
     before = path.stat().st_size
     if size * MIB < before:
         raise BadInput(f"{path} has {before // MIB} MiB and cannot become smaller")
@@ -79,10 +75,7 @@ def grow(path: Path, size: int, lock: Sequence[int] = ()) -> None:
 
 
 def tool(words: Sequence[str], problem: str) -> None:
-    """Run one of the file system tools, which need not be on the user's path.
-
-    :raises DriverError: it failed; the message begins with ``problem``
-    """
+    """Run a file system tool, which need not be on the user's path; raise DriverError with ``problem`` if it fails."""
     run(words, TOOL_TIMEOUT, problem, env=os.environ | {"PATH": system_path()})
 
 
@@ -125,10 +118,7 @@ def exchange(new: Path, target: Path) -> None:
 
 
 def snapshot(disk: Path, number: int) -> Path:
-    """Return the file of a snapshot.
-
-    :raises BadInput: there is none of that number
-    """
+    """Return the file of a snapshot; raise BadInput if there is none of that number."""
     file = snapshots(disk) / str(number)
     if not file.is_file():
         raise BadInput(f"{disk} has no snapshot {number}")

@@ -58,10 +58,7 @@ class Guests:
         self._root = root
 
     def require_possible(self, vm: Vm) -> None:
-        """Refuse a context that cannot be provided.
-
-        :raises BadInput, NotSupported: the context asks for what cannot be
-        """
+        """Raise BadInput or NotSupported on a context that cannot be provided."""
         context.require_possible(vm.context)
         addresses.resolv_conf(vm.context)
 
@@ -90,17 +87,11 @@ class Guests:
             self._volumes(vm.id).mount(disk.id, file.path, read_only=disk.read_only, root=self._root())
 
     def unmount(self, vm: Vm, disk: Disk) -> None:
-        """Unmount a disk.
-
-        :raises DeviceInUse: the container uses it
-        """
+        """Unmount a disk; raise DeviceInUse if the container uses it."""
         self._volumes(vm.id).unmount(disk.id)
 
     def unmount_all(self, vm_id: int) -> None:
-        """Unmount all disks of a container that is off.
-
-        :raises DeviceInUse: a program on the host uses one
-        """
+        """Unmount all disks of a container that is off; raise DeviceInUse if a program on the host uses one."""
         volumes = self._volumes(vm_id)
         for number in sorted(volumes.mounted()):
             volumes.unmount(number)
@@ -109,27 +100,18 @@ class Guests:
         return disk_id in self._volumes(vm_id).mounted()
 
     def frozen(self, vm_id: int, disk_id: int, timeout: float) -> AbstractContextManager[None]:
-        """Freeze a disk within the block.
-
-        :param timeout: seconds
-        """
+        """Freeze a disk within the block, for at most ``timeout`` seconds."""
         return self._volumes(vm_id).frozen(disk_id, timeout)
 
     @staticmethod
     def require_unused(file: Path) -> None:
-        """Refuse a disk's file that is in use.
-
-        :raises DeviceInUse: a loop device is attached to the disk's file
-        """
+        """Raise DeviceInUse if a loop device is attached to a disk's file."""
         if node := wait_while(lambda: loops.existing(file), LOOP_TIMEOUT):
             raise DeviceInUse(f"{file} is attached to {node}, though the VM's container does not have it: find out "
                               "what uses it (findmnt, losetup) and end that")
 
     def grow(self, vm: Vm, disk: Disk, size: int) -> None:
-        """Grow a mounted disk.
-
-        :param size: bytes
-        """
+        """Grow a mounted disk to ``size`` bytes."""
         with datastores.opened(self._file(vm, disk), write=True) as file:
             before = file.path.stat().st_size
             if size < before:

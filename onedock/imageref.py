@@ -52,10 +52,7 @@ class ImageRef:
 
 
 def read(file: Path) -> ImageRef:
-    """Read the reference of a root disk.
-
-    :raises BadInput: there is no such file, or it is not one of these
-    """
+    """Read the reference of a root disk; raise BadInput if the file has none."""
     try:
         with file.open("rb") as disk:
             found = json.loads(disk.read(LIMIT))

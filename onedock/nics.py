@@ -92,10 +92,7 @@ class Nics:
             openvswitch.remove_port(host_end)
 
     def remove(self, vm_id: int, but: frozenset[str] = frozenset()) -> None:
-        """Remove all interfaces of a VM, also those that it has no more.
-
-        :param but: names of host's ends that stay
-        """
+        """Remove all interfaces of a VM, also those that it has no more, except host's ends that stay."""
         for host_end, found in self._veths.marked(owner(vm_id)).items():
             # What came back from a container has the alias that its tenant gave it.
             if is_of(found, vm_id) and host_end.startswith(f"{name(vm_id)}-") and host_end not in but:
@@ -127,10 +124,7 @@ def unlimited(vm_id: int, nic_id: int) -> NotSupported:
 
 
 def shape(kilobytes: int | None) -> Shape | None:
-    """Return the limits of an interface.
-
-    :param kilobytes: per second; None is no limit
-    """
+    """Return the limits of an interface in KB per second; None is no limit."""
     return limits((kilobytes or 0) * KILOBYTE)
 
 

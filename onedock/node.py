@@ -94,10 +94,7 @@ def number(text: str) -> int:
 
 
 def image(*words: str) -> int:
-    """Run a request of the transfer driver to the engine.
-
-    :returns: the exit status; :data:`node_agent.NOT_THERE` when there is no such image or container
-    """
+    """Run a request of the transfer driver to the engine; the status is NOT_THERE without its image or container."""
     from containerhost.linux.lock import FileLock
     from onedock.nodeimages import NodeImages
     from onedock.root_images import LOCK

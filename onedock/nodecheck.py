@@ -18,11 +18,7 @@ SNAPSHOTTER = "io.containerd.snapshotter"
 
 
 def check(user: str) -> dict[str, list[str]]:
-    """Check this node, and return complaints by topic.
-
-    :param user: who OpenNebula's front-end logs in as
-    :returns: complaints, by what was looked at
-    """
+    """Check this node for the user that OpenNebula's front-end logs in as, and return complaints by topic."""
     return nodechecks.run(conf.load, user, COMMANDS, TOOLS, USES,
                           {"engine": engine, "memlock": memlock})
 
@@ -41,10 +37,7 @@ def memlock() -> Iterable[str]:
 
 
 def of_engine(info: Mapping[str, Any]) -> Iterable[str]:
-    """Check Docker's description of itself.
-
-    :param info: Docker's report of itself (``GET /info``)
-    """
+    """Check Docker's description of itself (``GET /info``)."""
     version = str(info.get("ServerVersion", ""))
     if nodechecks.version(version) < OLDEST:
         yield f"Docker {version} is too old; install {'.'.join(map(str, OLDEST))} or later"

@@ -53,10 +53,7 @@ class RootImages:
         return self._datastores / str(system_ds) / str(vm_id) / f"disk.{disk}"
 
     def ref(self, vm: Vm) -> ImageRef:
-        """Return the reference of a VM's root disk.
-
-        :raises BadInput: the disk is missing, or names no image
-        """
+        """Return the reference of a VM's root disk; raise BadInput if that is missing, or names no image."""
         return read(self.file(vm))
 
     def ensure(self, vm: Vm) -> str:

@@ -46,10 +46,7 @@ def volumes(vm: Vm) -> tuple[Disk, ...]:
 
 
 def require_disks(vm: Vm) -> None:
-    """Refuse disks that the container could not have as the template says.
-
-    :raises BadInput, NotSupported: a disk is asked for that the container would not have as it should be
-    """
+    """Raise BadInput or NotSupported on disks that the container could not have as the template says."""
     first = vm.root
     if first.type not in DATA:
         raise NotSupported(f"disk {first.id} is of type {first.type}; the root of a container on Docker comes from an "
@@ -87,17 +84,11 @@ def require_resizable(vm: Vm, disk_id: str, size: str) -> tuple[Disk, int]:
 
 
 def mounts(context: str, resolv: str, media: str) -> tuple[Mount, ...]:
-    """Return the mounts of a container.
-
-    :param context, resolv, media: what the driver made on the host
-    """
+    """Return the mounts of a container, of what the driver made on the host."""
     return (Mount("context", context, "/context"), Mount("resolv", resolv, "/etc/resolv.conf"),
             Mount("media", media, MEDIA, read_only=False, follows=True))
 
 
 def shared_memory(source: str | None) -> tuple[Mount, ...]:
-    """Return the mount of the memory that a VM shares.
-
-    :param source: where it is on the host; None if the VM shares none
-    """
+    """Return the mount of the memory that a VM shares, given where it is on the host, if anywhere."""
     return () if source is None else (Mount("shared-memory", source, sharedmemory.TARGET, read_only=False),)

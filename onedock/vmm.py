@@ -285,10 +285,7 @@ class Vmm(BaseVmm):
         return None if memory is None else self._memories.path(memory)
 
     def _require_same_job(self, vm: Vm) -> None:
-        """Refuse other shared memory than the container was made with: Docker fixes a container's mounts.
-
-        :raises NotSupported: the VM's HPC attributes were changed
-        """
+        """Raise NotSupported if HPC names other shared memory than the container's, whose mounts Docker fixes."""
         wanted = shared_memory(vm)
         if self._memories.of(self._consumer(vm.id)) != (wanted and self._memories.path(wanted)):
             raise NotSupported(f"HPC of VM {vm.id} names other shared memory than container {name(vm.id)} was made "
@@ -308,10 +305,7 @@ class Vmm(BaseVmm):
             self._notices.tell(own)
 
     def _require_begun(self, own: str) -> None:
-        """Require that the container's program has started, or ended without an error.
-
-        :raises DriverError: its program ended at once, and not well
-        """
+        """Raise DriverError if the container's program ended at once, with an error."""
         status = self._engine.wait_started(own, self._options.start_seconds)
         if status:
             last = " ".join(self._engine.console_log(own).decode(errors="replace").split())[-LAST_WORDS:]

@@ -106,10 +106,7 @@ def split_exec(argv: Sequence[str]) -> tuple[dict[str, str], int, str]:
 
 
 def require_described(action: str, vm_id: int, found: vm.Vm) -> None:
-    """Refuse a document of another VM.
-
-    :raises BadInput: standard input describes another VM
-    """
+    """Raise BadInput if standard input describes another VM."""
     if found.id != vm_id:
         raise BadInput(f"{action}: it was called for VM {vm_id}, but standard input describes VM {found.id}")
 

@@ -38,10 +38,7 @@ class DiskPath(NamedTuple):
 
 
 def parse(text: str) -> DiskPath:
-    """Parse a place of a VM's disk.
-
-    :raises BadInput: it is none of a VM's
-    """
+    """Parse the place of a VM's disk; raise BadInput on anything else."""
     host, _, path = text.partition(":/")
     if not HOST.fullmatch(host):
         raise BadInput(f"{text[:120]!r} does not begin with a host's name and a colon")

@@ -21,10 +21,7 @@ Element = Any  # lxml's; it ships no type information
 
 
 def read(stream: BinaryIO) -> bytes:
-    """Read a script's standard input.
-
-    :raises BadInput: it is longer than any that a document could be read from
-    """
+    """Read a script's standard input; raise BadInput if it is longer than any document of oned's."""
     data = stream.read(INPUT_LIMIT + 1)
     if len(data) > INPUT_LIMIT:
         raise BadInput(f"standard input has more than {INPUT_LIMIT >> 20} MiB, which nothing that oned writes has; "
@@ -33,10 +30,7 @@ def read(stream: BinaryIO) -> bytes:
 
 
 def parse(data: bytes, root: str) -> Element:
-    """Parse one XML document whose root element is called ``root``.
-
-    :raises BadInput: it is empty, too large, cut, malformed or something else
-    """
+    """Parse one complete XML document whose root element is called ``root``; raise BadInput on anything else."""
     if not data.strip():
         raise BadInput(f"standard input is empty, but an XML document <{root}> was expected")
     if len(data) > LIMIT:

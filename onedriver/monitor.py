@@ -29,10 +29,7 @@ class Type(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """Hold one monitor message of a host, with its text neither compressed nor encrypted.
-
-    :ivar time: seconds since 1970
-    """
+    """Hold one monitor message of a host, its text neither compressed nor encrypted, its time in seconds since 1970."""
 
     type: str
     success: bool

@@ -73,10 +73,7 @@ def text(element: Element, path: str) -> str:
 
 
 def number(element: Element, path: str, default: int | None) -> int:
-    """Return a number of the configuration.
-
-    :param default: of what is not there; None where it must be
-    """
+    """Return a number of the configuration; without a default (None) it must be there."""
     found = text(element, path)
     if not found and default is not None:
         return default

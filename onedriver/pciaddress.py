@@ -67,10 +67,7 @@ class PciAddress(NamedTuple):
 
 
 def from_opennebula(text: str) -> PciAddress:
-    """Parse an ADDRESS.
-
-    :raises BadInput: it is no ADDRESS that a probe of this project reports
-    """
+    """Parse an ADDRESS; raise BadInput on one that no probe of this project reports."""
     match = ADDRESS.fullmatch(text.lower())
     if match is None:
         raise BadInput(f"PCI address {text[:60]!r} is invalid: 0000:17:00:0 was expected, or 0000:17:00:0:mig3 for a "
@@ -80,10 +77,7 @@ def from_opennebula(text: str) -> PciAddress:
 
 
 def from_device_id(text: str) -> PciAddress:
-    """Parse the id of a device.
-
-    :raises BadInput: it is no id of a PCI device
-    """
+    """Parse the id of a device; raise BadInput if it is no PCI device's."""
     match = DEVICE_ID.fullmatch(text)
     if match is None:
         raise BadInput(f"{text!r} is no id of a PCI device")
@@ -98,8 +92,5 @@ def number(text: str | None) -> int | None:
 
 
 def share_product(gpu: str) -> str:
-    """Return the product number of a share of a GPU.
-
-    :param gpu: the GPU's own, four hexadecimal digits
-    """
+    """Return the product number of a share of a GPU, given the GPU's own."""
     return f"d000{gpu}"

@@ -58,10 +58,7 @@ def log_to(stream: TextIO) -> None:
 
 
 def start(main: Callable[[Sequence[str]], int]) -> int:
-    """Run a driver's command with the arguments of this process.
-
-    :returns: the exit status
-    """
+    """Run a driver's command with the arguments of this process, and return the exit status."""
     if os.geteuid() == 0:
         os.chdir("/")  # programs look for their configuration where they are called, which may be anybody's directory
     if sys.argv[1:] == ["--version"]:
@@ -100,10 +97,7 @@ def run(what: str, body: Callable[[], str | None], known: Mapping[type[Exception
 
 
 def reason(complaints: bytes) -> str:
-    """Return why a command of a driver failed.
-
-    :param complaints: its standard error, of which the lines for the log are left out
-    """
+    """Return why a command of a driver failed: its standard error without the lines for the log."""
     lines = complaints.decode(errors="replace").splitlines()
     return " ".join(line for line in lines if not line.startswith(LOG_PREFIXES))[:1500]
 

@@ -127,9 +127,6 @@ class Section:
 
 
 def require_few(texts: Collection[str], name: str) -> None:
-    """Refuse a section with too many attributes.
-
-    :param texts: as :meth:`Section.texts` returned it
-    """
+    """Refuse a section with too many attributes, given its :meth:`Section.texts`."""
     if len(texts) > MOST_NAMES:
         raise BadInput(f"{name} has more than {MOST_NAMES} attributes: remove some")

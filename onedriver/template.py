@@ -27,8 +27,5 @@ def vector(name: str, values: Mapping[str, Value]) -> str:
 
 
 def encoded(values: Mapping[str, Value], more: str = "") -> str:
-    """Encode the lines that a vm/monitor probe puts into MONITOR as base64.
-
-    :param more: further lines
-    """
+    """Encode the lines that a vm/monitor probe puts into MONITOR, and further ones, as base64."""
     return base64.b64encode(("\n".join(filter(None, (lines(values), more))) + "\n").encode()).decode()

@@ -88,10 +88,7 @@ class Pci(NamedTuple):
     attach: bool = False
 
     def chosen(self) -> PciAddress:
-        """Return the address of the device that the core chose.
-
-        :raises BadInput: the core chose no device, as it does when a full host is enforced
-        """
+        """Return the address that the core chose; raise BadInput without one, as when a full host is enforced."""
         if self.address is None:
             raise BadInput("the VM asks for a PCI device, but the scheduler gave it none (no ADDRESS): deploy it with "
                            "--enforce, or let the scheduler place it")
@@ -99,10 +96,7 @@ class Pci(NamedTuple):
 
 
 class Ceph(NamedTuple):
-    """Identify the Ceph RBD image of a disk, and the Ceph user to open it as.
-
-    :ivar image: ``pool/image``
-    """
+    """Identify the Ceph RBD image of a disk as ``pool/image``, and the Ceph user to open it as."""
 
     image: str
     user: str | None
@@ -199,10 +193,7 @@ class Vm(NamedTuple):
 
     @property
     def root(self) -> Disk:
-        """Return the disk that its container is made of: its first that is an image.
-
-        :raises BadInput: it has none
-        """
+        """Return the disk that its container is made of, its first image; raise BadInput if there is none."""
         found = min((disk for disk in self.disks if disk.type not in NOT_ROOTS), key=lambda disk: disk.id, default=None)
         if found is None:
             raise BadInput(f"VM {self.id} has no disk with an image to make its container of")

@@ -19,10 +19,7 @@ SNAPSHOT = "lxdone-unfinished"  # of an image that is being written: what it was
 
 
 def image(vm_id: int, disk: Disk) -> str:
-    """Return the cluster's name of the image: ``pool/image``.
-
-    :raises NotSupported: the node cannot use images of Ceph
-    """
+    """Return the cluster's name of the image, ``pool/image``; raise NotSupported if the node cannot use it."""
     if shutil.which("rbd") is None:
         raise NotSupported(f"disk {disk.id} is an image of Ceph, but this node has no rbd to map it with: install "
                            "ceph-common")
@@ -32,10 +29,7 @@ def image(vm_id: int, disk: Disk) -> str:
 
 
 def connect(name: str, user: str | None, *, read_only: bool) -> Path:
-    """Map the image, and return its block device. Idempotent.
-
-    :param user: of Ceph; None is its usual one
-    """
+    """Map the image as the user of Ceph, or its usual one, and return its block device. Idempotent."""
     present = device(name)
     if present:
         return present
@@ -77,10 +71,7 @@ def rbd(user: str | None) -> list[str]:
 
 
 def entries(told: str) -> list[dict[str, str]]:
-    """Parse a list of rbd.
-
-    :param told: JSON that rbd printed
-    """
+    """Parse the JSON of a list that rbd printed."""
     try:
         found = json.loads(told or "[]")
         return [entry for entry in found if entry["name"]]

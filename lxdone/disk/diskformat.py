@@ -37,8 +37,5 @@ MAGICS = (
 
 
 def of(head: bytes) -> Format:
-    """Recognize the format of a disk.
-
-    :param head: its first :data:`HEAD` bytes, or all it has
-    """
+    """Recognize the format of a disk by its first :data:`HEAD` bytes, or all it has."""
     return next((found for place, magic, found in MAGICS if head[place:place + len(magic)] == magic), Format.UNKNOWN)

@@ -46,10 +46,7 @@ exec prlimit --as={MEMORY} --core=0 -- \
 
 
 class FileSystem(NamedTuple):
-    """Locate a file system in a disk, and give the options to mount it with.
-
-    :ivar start, size: bytes within the disk file
-    """
+    """Locate a file system in a disk, in bytes, and give the options to mount it with."""
 
     format: Format
     start: int
@@ -79,10 +76,7 @@ class Partition(NamedTuple):
 
 
 def find(disk: Path) -> FileSystem:
-    """Find the file system of a disk that is one, or the largest among its partitions.
-
-    :raises NotSupported: there is none that this driver reads
-    """
+    """Find a disk's file system, or the largest among its partitions; raise NotSupported if none can be read."""
     found = diskformat.of(head(disk))
     if found in diskformat.FILE_SYSTEMS:
         return FileSystem(found, 0, length(disk))
@@ -155,10 +149,7 @@ def head(disk: Path, start: int = 0) -> bytes:
 
 
 def make_ext(disk: Path, timeout: int, *more: str) -> None:
-    """Make the whole disk an ext4 file system.
-
-    :param more: options of mke2fs
-    """
+    """Make the whole disk an ext4 file system, with more options of mke2fs."""
     run(["mke2fs", "-q", "-F", "-t", "ext4", *more, str(disk)], timeout, f"disk {disk} cannot get a file system")
 
 

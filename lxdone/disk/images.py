@@ -143,10 +143,7 @@ class Images:
         return os.path.ismount(directory) or (self._record(directory).exists() and any(directory.iterdir()))
 
     def is_replaced(self, vm_id: int, disk_id: int) -> bool:
-        """Return whether the disk that is there is another than that which has its place in the datastore by now.
-
-        :raises DriverError: that is not certain, because the datastore may not be there
-        """
+        """Return whether another disk has its place in the datastore by now; raise DriverError if that is uncertain."""
         directory = self._directory(vm_id, disk_id)
         record = self._read(directory)
         if record is None or record.is_device:
@@ -179,10 +176,7 @@ class Images:
                            "gets one by `oneimage create --fs ext4`)")
 
     def _file(self, vm: Vm, disk: Disk, read_only: bool) -> Path:
-        """Return the file or block device of a disk.
-
-        :raises DriverError: the disk is a block device that this node does not give away
-        """
+        """Return a disk's file or block device; raise DriverError on a device that this node does not give away."""
         if disk.type == "RBD":
             return ceph.connect(ceph.image(vm.id, disk), disk.ceph.user if disk.ceph else None, read_only=read_only)
         file = self._datastores / str(vm.system_ds) / str(vm.id) / f"disk.{disk.id}"
@@ -407,10 +401,7 @@ def opened(record: Record, *, write: bool) -> Iterator[Path]:
 
 
 def is_gone(record: Record) -> bool:
-    """Return whether OpenNebula removed a disk: detached it while the VM was off, or ended the VM.
-
-    :raises DriverError: that is not certain, because the datastore may not be there
-    """
+    """Return whether OpenNebula removed a disk; raise DriverError while the datastore may not be there."""
     file = Path(record.file)
     return datastores.is_gone(file.parents[1], stamps.STORE, record.store, file.parent.name, file.name)
 

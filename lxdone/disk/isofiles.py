@@ -90,10 +90,7 @@ def make(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path, links: 
 
 
 def link(directory: Path, place: Path, target: str) -> None:
-    """Make a symbolic link, without following another; one whose name is taken is left out.
-
-    :raises OSError: its parent is no directory
-    """
+    """Make a symbolic link, without following another, or raise OSError; one whose name is taken is left out."""
     with contextlib.ExitStack() as stack:
         parent = stack.enter_context(Directory(directory))
         if place.parent != directory:
@@ -103,10 +100,7 @@ def link(directory: Path, place: Path, target: str) -> None:
 
 
 def inside(directory: Path, name: str) -> Path:
-    """Return the path of a member below the directory.
-
-    :raises NotSupported: the name leads out of the directory, or too deep
-    """
+    """Return the path of a member below the directory; raise NotSupported if it leads out of it, or too deep."""
     path = PurePosixPath(name)
     if len(path.parts) > DEPTH:
         raise NotSupported(f"the ISO image has a file within more than {DEPTH} directories: {name[:100]!r}…")

@@ -34,10 +34,7 @@ def stretch(disk: Path, start: int, timeout: int) -> None:
 
 
 def too_small(disk: Path, start: int, size: int) -> str | None:
-    """Return why the file system of a partition cannot grow with its disk; None if it can, or need not.
-
-    :param size: bytes that the disk is to have
-    """
+    """Return why a partition's file system cannot grow with its disk to ``size`` bytes; None if it can, or need not."""
     end = max(part.start + part.size for part in partitions(disk))
     return unstretchable(disk, start) if max(size, length(disk)) - end > 2 * WORTH else None
 

@@ -43,10 +43,7 @@ class Origin(NamedTuple):
     seen: bool = False
 
     def require(self, disk: Path, file: Path) -> None:
-        """Refuse a file whose content a disk must not expose.
-
-        :raises NotSupported: the content of ``file`` may not show through the disk
-        """
+        """Raise NotSupported if the content of ``file`` may not show through the disk."""
         real = file.resolve()
         if not real.is_relative_to(self.datastores.resolve()):
             raise NotSupported(f"disk {disk} shows the content of {str(file)[:200]!r}, which is not in a "
@@ -94,10 +91,7 @@ def to_raw(disk: Path, origin: Origin, raw: Path, timeout: int) -> None:
 
 def from_raw(raw: Path, disk: Path, datastores: Path, timeout: int, ready: Callable[[Path], None]
              | None = None) -> None:
-    """Let a qcow2 disk have the content of ``raw``, over the same backing file as before.
-
-    :param ready: is shown the new file before it takes the old one's place
-    """
+    """Let a qcow2 disk have the content of ``raw``, over the same backing file; ``ready`` gets the new file before."""
     with files.opened(disk) as old, files.replaced(disk, ready) as unfinished:
         base, kind, _ = inspected(old.path, Origin(datastores, seen=True))
         write(raw, unfinished, timeout, ["-B", str(base), "-F", kind] if base else [])
@@ -150,10 +144,7 @@ class Found(NamedTuple):
 
 
 def inspected(disk: Path, origin: Origin) -> Found:
-    """Look at every file that a disk is made of.
-
-    :raises NotSupported: one of them may not be
-    """
+    """Look at every file that a disk is made of; raise NotSupported if one of them may not be."""
     if shutil.which("qemu-img") is None:
         raise NotSupported(f"disk {disk} is a qcow2 image, but this node has no qemu-img to read it with: install "
                            "qemu-utils, or let the datastore keep raw images")
@@ -172,10 +163,7 @@ def inspected(disk: Path, origin: Origin) -> Found:
 
 
 def behind(info: Mapping[str, Any], disk: str) -> tuple[Path | None, str]:
-    """Return the backing file of a disk's file, and its format.
-
-    :param info: what ``qemu-img info`` prints
-    """
+    """Return the backing file of a disk's file, and its format, from what ``qemu-img info`` prints."""
     if info.get("encrypted"):
         raise NotSupported(f"disk {disk} is encrypted")
     if "data-file" in info.get("format-specific", {}).get("data", {}):

@@ -73,9 +73,7 @@ class Reconciler:
                      if answered(vm_id, functools.partial(self._writeback.is_ended, self._home(vm_id))))
 
     def orphans(self) -> tuple[ContainerState, ...]:
-        """Return the containers that run, or have unsaved data, though OpenNebula removed their VMs' directories.
-
-        Nothing removes them: that is for a person to judge."""
+        """Return the containers that run, or have unsaved data, without their VM's directory: a person is to judge."""
         return tuple(state for state in self._engine.containers() if state.labels.get(LABEL, "").isdecimal()
                      and self._writeback.is_ended(home := self._home(int(state.labels[LABEL])))
                      and (state.status is Status.RUNNING or self._writeback.is_unsaved(home)))
@@ -85,9 +83,7 @@ class Reconciler:
         return self._consoles.dead({state.name for state in containers if state.status is Status.RUNNING})
 
     def reconcile(self) -> None:
-        """Finish what a stop, a suspension or an end of a VM left to do, and restart consoles.
-
-        Few processes at once write disks, however many VMs stopped."""
+        """Finish what stopped, suspended and ended VMs left to do, in few processes at once, and restart consoles."""
         containers = self._engine.containers()
         self.remove_ended(containers)
         for name in self.without_console(containers):
@@ -137,11 +133,7 @@ class Reconciler:
                      for state in found if state.labels.get(LABEL) not in gone)
 
     def has_work(self, containers: Collection[ContainerState], over: Iterable[int], unsaved: Iterable[int]) -> bool:
-        """Return whether a further process of :meth:`reconcile` is to run now.
-
-        :param over: ids of VMs that are over or abandoned
-        :param unsaved: ids of VMs that are not saved yet
-        """
+        """Return whether a further :meth:`reconcile` is to run now, for VMs that are over or abandoned, or unsaved."""
         return (any(map(self.is_due, over)) or (any(map(self.is_due, unsaved)) and vmlock.may_work(self._state))
                 or bool(self.without_console(containers)) or bool(self._devices.pending(containers)))
 

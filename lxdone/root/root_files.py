@@ -28,10 +28,7 @@ class RootFile:
 
 
 def of(vm: Vm, file: Path) -> RootFile:
-    """Return the disk that a VM's root is of.
-
-    :param file: its place in the datastore of files
-    """
+    """Return the disk that a VM's root is of, given its place in the datastore of files."""
     disk = vm.root
     if disk.type != "RBD":
         return RootFile(file)
@@ -54,9 +51,7 @@ def opened(root: RootFile, *, read_only: bool = True) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def replaced(root: RootFile) -> Iterator[Path]:
-    """Yield the device of an image of Ceph, to be written. Unless the block ends, the image is restored.
-
-    At once, or by :func:`restore` if the process was killed."""
+    """Yield the device of an image of Ceph, to be written; :func:`restore` it unless the block ends."""
     if root.image is None:
         raise ValueError("a file is replaced by another file")
     ceph.keep(root.image, root.user)

@@ -68,10 +68,7 @@ class RootImages:
             yield image.fingerprint
 
     def _ensure(self, disk: Path, origin: Origin, directory: Path, limit: int) -> str:
-        """Import the image unless it is there.
-
-        :returns: its alias
-        """
+        """Import the image unless it is there, and return its alias."""
         if diskformat.of(filesystems.head(disk)) is not Format.QCOW2:
             return self._ensure_raw(disk, directory, limit)
         raw = directory / "root.raw"

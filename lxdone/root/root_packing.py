@@ -58,10 +58,7 @@ def packed(exports: "Exports", name: str, home: Path, timeout: int) -> Iterator[
 
 
 class PackedRoot:
-    """Write a container's root, packed by LXD, to a file or into the file system of a disk.
-
-    :ivar home: the VM's directory on the node
-    """
+    """Write a container's root, packed by LXD, to a file or into the file system of a disk."""
 
     def __init__(self, exports: "Exports", found: "Packed", home: Path, timeout: int) -> None:
         self._exports = exports
@@ -110,10 +107,7 @@ class PackedRoot:
 
 
 def feed(command: list[str], reader: "Reader", timeout: int, what: str) -> None:
-    """Run a command with what is read for its standard input.
-
-    :raises DriverError: it failed, or took longer than ``timeout`` seconds
-    """
+    """Run a command with what is read for its standard input; raise DriverError if it fails, or not in time."""
     begun = time.monotonic()
     out, end = os.pipe()
     problem = f"{what} cannot be written"

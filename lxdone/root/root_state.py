@@ -83,10 +83,7 @@ def write(home: Path, record: RootState) -> None:
 
 
 def mark(record: RootState) -> None:
-    """Notify other nodes that this one's root is newer.
-
-    :raises DriverError: root may not write there, or something else is there under the mark's name
-    """
+    """Notify other nodes that this one's root is newer; raise DriverError if root may not write there."""
     try:
         with datastores.open_directory(record.directory) as directory:
             directory.write(RUNNING, f"{os.uname().nodename}\n".encode(), 0o644, directory.owner)
@@ -105,10 +102,7 @@ def unmark(record: RootState) -> None:
 
 
 def elsewhere(directory: Path, record: RootState | None) -> str | None:
-    """Return the node that has a newer root than the disk, if that is not this one.
-
-    :param directory: the VM's, in the datastore
-    """
+    """Return the node that has a newer root than the disk in this directory, if that is not this one."""
     if record and record.unsaved:
         return None
     try:
@@ -132,9 +126,7 @@ def is_ended(record: RootState) -> bool:
 
 
 def is_over(record: RootState) -> bool:
-    """Return whether OpenNebula surely ended or moved the VM, and nothing of it is needed here.
-
-    Only certain when the datastore is there and the root is in the disk that was removed."""
+    """Return whether the root is in its disk, and OpenNebula surely ended or moved the VM: nothing is needed here."""
     if record.unsaved or record.coming:
         return False
     try:

@@ -91,10 +91,7 @@ class RootWriteback:
                                          unsaved=False, store=stamps.store_of(file.parent)))
 
     def begin(self, home: Path, vm: Vm, file: Path) -> None:
-        """Record that the container is about to run, so that its root becomes newer than the disk.
-
-        :param home: the VM's directory on the node
-        """
+        """Record in the VM's directory that the container is about to run: its root becomes newer than the disk."""
         before, wanted = root_state.read(home), root_files.of(vm, file)
         same = before is not None and before.unsaved and before.file == str(file)
         record = RootState(str(file), vm.root.size or 0, vm.root.save, wanted.image, wanted.user,
@@ -140,10 +137,7 @@ class RootWriteback:
 
     @staticmethod
     def is_begun(home: Path) -> bool:
-        """Return whether the VM's container was started here and not removed by this driver.
-
-        :raises DriverError: the record cannot be read
-        """
+        """Return whether the container was started here and not removed by this driver, or raise DriverError."""
         record = root_state.read(home)
         return record is not None and bool(record.stamp)
 
@@ -153,10 +147,7 @@ class RootWriteback:
         return record is not None and record.unsaved
 
     def is_current(self, home: Path, vm: Vm, file: Path) -> bool:
-        """Return whether the container may go on with the root it has; else the disk has something else by now.
-
-        :raises DriverError: both were written, and only the administrator can say which is to be kept
-        """
+        """Return whether the disk still has what the root was made of; raise DriverError if both were written."""
         record = root_state.read(home)
         if record is None:
             return True
@@ -168,10 +159,7 @@ class RootWriteback:
         return record.is_of(root_files.stamp(root_files.of(vm, file)))
 
     def require_whole(self, home: Path, vm: Vm, file: Path) -> None:
-        """Refuse a disk that lacks what the VM wrote, before a container is made of it.
-
-        :raises DriverError: the VM wrote something that is not in it
-        """
+        """Raise DriverError if the VM wrote what its disk lacks, before a container is made of it."""
         record = root_state.read(home)
         node = root_state.elsewhere(file.parent, record)
         if node:
@@ -210,10 +198,7 @@ class RootWriteback:
 
     def _replace(self, root: RootFile, record: RootState, found: Format, packed: PackedRoot,
                  announce: Callable[[str], None]) -> None:
-        """Replace the disk's content by the packed root.
-
-        :param announce: gets the disk's new stamp before it is the disk
-        """
+        """Replace the disk's content by the packed root; ``announce`` gets the new stamp before it is the disk's."""
         def ready(new: Path) -> None:
             announce(stamps.stamp(new))
 
@@ -241,10 +226,7 @@ class RootWriteback:
             raw.unlink(missing_ok=True)
 
     def _fill(self, disk: Path, new: Path, record: RootState, found: Format, packed: PackedRoot) -> None:
-        """Let a new file of the disk's format have the packed root.
-
-        :param new: empty
-        """
+        """Let a new, empty file of the disk's format have the packed root."""
         if found is not Format.TARBALL and record.persistent:
             room.duplicate(disk, new, self._timeout, f"disk {disk}")  # whose blocks are written anew
         else:
@@ -287,10 +269,7 @@ class RootWriteback:
         self._exports(UNPACKED).discard("", name)
 
     def _packed(self, name: str, first: bytes, record: RootState, home: Path) -> AbstractContextManager[PackedRoot]:
-        """Pack a container's root.
-
-        :param first: bytes of the disk as it is
-        """
+        """Pack a container's root as its disk is packed, which the disk's first bytes tell."""
         return root_packing.packed(self._exports(compression(first, record)), name, home, self._timeout)
 
     @staticmethod
@@ -303,10 +282,7 @@ class RootWriteback:
 
 
 def compression(first: bytes, record: RootState) -> str:
-    """Return the program that packs the root.
-
-    :param first: bytes of the disk as it is
-    """
+    """Return the program that packs the root, by the first bytes of the disk as it is."""
     if not record.persistent:
         return UNPACKED
     return next((program for magic, program in COMPRESSIONS if first.startswith(magic)), UNPACKED)

@@ -68,11 +68,7 @@ class Call(NamedTuple):
 
 
 def act(action: str, argv: Sequence[str], stdin: bytes) -> str | None:
-    """Run one action of oned's.
-
-    :param argv: the id of the image or datastore
-    :returns: what oned is to read
-    """
+    """Run one action of oned's on an image or datastore, and return what oned is to read."""
     done = ACTIONS.get(action)
     if done is None:
         raise NotSupported(f"the datastore driver onedock has no action {action!r}")

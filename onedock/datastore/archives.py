@@ -50,10 +50,7 @@ class Entry(NamedTuple):
 
 
 class Tarball:
-    """Read the files of an image archive that is a tarball, in place.
-
-    :raises Corrupt: it is no tarball, or a damaged one
-    """
+    """Read the files of an image archive that is a tarball, in place; raise Corrupt if it is none, or damaged."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self._name = name

@@ -12,11 +12,7 @@ BETWEEN = re.compile(r"[ \t,]*")
 
 
 class Challenge(NamedTuple):
-    """Hold one authentication challenge of a server: a scheme with its parameters.
-
-    :ivar scheme: in lower case
-    :ivar parameters: by name in lower case
-    """
+    """Hold one authentication challenge of a server: a scheme and parameters by name, both in lower case."""
 
     scheme: str
     parameters: Mapping[str, str]

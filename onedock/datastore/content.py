@@ -80,10 +80,7 @@ class Content:
         return diff_ids(self.config, self.reference)
 
     def require(self, architecture: str) -> None:
-        """Refuse an image of another architecture.
-
-        :raises WrongArchitecture: it would not run on the datastore's machines
-        """
+        """Raise WrongArchitecture if the image would not run on the datastore's machines."""
         found = parsed(self.config, self.reference)
         if (found.get("os"), found.get("architecture")) != ("linux", architecture):
             raise WrongArchitecture(f"{self.reference} is for {found.get('os')}/{found.get('architecture')}, but this "
@@ -102,10 +99,7 @@ def diff_ids(config: bytes, what: str) -> tuple[str, ...]:
 
 
 def parsed(data: bytes, what: str) -> Mapping[str, Any]:
-    """Parse a JSON object.
-
-    :raises Corrupt: it is no JSON object
-    """
+    """Parse a JSON object; raise Corrupt on anything else."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -121,10 +115,7 @@ def own_architecture() -> str:
 
 
 def manifest(data: bytes, read: Callable[[str], bytes], architecture: str, what: str) -> Mapping[str, Any]:
-    """Return the image manifest that an index, or an index of indexes, leads to.
-
-    :param read: gives the content of a digest, checked
-    """
+    """Return the manifest that an index, or an index of indexes, leads to; ``read`` checks and gives a digest."""
     for _ in range(INDEX_DEPTH):
         found = parsed(data, what)
         if "manifests" not in found:
@@ -134,10 +125,7 @@ def manifest(data: bytes, read: Callable[[str], bytes], architecture: str, what:
 
 
 def chosen(index: Mapping[str, Any], architecture: str, what: str) -> Mapping[str, Any]:
-    """Return the descriptor of an index's one manifest for this architecture (image-index.md).
-
-    :raises WrongArchitecture: it has none
-    """
+    """Return an index's one manifest for this architecture (image-index.md), or raise WrongArchitecture."""
     manifests = descriptors(index.get("manifests"), what)
     found = [one for one in manifests if platform_of(one) in (f"linux/{architecture}", None)]
     if len({name_of(one) for one in found}) > 1 and (count := len({one["digest"] for one in found})) > 1:
@@ -175,10 +163,7 @@ def descriptors(found: Any, what: str) -> Sequence[Mapping[str, Any]]:
 
 
 def layers_of(manifest: Mapping[str, Any], what: str) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
-    """Return the descriptors of a manifest's configuration and layers (manifest.md; so is Docker's schema 2).
-
-    :raises BadInput: it is older than that
-    """
+    """Return a manifest's configuration and layers (manifest.md, Docker's schema 2); raise BadInput on older ones."""
     if "fsLayers" in manifest:
         raise BadInput(f"{what} has a manifest of schema 1, which Docker gave up in 2017: push it anew")
     (config,) = descriptors([manifest.get("config")], what)

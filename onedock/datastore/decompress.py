@@ -44,10 +44,7 @@ class XzStream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer.
-
-        :raises EOFError, lzma.LZMAError: the stream is cut off, damaged, or wants more memory
-        """
+        """Fill a buffer; raise EOFError or LZMAError if the stream is cut off, damaged, or wants more memory."""
         data = b""
         while not data:
             if self._decoder.eof:
@@ -89,8 +86,5 @@ def reader(stream: io.RawIOBase) -> BinaryIO:
 
 
 def of(head: bytes) -> Callable[[BinaryIO], Any] | None:
-    """Find the decompressor by the first bytes.
-
-    :returns: how to unpack; None for what is not packed
-    """
+    """Find out by the first bytes how to unpack a stream; None if it is not packed."""
     return next((unpack for magic, unpack in PACKED.items() if head.startswith(magic)), None)

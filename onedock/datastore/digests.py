@@ -25,20 +25,14 @@ def of(data: bytes) -> str:
 
 
 def require(what: str, expected: str | None, found: str) -> None:
-    """Refuse content whose digest is not the expected one.
-
-    :param expected: None when nobody told it
-    """
+    """Refuse content whose digest is not the expected one, if any."""
     if expected is not None and found != expected:
         raise DigestMismatch(f"{what} should have the digest {expected}, but has {found}: it was changed or damaged on "
                              "its way; nothing of it is kept")
 
 
 class Counted(io.RawIOBase):
-    """Read through to a stream, and keep the digest of all that passed.
-
-    :param limit: bytes that may pass; None is no limit
-    """
+    """Read through to a stream, at most ``limit`` bytes, and keep the digest of all that passed."""
 
     def __init__(self, stream: BinaryIO, limit: int | None = None) -> None:
         self._stream = stream
@@ -61,10 +55,7 @@ class Counted(io.RawIOBase):
         return f"sha256:{self._hash.hexdigest()}"
 
     def _count(self, data: bytes) -> None:
-        """Count what passed.
-
-        :raises SizeMismatch: it is more than the limit
-        """
+        """Count what passed; raise SizeMismatch if it is more than the limit."""
         self._hash.update(data)
         if self._left is not None:
             self._left -= len(data)

@@ -48,10 +48,7 @@ def within(seconds: float, path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def confined() -> Iterator[None]:
-    """Limit the memory of this process from now on.
-
-    :raises TooMuchMemory: the block takes more
-    """
+    """Limit the memory of this process from now on; raise TooMuchMemory if the block takes more."""
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     most = MEMORY if hard == resource.RLIM_INFINITY else min(MEMORY, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))

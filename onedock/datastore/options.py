@@ -49,19 +49,13 @@ class Options:
     image_limit: int
 
     def require_host(self, host: str, what: str) -> None:
-        """Refuse a host that images may not come from.
-
-        :raises BadInput: images may not come from there
-        """
+        """Raise BadInput if images may not come from a host."""
         if self.hosts and host not in self.hosts:
             raise BadInput(f"images may not be taken from {host} ({what}); this datastore takes them from "
                            f"{', '.join(sorted(self.hosts))} (ONEDOCK_HOSTS)")
 
     def credentials_for(self, host: str) -> Credentials | None:
-        """Return the credentials for a registry.
-
-        :raises BadInput: what should have them is damaged, or for everybody to read
-        """
+        """Return a registry's credentials; raise BadInput if what has them is damaged, or others can read it."""
         text = self.credentials
         if text is None and self.credentials_file:
             text = private(Path(self.credentials_file))
@@ -69,10 +63,7 @@ class Options:
 
 
 def read(section: Section) -> Options:
-    """Read a datastore's own attributes.
-
-    :param section: the datastore's TEMPLATE
-    """
+    """Read a datastore's own attributes from its TEMPLATE."""
     unknown = [name for name in section.names if name.startswith(PREFIX) and name not in KNOWN]
     if unknown:
         raise BadInput(f"the datastore has {', '.join(sorted(unknown))}, which this driver does not know; it knows "

@@ -33,10 +33,7 @@ class Record:
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Read a record.
-
-        :raises BadInput: there is none
-        """
+        """Read a record; raise BadInput if there is none."""
         try:
             with file.open("rb") as record:
                 found = cls(**json.loads(record.read(LIMIT)))

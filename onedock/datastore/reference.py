@@ -47,10 +47,7 @@ class Reference:
 
 
 def parse(text: str) -> Reference:
-    """Parse a reference.
-
-    :raises BadInput: it is none
-    """
+    """Parse a reference; raise BadInput on anything else."""
     rest = text.removeprefix(SCHEME)
     host, slash, name = rest.partition("/")
     if not (slash and ("." in host or ":" in host or host == "localhost")):

@@ -54,10 +54,7 @@ class Registry:
         self._web = Web({*listed, host} if plain else listed)
 
     def content(self, wanted: Reference, architecture: str) -> Content:
-        """Return an image of the registry.
-
-        :raises BadInput: there is no such image, it is for other machines, or not for these credentials
-        """
+        """Return an image; raise BadInput if there is none for these machines and these credentials."""
         what = str(wanted)
         data = self._manifest(wanted, wanted.version)
         pinned = wanted.pinned(digests.of(data))
@@ -118,10 +115,7 @@ class Registry:
         return request
 
     def _asked_again(self, offered: list[challenges.Challenge], wanted: Reference, path: str) -> requests.Response:
-        """Return the answer to a request with the strongest authentication that the registry accepts.
-
-        :raises Denied: it accepts none that this datastore is capable of
-        """
+        """Return the answer to the strongest authentication that the registry accepts, or raise Denied."""
         error: Exception = Denied(f"{wanted}: {self._host} wants credentials, and this datastore has none for it "
                                   "(ONEDOCK_CREDENTIALS_FILE)")
         for scheme, values in sorted(offered, key=lambda challenge: challenge.scheme != "bearer"):

@@ -30,10 +30,7 @@ class Room:
         self._left = most if limit is None else min(most, limit)
 
     def take(self, size: int) -> None:
-        """Reserve room for bytes that will be written.
-
-        :raises TooLarge: there is less than ``size`` bytes left
-        """
+        """Reserve room for bytes that will be written; raise TooLarge if less is left."""
         self._left -= size
         if self._left < 0:
             raise TooLarge(f"the image takes more, unpacked, than the datastore has for one: {self._why}; nothing of "

@@ -14,19 +14,13 @@ from onedriver.errors import BadInput
 
 
 class SafeFiles:
-    """Open files below the safe directories of a datastore, and refuse all others.
-
-    :param directories: SAFE_DIRS
-    """
+    """Open files below a datastore's SAFE_DIRS, and refuse all others."""
 
     def __init__(self, directories: Sequence[str]) -> None:
         self._directories = [Path(directory).resolve() for directory in directories]
 
     def open(self, path: Path) -> BinaryIO:
-        """Open a file in a safe directory.
-
-        :raises BadInput: it is not there, no regular file, or not in a safe directory
-        """
+        """Open a regular file in a safe directory; raise BadInput on any other."""
         fd = self._opened(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)

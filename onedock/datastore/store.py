@@ -44,10 +44,7 @@ OLD = 24 * 3600  # seconds after which what nobody refers to is left over
 
 
 class Store:
-    """Store, clone and remove the images and data files of one datastore, each layer kept once.
-
-    :param base: BASE_PATH of the datastore
-    """
+    """Store, clone and remove the images and files of a datastore (BASE_PATH), each layer kept once."""
 
     def __init__(self, base: Path) -> None:
         self.base = base
@@ -65,10 +62,7 @@ class Store:
         return self.base / f"{secrets.token_hex(16)}{suffix}"
 
     def known(self, source: str) -> Path:
-        """Return the path of an image or of data.
-
-        :raises BadInput: it is no place of this datastore
-        """
+        """Return the path of an image or of data; raise BadInput if it is no place of this datastore."""
         path = Path(os.path.normpath(source))
         if path.parent != Path(os.path.normpath(self.base)) or path.suffix not in (IMAGE, DATA) \
                 or path.name.startswith("."):
@@ -76,10 +70,7 @@ class Store:
         return self.base / path.name
 
     def room(self, limit: int | None = None) -> Room:
-        """Return the room for one action.
-
-        :param limit: bytes that an action may write; None is what is free
-        """
+        """Return the room for one action, which may write ``limit`` bytes, or what is free."""
         found = os.statvfs(self.base)
         return Room(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, limit)
 
@@ -214,10 +205,7 @@ def old(path: Path) -> bool:
 
 
 def linked(source: Path, target: Path) -> bool:
-    """Link a layer's file instead of copying it.
-
-    :returns: whether it could be; False when there is no source, too many links to it, or a target already
-    """
+    """Link a layer's file, and return whether there was a source, not too many links to it, and no target yet."""
     try:
         os.link(source, target)
     except OSError as error:
@@ -251,11 +239,7 @@ def write(layer: Layer, diff_id: str, target: Path, reference: str, room: Room) 
 
 
 def require_few_holes(layer: Path, what: str) -> None:
-    """Refuse a layer with too many holes.
-
-    :raises TooLarge: the sparse files of a layer, which Docker writes in full, have more than :data:`HOLES_LIMIT`
-    bytes of holes
-    """
+    """Raise TooLarge if the sparse files of a layer, which Docker writes in full, have too large holes."""
     with layer.open("rb") as file, archives.damage(what):
         holes = sum(member.size - member.stored for member in members.read(archives.Headers(file)))
     if holes > HOLES_LIMIT:

@@ -75,10 +75,7 @@ def _without_body(response: requests.Response, **_: Any) -> None:
 
 
 def require_foreign(address: str, host: str) -> None:
-    """Refuse an address of this machine, or one that only its link has.
-
-    :raises BadInput: it is one
-    """
+    """Raise BadInput on an address of this machine, or one that only its link has."""
     found = ipaddress.ip_address(address.partition("%")[0])
     found = getattr(found, "ipv4_mapped", None) or found
     if found.is_loopback or found.is_link_local or found.is_unspecified or found.is_multicast:

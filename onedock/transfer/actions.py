@@ -21,10 +21,7 @@ from onedriver.errors import BadInput, DriverError, NotSupported
 
 
 class Call(NamedTuple):
-    """Hold the arguments of one call of the transfer driver, and the VM that it is about.
-
-    :ivar arguments: before the two numbers
-    """
+    """Hold one call of the transfer driver: its arguments before the two numbers, and the VM that it is about."""
 
     arguments: Sequence[str]
     vm: int
@@ -132,10 +129,7 @@ def resize(call: Call) -> None:
 
 
 def on_snapshot(what: str, *, live: bool = False) -> Callable[[Call], None]:
-    """Return the action on a snapshot.
-
-    :param live: the VM may run
-    """
+    """Return the action on a snapshot; with ``live`` the VM may run."""
     def done(call: Call) -> None:
         target, number = call.disk(0), disk_paths.number(call.arguments[1], "the snapshot")
         Node(target.host).ask("snapshot", target.path, act=what, number=number, live=live)

@@ -64,10 +64,7 @@ def cpds(call: Call) -> None:
 
 
 def save(disk: DiskPath, source: Path, how: str, snapshot: int | None = None) -> None:
-    """Write what is on a disk, perhaps of a running VM, to an image.
-
-    :param how: in which way the node tells what is in a container
-    """
+    """Write a disk, perhaps of a running VM, to an image; a node tells what is in a container by ``how``."""
     store, node = Store(source.parent), Node(disk.host)
     place = store.known(str(source))
     if place.suffix != IMAGE:
@@ -95,10 +92,7 @@ def save(disk: DiskPath, source: Path, how: str, snapshot: int | None = None) ->
 
 
 def keep(stream: BinaryIO, wanted: Path, disk: DiskPath, place: Path, store: Store) -> None:
-    """Replace the data of an image by a disk that a node sends.
-
-    :param wanted: of what comes: the disk itself, with its snapshots, or one of these
-    """
+    """Replace an image's data by what a node sends; ``wanted`` is the disk with its snapshots, or one of these."""
     with store.scratch() as scratch:
         streams.receive(stream, str(disk.disk), scratch / str(disk.disk))
         found = scratch / wanted

@@ -44,10 +44,7 @@ SNAPSHOT_ACTIONS: Mapping[str, Callable[[Path, int], None]] = {
 
 
 def serve(source: BinaryIO, out: BinaryIO) -> None:
-    """Serve one request.
-
-    :raises DriverError: it could not be done
-    """
+    """Serve one request, or raise DriverError."""
     line = source.readline(REQUEST_LIMIT)
     try:
         request = json.loads(line)
@@ -143,10 +140,7 @@ def mark(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Reque
 
 
 def look(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
-    """Look for another host's mark.
-
-    :returns: whether this host sees a file that another one made
-    """
+    """Return whether this host sees the file that another one made as its mark."""
     seen = False
     for file in marks(path, request):
         with contextlib.suppress(FileNotFoundError):  # opened, because a file system may cache what stat tells
@@ -326,10 +320,7 @@ def is_root(path: Path) -> bool:
 
 
 def hold(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
-    """Hold an image for a disk.
-
-    :returns: whether the engine has the image, which then stays as long as the VM has the disk
-    """
+    """Hold an image for a disk, as long as the VM has that, and return whether the engine has the image."""
     return {"held": as_root(["hold", str(request["vm"]), path.name, str(request["image"])]) != NOT_THERE}
 
 

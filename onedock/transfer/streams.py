@@ -18,10 +18,7 @@ COPY_TIMEOUT = 12 * 3600  # s; the disks of a VM may be large
 
 
 def send(path: Path, out: BinaryIO, lock: Sequence[int] = ()) -> None:
-    """Send a disk with its snapshots, or a directory.
-
-    :param lock: file descriptors that hold a lock on the disk, for the program that reads it
-    """
+    """Send a disk with its snapshots, or a directory; its reader inherits the descriptors of a ``lock`` on it."""
     if not path.exists():
         raise BadInput(f"{path} is not there")
     beside = [name for name in (path.name, datafiles.snapshots(path).name) if (path.parent / name).exists()]
@@ -30,10 +27,7 @@ def send(path: Path, out: BinaryIO, lock: Sequence[int] = ()) -> None:
 
 
 def receive(source: BinaryIO, name: str, target: Path) -> None:
-    """Receive a disk or a directory.
-
-    :param name: what was sent was called, ``target`` what it is to be called here, where it replaces what is there
-    """
+    """Receive a disk or a directory that was sent as ``name``, and let it replace ``target``."""
     with incoming(target.parent) as directory:
         tar(["--extract", "--sparse", "--no-same-owner", "--directory", str(directory)], f"{target} cannot be received",
             source=source)
@@ -43,10 +37,7 @@ def receive(source: BinaryIO, name: str, target: Path) -> None:
 
 
 def copy(path: Path, target: Path) -> None:
-    """Copy a directory of this host; zeros take no room.
-
-    :raises DriverError: it cannot be copied, or would take the room that other disks need to grow
-    """
+    """Copy a directory of this host, zeros without room; raise DriverError if other disks need the room to grow."""
     with incoming(target.parent) as directory:
         room.require(directory, sum(room.allocated(file) for file in path.rglob("*") if file.is_file()))
         run(["cp", "--archive", "--sparse=always", "--", str(path), str(directory)], COPY_TIMEOUT,

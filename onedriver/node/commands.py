@@ -85,10 +85,7 @@ class Commands:
             raise CommandFailed(problem)
 
     def cancel(self, name: str) -> None:
-        """End the container's command; done already when it has none. Nothing more is reported of it.
-
-        :raises AlreadyRunning: it does not end
-        """
+        """End the container's command, and report nothing more of it. Idempotent. Raise AlreadyRunning if it stays."""
         single_instance.end(holder(name), CANCEL_TIMEOUT)
         forget(self._state / name)
 
@@ -99,10 +96,7 @@ def forget(directory: Path) -> None:
 
 
 def leave(directory: Path, outcome: Outcome) -> None:
-    """Leave the outcome for the rounds of monitoring, unless the VM has ended meanwhile.
-
-    :param directory: the VM's
-    """
+    """Leave the outcome in the VM's directory for the rounds of monitoring, unless the VM has ended meanwhile."""
     if directory.is_dir():
         atomic_write(directory / FILE, json.dumps({
             "STATUS": outcome.status, "RETURN_CODE": outcome.code,
@@ -112,10 +106,7 @@ def leave(directory: Path, outcome: Outcome) -> None:
 
 
 def unreported(state: Path, sent: Collection[str] = ()) -> str:
-    """Return the outcomes to report (vm/execution), one a line.
-
-    :param sent: tokens (:func:`token`) of the lines that the round before has sent
-    """
+    """Return the outcomes to report (vm/execution), one a line; ``sent`` has the tokens of what the last round sent."""
     return "\n".join(lines(state, sent))
 
 
@@ -161,10 +152,7 @@ def holder(name: str) -> str:
 
 
 def begun(driver: str, name: str, listener: socket.socket, task: str) -> str:
-    """Start the process of a command.
-
-    :returns: why the command did not begin; empty when it did
-    """
+    """Start the process of a command, and return why the command did not begin; empty when it did."""
     process = detached([sys.executable, "-m", driver, "command", name, str(listener.fileno())],
                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[listener.fileno()])
     if process.stdin is None or process.stdout is None:

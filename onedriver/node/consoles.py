@@ -37,10 +37,7 @@ RETRY = 60  # s from one try to bring a console back to the next
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """Record what a VNC console was started for: its settings and the run of the container that it shows.
-
-    :ivar pid: of the container's first process
-    """
+    """Record a console's settings and, by the container's first process, the run of the container that it shows."""
 
     vnc: Vnc
     pid: int
@@ -76,10 +73,7 @@ class Consoles:
         self._begin(name, wanted)
 
     def end(self, name: str) -> None:
-        """End the console of a VM. Idempotent.
-
-        :raises AlreadyRunning: it goes on
-        """
+        """End the console of a VM. Idempotent. Raise AlreadyRunning if it goes on."""
         (self._state / name / FILE).unlink(missing_ok=True)
         self._stop(name)
 
@@ -143,9 +137,7 @@ def write(file: Path, record: Record) -> None:
 
 
 def changed_lately(file: Path) -> bool:
-    """Return whether a file was changed within :data:`RETRY`, or is gone; a time in the future is older.
-
-    The clock was set back."""
+    """Return whether a file was changed within :data:`RETRY`, or is gone. A time in the future is no recent one."""
     try:
         return 0 <= time.time() - file.stat().st_mtime <= RETRY
     except FileNotFoundError:

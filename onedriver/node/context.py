@@ -99,10 +99,7 @@ def has_files(variables: Mapping[str, str]) -> bool:
 
 
 def require_possible(variables: Mapping[str, str], files: bool = False) -> None:
-    """Refuse a context that cannot be provided.
-
-    :param files: whether the driver can bring files
-    """
+    """Refuse a context that cannot be provided; ``files`` tells whether the driver can bring files."""
     require_names(variables)
     for key in FROM_DATASTORE:
         if variables.get(key) and not files:
@@ -110,10 +107,7 @@ def require_possible(variables: Mapping[str, str], files: bool = False) -> None:
 
 
 def require_names(variables: Mapping[str, str]) -> None:
-    """Refuse names that are no variables of a shell.
-
-    :raises BadInput: a name cannot be that of a shell's variable, or there are too many
-    """
+    """Raise BadInput if a name cannot be that of a shell's variable, or there are too many."""
     require_few(variables, "CONTEXT of the VM")
     wrong = [name for name in variables if not NAME.fullmatch(name)]
     if wrong:

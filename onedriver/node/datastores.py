@@ -182,10 +182,7 @@ def is_gone(store: Path, mark: str, identity: str | None, *names: str) -> bool:
 
 
 def _require_identity(store: Directory, mark: str, identity: str | None) -> None:
-    """Refuse another datastore than the VM's.
-
-    :raises DriverError: it is another datastore, or the place where one is to be mounted
-    """
+    """Raise DriverError if this is another datastore, or the place where one is to be mounted."""
     if identity is None:
         store.stat(mark)
         return

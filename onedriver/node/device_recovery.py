@@ -40,10 +40,7 @@ class DeviceRecovery:
         self._state = state
 
     def pending(self, containers: Iterable[ContainerState]) -> tuple[int, ...]:
-        """Return the ids of the VMs for which :meth:`recover` has something to do. Reads no device.
-
-        :param containers: all that the engine has
-        """
+        """Return the VMs, by their ids, for which :meth:`recover` has something to do. Reads no device."""
         present = {state.name for state in containers}
 
         def exists(vm: Consumer) -> bool:

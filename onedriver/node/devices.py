@@ -45,10 +45,7 @@ def request(pci: Pci, inventory: Inventory, options: NodeOptions) -> Request:
 
 
 def rate(pci: Pci) -> int | None:
-    """Return the Mbit/s that a network function may send, rounded down; None is no limit.
-
-    :raises NotSupported: it is less than a card can be told
-    """
+    """Return the Mbit/s that a function may send, rounded down; raise NotSupported on less than a card can be told."""
     if pci.sent is None:
         return None
     if pci.sent < KILOBYTES_PER_MEGABIT:

@@ -25,10 +25,7 @@ class ImageLocks:
         self._timeout = timeout
 
     def held(self, image: str, *, shared: bool = False, wait: bool = True) -> AbstractContextManager[int]:
-        """Let nobody else hold the image's lock within the block, or only those who share it.
-
-        :raises Busy: another one holds it, for longer than the limit
-        """
+        """Hold the image's lock in the block, alone or shared; raise Busy if others have it beyond the timeout."""
         timeout = self._timeout if wait else 0
         offset = int(hashlib.sha256(image.encode()).hexdigest()[:15], 16)
         return byte_held(self._file, offset, timeout, lambda _: Busy(
@@ -38,10 +35,7 @@ class ImageLocks:
 
 
 def naming(lock: FileLock) -> AbstractContextManager[int]:
-    """Let nobody else name and unname images within the block, which does nothing that takes long.
-
-    :raises Busy: another one does, for longer than the lock's limit
-    """
+    """Exclude others that name or unname images, in a short block; raise Busy after the lock's timeout."""
     return lock.held(lambda told: Busy(
         f"another command on this node names or removes images and does not end: {told}. If it waits for the engine, "
         "see the engine's log; then try again"))

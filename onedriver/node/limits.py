@@ -62,10 +62,7 @@ def cpu(vm: Vm, host: NodeCores) -> Cpu:
 
 
 def require_same(vm: Vm, affinity: Affinity, nodes: frozenset[int], host: NodeCores) -> None:
-    """Refuse an affinity that the template contradicts.
-
-    :raises BadInput: naming both attributes
-    """
+    """Raise BadInput, with the names of both attributes, if the template contradicts the affinity."""
     said, policy = None, vm.topology.pin_policy
     if affinity is Affinity.ANY:
         said = f"TOPOLOGY binds it (PIN_POLICY or NODE_AFFINITY: {policy})" if policy != "NONE" else None

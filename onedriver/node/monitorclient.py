@@ -110,10 +110,7 @@ def detach(directory: Path, listener: socket.socket, argv: Sequence[str], stdin:
 
 
 def go_on(directory: Path, fd: int, argv: Sequence[str], stdin: bytes) -> None:
-    """Run the background process.
-
-    :param fd: of the socket that :func:`start` took
-    """
+    """Run the background process, with the fd of the socket that :func:`start` took."""
     config, ended = config_of(stdin), threading.Event()
     with socket.socket(fileno=fd) as listener:
 

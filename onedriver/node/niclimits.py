@@ -20,10 +20,7 @@ KILOBYTE = 1000  # bytes, in OpenNebula's bandwidth attributes
 
 
 class NicLimits(NamedTuple):
-    """Hold the limits of the rates at which a NIC of a VM receives and sends.
-
-    :ivar received, sent: bytes per second; None is no limit
-    """
+    """Hold the bytes per second that a NIC of a VM may receive and send; None is no limit."""
 
     vm_id: int
     nic_id: int
@@ -32,10 +29,7 @@ class NicLimits(NamedTuple):
 
 
 def parsed(argv: Sequence[str]) -> NicLimits:
-    """Parse the arguments of the command.
-
-    :raises BadInput: there are more or fewer, or one of them is no number
-    """
+    """Parse the arguments of the command; raise BadInput if they are more or fewer, or no numbers."""
     vm = DEPLOY_ID.fullmatch(argv[0]) if len(argv) == 4 else None
     if vm is None or not all(map(NUMBER.fullmatch, argv[1:])):
         raise BadInput(f"{ACTION} takes one-VM NIC_ID and the KB/s that it may receive and send, 0 for no limit, but "

@@ -48,9 +48,7 @@ class ResourceNotices:
         return resources.with_document(spec, self.document(spec.name))
 
     def resized(self, spec: ContainerSpec) -> ContainerSpec:
-        """Return the spec of a container that keeps its devices, with the document of its new size as a label.
-
-        Only if it has a document, or is to have one."""
+        """Return the spec with the document of its new size, if the container has a document or is to have one."""
         before = self.document(spec.name)
         if before is None and not is_elastic(spec):
             return spec
@@ -76,10 +74,7 @@ class ResourceNotices:
 
     @contextlib.contextmanager
     def losing(self, own: str, remaining: Sequence[Grant]) -> Iterator[None]:
-        """Ask the guest of a container before the block takes a device from it, and tell it afterwards.
-
-        :param remaining: what it has then
-        """
+        """Ask the guest before the block takes a device from it, and tell it afterwards which devices remain."""
         before = self.document(own)
         coming = before and resources.with_devices(before, remaining)
         with self._announced(own, before, coming):

@@ -83,10 +83,7 @@ def load(kind: type[Options], path: Path) -> Options:
 
 
 def values_of(path: Path) -> dict[str, Any]:
-    """Return what a file of options says; without a file that is nothing.
-
-    :raises BadOptions: it cannot be read
-    """
+    """Return what a file of options says, {} without a file; raise BadOptions if it cannot be read."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -26,10 +26,7 @@ class PciFilter:
     names: Sequence[str] = ()
 
     def passes(self, ids: Sequence[str], short_address: str, name: str) -> bool:
-        """Return whether a device is reported: each of the three options must let it pass.
-
-        :param ids: vendor, product and class
-        """
+        """Return whether each of the three options lets a device pass; ``ids`` are vendor, product and class."""
         return (any(_match(one, ids) for text in self.ids for one in text.split(","))
                 and (not self.short_addresses or short_address in self.short_addresses)
                 and (not self.names or any(re.search(one, name, re.IGNORECASE) for one in self.names)))

@@ -44,10 +44,7 @@ class Pipe(io.RawIOBase):
         return os.write(self.fileno(), data)
 
     def _await(self, event: int) -> None:
-        """Wait until the other end moves or has closed.
-
-        :raises DriverError: it does not for :data:`STALL_TIMEOUT` seconds
-        """
+        """Wait until the other end moves or has closed; raise DriverError after :data:`STALL_TIMEOUT` seconds."""
         poll = select.poll()
         poll.register(self.fileno(), event)
         if not poll.poll(STALL_TIMEOUT * 1000):

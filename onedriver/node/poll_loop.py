@@ -89,10 +89,7 @@ class PollLoop:
                 self._survived(Type.SYSTEM_HOST, send)
 
     def _survived(self, kind: Type, send: Send) -> bool:
-        """Run a round; an unexpected error is logged, because it must not end all later rounds.
-
-        :returns: whether there was none
-        """
+        """Run a round, and return whether it raised nothing; an error is logged, and must not end all later rounds."""
         try:
             self.once(kind, send)
         except Exception:

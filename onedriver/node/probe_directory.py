@@ -15,10 +15,7 @@ LEFT_BY_PACKAGES = (".rpmnew", ".rpmsave", ".dpkg-old", ".dpkg-new", ".dpkg-dist
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """Hold the result of one probe, or of all probes in a directory.
-
-    :ivar text: what the probes printed, or why one of them failed
-    """
+    """Hold what one probe, or all probes in a directory, printed, or why one of them failed."""
 
     success: bool
     text: str

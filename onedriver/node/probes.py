@@ -88,10 +88,7 @@ def numa_system(nodes: "Iterable[NumaNode]") -> Iterator[str]:
 
 
 def nearest_first(node: "NumaNode", ids: Sequence[int]) -> str:
-    """Order the nodes by distance, the node itself first, as OpenNebula wants them.
-
-    :param ids: of all nodes, in the order of the node's distances
-    """
+    """Order all nodes by distance, the node itself first, as OpenNebula wants them."""
     return " ".join(str(other) for _, other in sorted(zip(node.distances, ids, strict=False))) or str(node.id)
 
 
@@ -118,10 +115,7 @@ def numa_monitor(nodes: "Iterable[NumaNode]") -> Iterator[str]:
 
 
 def datastores(location: Space, each: Iterable[Space]) -> str:
-    """Report the datastores.
-
-    :param location: of the directory that holds them
-    """
+    """Report the datastores, and the space of the directory that holds them."""
     total = {"DS_LOCATION_TOTAL_MB": location.total // MIB, "DS_LOCATION_USED_MB": location.used // MIB,
              "DS_LOCATION_FREE_MB": location.free // MIB}
     rows = [template.vector("DS", {"ID": space.datastore, "TOTAL_MB": space.total // MIB, "USED_MB": space.used // MIB,
@@ -158,10 +152,7 @@ def kind(device: Device) -> str:
 
 
 def pci_attributes(device: Device) -> dict[str, str | int | None]:
-    """Return the PCI attributes of a device.
-
-    :returns: as the core stores them; a slice also has the profile its driver reports
-    """
+    """Return the PCI attributes of a device, as the core stores them."""
     address, class_code = from_device_id(device.id), device.class_code[:4]
     return {
         "ADDRESS": address.address, "SHORT_ADDRESS": address.short, "DOMAIN": address.domain, "BUS": address.bus,
@@ -203,10 +194,7 @@ def wilds(containers: Iterable[ContainerState]) -> str:
 
 
 def vm_monitor(state: ContainerState, values: Mapping[str, template.Value], disks: str = "") -> str:
-    """Report vm/monitor: one VM's line.
-
-    :param disks: of :func:`disk_values`
-    """
+    """Report vm/monitor: one VM's line, with the disks of :func:`disk_values`."""
     return template.vector("VM", {"ID": state.labels[LABEL], "DEPLOY_ID": state.name,
                                   "MONITOR": template.encoded(values, disks)})
 
@@ -234,26 +222,17 @@ def io_values(found: DiskIo | None) -> dict[str, template.Value]:
 
 
 def disk_values(used: int) -> str:
-    """Return the root disk's use.
-
-    :param used: bytes; 0 where it is not known
-    """
+    """Return the root disk's use; 0 bytes are unknown."""
     return template.vector("DISK_SIZE", {"ID": 0, "SIZE": math.ceil(used / MIB)}) if used else ""
 
 
 def fault_values(faults: Sequence[str]) -> dict[str, template.Value]:
-    """Return the values of a VM's faults.
-
-    :param faults: what is wrong with the VM's devices; what an administrator and its owner see of it
-    """
+    """Return what is wrong with the VM's devices, for an administrator and its owner."""
     return {"DEVICE_FAULTS": ", ".join(faults)} if faults else {}
 
 
 def gpu_values(uses: Sequence[Use | None]) -> dict[str, template.Value]:
-    """Return the GPU values of ``onevm show``: average use, sums of free memory and power, where all report it.
-
-    :param uses: of every GPU that the VM has, None where unknown
-    """
+    """Return average use, sums of free memory and power of a VM's GPUs, where all report it; None is unknown."""
     if not uses:
         return {}
     known = [use for use in uses if use is not None]

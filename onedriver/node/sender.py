@@ -17,10 +17,7 @@ class Sender:
         self._config = config
 
     def send(self, kind: Type, success: bool, text: str) -> None:
-        """Send a message.
-
-        :raises OSError: it cannot be sent
-        """
+        """Send a message; raise OSError if it cannot be sent."""
         message = Message(kind, success, self._config.host, int(time.time()), text)
         parts = monitor.datagrams(message, self._config.encrypt)
         if kind in SURE or max(map(len, parts)) > monitor.DATAGRAM_LIMIT:

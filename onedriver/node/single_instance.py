@@ -56,10 +56,7 @@ def take(name: str) -> socket.socket:
 
 
 def await_end(listener: socket.socket) -> socket.socket:
-    """Wait until another process wants this one to end.
-
-    :returns: what it waits at: it is to stay open until this process has ended
-    """
+    """Wait until another process wants this one to end; the connection is to stay open until this one has ended."""
     while True:
         connection = asked_to_end(listener)
         if connection:
@@ -116,10 +113,7 @@ def forget(name: str) -> None:
 
 
 def connected(name: str) -> socket.socket | None:
-    """Connect to the process that has the name.
-
-    :raises AlreadyRunning: so many wait for the holder that it cannot be asked
-    """
+    """Connect to the process that has the name; raise AlreadyRunning if too many wait for it to be asked."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(TIMEOUT)
     try:
@@ -150,10 +144,7 @@ def is_held(name: str) -> bool:
 
 @contextlib.contextmanager
 def locked() -> Iterator[Directory]:
-    """Open the directory, with the lock of those who take and remove names.
-
-    :raises DriverError: it cannot be made, or is not this user's alone
-    """
+    """Open this user's own directory, with the lock of those who take and remove names, or raise DriverError."""
     place = directory()
     base = place.parents[1] if os.getuid() == 0 else place.parents[2]
     try:
@@ -178,10 +169,7 @@ def directory() -> Path:
 
 
 def path_of(name: str) -> Path:
-    """Return the path of the name's socket.
-
-    :raises DriverError: the name is none that a socket can have
-    """
+    """Return the path of the name's socket; raise DriverError on a name that no socket can have."""
     path = directory() / name.replace("/", ":")
     if not NAME.fullmatch(name) or len(os.fsencode(path)) > LONGEST:
         raise DriverError(f"{name[:120]!r} is no name of a process, or too long for the path of a socket, {path}")

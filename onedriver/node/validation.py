@@ -19,10 +19,7 @@ SIZE = re.compile(r"[1-9][0-9]{0,8}")
 
 
 def of_action(action: str, unsupported: Mapping[str, str]) -> None:
-    """Refuse an action that is not supported.
-
-    :param unsupported: why, by action
-    """
+    """Refuse an action that is not supported, with the reason."""
     if action in unsupported:
         raise NotSupported(unsupported[action])
 
@@ -44,20 +41,14 @@ def of_a_new_container(vm: Vm, kept: bool = False) -> None:
 
 
 def of_shrinking(name: str, size: int, used: int) -> None:
-    """Refuse to shrink memory below what is in use.
-
-    :param size, used: bytes
-    """
+    """Refuse to shrink memory below the bytes in use."""
     if used > size:
         raise DriverError(f"container {name} uses {used >> 20} MiB of memory, more than the {size >> 20} MiB it is to "
                           "have; nothing was changed")
 
 
 def bridge(vm_id: int, nic: Nic) -> str:
-    """Return the bridge that a NIC is to be plugged into.
-
-    :raises BadInput: there is none, or its name on the host is not that which OpenNebula's drivers look for
-    """
+    """Return a NIC's bridge; raise BadInput without one, or if the NIC has no name that OpenNebula's drivers know."""
     own = f"{name(vm_id)}-{nic.id}"
     if nic.bridge is None:
         raise BadInput(f"NIC {nic.id} of VM {vm_id} has no BRIDGE to be plugged into")

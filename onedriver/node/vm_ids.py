@@ -22,10 +22,7 @@ def consumer(driver: str, engine: str, vm_id: int) -> Consumer:
 
 
 def own_name(call: "Call") -> str:
-    """Return the name of the VM's container.
-
-    :raises BadInput: OpenNebula knows it by another
-    """
+    """Return the name of the VM's container; raise BadInput if OpenNebula knows it by another."""
     own = name(call.vm_id)
     if call.deploy_id not in ("", "-", own):
         raise BadInput(f"VM {call.vm_id} has the deploy id {call.deploy_id[:60]!r}, but its container is {own}")

@@ -35,10 +35,7 @@ def is_held(state: Path, vm_id: int) -> bool:
 
 @contextlib.contextmanager
 def worker(state: Path) -> Iterator[bool]:
-    """Enter as one of at most :data:`MOST_WORKERS` processes while the block runs.
-
-    Yields whether this is one: it is not while there are as many others.
-    """
+    """Enter as one of at most :data:`MOST_WORKERS` processes for the block, and yield whether this is one."""
     with contextlib.ExitStack() as stack:
         yield any(_entered(stack, state, number) for number in range(MOST_WORKERS))
 

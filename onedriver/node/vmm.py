@@ -72,10 +72,7 @@ class BaseVmm(abc.ABC):
     # Life.
 
     def deploy(self, call: Call) -> str:
-        """Create and start the VM's container.
-
-        :returns: the deploy id
-        """
+        """Create and start the VM's container, and return the deploy id."""
         vm, own = call.vm, name(call.vm_id)
         spec = self._spec(vm)
         state = self._find(own, vm)
@@ -192,10 +189,7 @@ class BaseVmm(abc.ABC):
         complain(self._release(vm_id, grant.device.id, view))
 
     def _release(self, vm_id: int, device_id: str, view: HostView) -> tuple[str, ...]:
-        """Release one device, or all of them.
-
-        :returns: complaints
-        """
+        """Release one device, or all of them, and return the complaints."""
         first = first_process(self._engine, name(vm_id))
         return self._allocator.release_device(device_id, self._consumer(vm_id), first, view)
 
@@ -228,10 +222,7 @@ class BaseVmm(abc.ABC):
         self._commands.cancel(own_name(call))
 
     def snapshot_create(self, call: Call) -> str:
-        """Create a snapshot.
-
-        :returns: what the snapshot is called on this host
-        """
+        """Create a snapshot, and return its name on this host."""
         own = self._existing(call).name
         snapshot = f"{SNAPSHOT}{validation.snapshot_number(call.arguments['snapshot'])}"
         if snapshot not in self._snapshots.names(own):
@@ -284,10 +275,7 @@ class BaseVmm(abc.ABC):
 
     @abc.abstractmethod
     def _require_suspendable(self, vm: Vm) -> None:
-        """Refuse to suspend a VM that could not be resumed.
-
-        :raises NotSupported: OpenNebula would do with it what a suspended container cannot
-        """
+        """Raise NotSupported if OpenNebula would do with a suspended VM what a frozen container cannot."""
 
     @abc.abstractmethod
     def _attach_interface(self, vm: Vm, nic: Nic) -> None: ...
@@ -333,10 +321,7 @@ class BaseVmm(abc.ABC):
         return self._acquire(vm, requests, view)
 
     def _require_startable(self, vm: Vm, view: HostView) -> None:
-        """Refuse to stop a container that could not start again, because one of its devices is gone or unhealthy.
-
-        :raises DeviceNotFound, DeviceUnhealthy: nothing was changed
-        """
+        """Raise before the stop of a container that could not start again: a device is gone or unhealthy."""
         consumer, bounds, requests = self._consumer(vm.id), limits.elastic_gpus(vm, ()), self._all_requests(vm, view)
         if bounds is not None:
             self._allocator.require_gpus(requests, consumer, bounds.least, view)
@@ -416,10 +401,7 @@ class BaseVmm(abc.ABC):
         return self._engine.container(own).status is Status.RUNNING
 
     def _held(self, vm: Vm, view: HostView, but: Pci | None = None) -> tuple[Grant, ...]:
-        """Return the devices that the VM's container has, without that of ``but``.
-
-        :raises DeviceNotFound: one of them left the host
-        """
+        """Return the container's devices without ``but``; raise DeviceNotFound if one of them left the host."""
         consumer = self._consumer(vm.id)
         elastic = limits.elastic_gpus(vm, ()) is not None
         away = self._allocator.detached(consumer) if elastic else frozenset[str]()

@@ -11,10 +11,7 @@ from containerhost.linux.files import atomic_write
 
 
 def replace(path: Path, text: str, driver: str) -> None:
-    """Replace a file's content. Owner and mode stay, and so does the link where it is one.
-
-    :raises OSError: it cannot be written; it is as it was
-    """
+    """Replace a file's content, or raise OSError and leave it. Owner and mode stay, and so does a link."""
     file = path.resolve()
     shutil.copy2(file, backup(file, driver))
     status = file.stat()
@@ -29,10 +26,7 @@ def write(file: Path, text: str) -> None:
 
 
 def change(path: Path, how: Callable[[str], str]) -> bool:
-    """Change a file's content as :func:`replace` does, without a backup.
-
-    :returns: whether ``how`` returned another text
-    """
+    """Change a file's content as :func:`replace` does, without a backup, and return whether ``how`` changed it."""
     file = path.resolve()
     before = file.read_text(encoding="utf-8")
     after = how(before)

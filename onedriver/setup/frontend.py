@@ -132,10 +132,7 @@ def by_hand_in(driver: Driver, name: str) -> str:
 
 
 def planned(driver: Driver, configuration: Path, to_remove: bool) -> dict[Path, str]:
-    """Return the new text of every file that changes.
-
-    :raises CannotConfigure: one of them cannot be changed
-    """
+    """Return the new text of every file that changes; raise CannotConfigure if one cannot be changed."""
     changes = {}
     for name in (*CONFIGURED, *([LIVE_FILE] if (configuration / LIVE_FILE).exists() else ())):
         path = configuration / name
@@ -150,10 +147,7 @@ def planned(driver: Driver, configuration: Path, to_remove: bool) -> dict[Path, 
 
 
 def including(driver: Driver, name: str, text: str) -> str:
-    """Return the text with the driver's part.
-
-    :param text: of the file ``name``, in which the driver is to be
-    """
+    """Return the text of the file ``name`` with the driver's part."""
     if name == LIVE_FILE:
         return stanza.with_words(text, LIVE_LIST, driver.pairs)
     return stanza.inserted(stanza.listed(text, lists_in(driver, name), driver.name), stanza_of(driver, name),

@@ -44,10 +44,7 @@ def install(remotes: Path, driver: str) -> list[Path]:
 
 
 def uninstall(remotes: Path, driver: str) -> list[Path]:
-    """Remove the interfaces from OpenNebula's network drivers.
-
-    :returns: what was changed
-    """
+    """Remove the interfaces from OpenNebula's network drivers, and return what was changed."""
     return changed(remotes, lambda text: stanza.removed(text, driver))
 
 

@@ -57,20 +57,14 @@ def complaints(look: Check) -> list[str]:
 
 
 def devices(owners: Path) -> Iterable[str]:
-    """Check the host's devices.
-
-    :param owners: directory of the allocation records
-    """
+    """Check the host's devices, given the directory of the allocation records."""
     seen = doctor.look(Host(), owners)
     return [str(finding) for name in ("devices", "numa", "cgroups") for finding in doctor.CHECKS[name](seen)
             if finding.severity is Severity.WRONG]
 
 
 def datastores(path: Path, user: str) -> Iterable[str]:
-    """Complain unless OpenNebula's directory of datastores is there and root can enter it without following a link.
-
-    :param user: who the front-end logs in as
-    """
+    """Complain unless the directory of datastores is there and root can enter it without following a link."""
     try:
         node_datastores.open_directory(path).close()
     except FileNotFoundError:
@@ -123,10 +117,7 @@ def version(text: str) -> tuple[int, ...]:
 
 
 def sudo(user: str, command: str, uses: Iterable[Sequence[str]]) -> Iterable[str]:
-    """Return whether the user may run a driver's command as root without a password.
-
-    :param uses: its arguments, one of each kind that is needed
-    """
+    """Complain of each kind of use for which the user may not run the driver's command as root without a password."""
     try:
         number = pwd.getpwnam(user).pw_uid
     except KeyError:

@@ -20,10 +20,7 @@ class NotInstalled(DriverError):
 
 
 def source() -> Path:
-    """Return the directory with ``remotes`` and the stanzas, of a checkout or of an installed package.
-
-    :raises NotInstalled: it is nowhere
-    """
+    """Return the directory with ``remotes`` and the stanzas of a checkout or a package, or raise NotInstalled."""
     places = (PACKAGE / "etc/opennebula", PACKAGE / SHARED, Path(sysconfig.get_path("data")) / SHARED)
     for place in places:
         if (place / "remotes").is_dir():
@@ -44,10 +41,7 @@ def files(driver: str) -> list[Path]:
 
 
 def install(remotes: Path, driver: str) -> list[Path]:
-    """Install the driver's files; other files stay.
-
-    :returns: what was new or different
-    """
+    """Install the driver's files, and return those that were new or different; other files stay."""
     content = {file: (source() / "remotes" / file).read_bytes() for file in files(driver)}
     with as_owner(remotes):
         return [file for file, text in content.items() if install_one(text, remotes / file)]
@@ -80,10 +74,7 @@ def as_owner(remotes: Path) -> Iterator[None]:
 
 
 def uninstall(remotes: Path, driver: str) -> list[Path]:
-    """Remove only this driver's files, and the directories that are empty then.
-
-    :returns: what was removed
-    """
+    """Remove only this driver's files, and directories that are empty then; return the files."""
     names = files(driver)
     with as_owner(remotes):
         found = [file for file in names if (remotes / file).is_file()]

@@ -31,10 +31,7 @@ def inserted(text: str, stanza: str, driver: str, position: int | None = None) -
 
 
 def removed(text: str, driver: str) -> str:
-    """Return the text without the driver's section.
-
-    :raises CannotConfigure: a mark is missing
-    """
+    """Return the text without the driver's section; raise CannotConfigure if a mark is missing."""
     begin, end = marks(driver)
     rest = marked(driver).sub("", text, count=1)
     if re.search(rf"^# (?:BEGIN|END) {driver}\b", rest, re.M):
@@ -58,10 +55,7 @@ Lists = Collection[tuple[str, str]]  # section and option: ("TM_MAD", "-d")
 
 
 def listed(text: str, lists: Lists, driver: str) -> str:
-    """Add the driver to the lists of a section.
-
-    :raises CannotConfigure: there is no such section, or it has no such list
-    """
+    """Add the driver to the lists of a section; raise CannotConfigure without such a section or list."""
     for section, option in lists:
         found = members(text, section, option)
         if found is None:
@@ -90,10 +84,7 @@ def members(text: str, section: str, option: str) -> re.Match[str] | None:
 
 
 def with_words(text: str, variable: str, words: Sequence[str]) -> str:
-    """Add words to the list of a variable.
-
-    :raises CannotConfigure: there is no such list
-    """
+    """Add words to the list of a variable; raise CannotConfigure if there is no such list."""
     found = words_of(text, variable)
     if found is None:
         raise CannotConfigure(f"there is no line {variable}=\"…\" to which {' '.join(words)} could be added")

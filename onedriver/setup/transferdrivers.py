@@ -41,18 +41,12 @@ def install(remotes: Path, driver: str, transfers: Collection[str]) -> list[Path
 
 
 def uninstall(remotes: Path, driver: str, transfers: Collection[str]) -> list[Path]:
-    """Remove the driver from OpenNebula's transfer drivers.
-
-    :returns: what was changed
-    """
+    """Remove the driver from OpenNebula's transfer drivers, and return what was changed."""
     return changed(remotes, transfers, lambda text: stanza.removed(text, driver))
 
 
 def language_of(first: str) -> str | None:
-    """Return the language of a script.
-
-    :param first: line of a script
-    """
+    """Return the language of a script by its first line."""
     return next((language for language in LINES if first.startswith("#!") and first.endswith(language)), None)
 
 

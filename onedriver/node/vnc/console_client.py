@@ -59,10 +59,7 @@ def hold_console() -> None:
 
 
 def serve(ours: socket.socket, name: str, attach: Callable[[], Console], printed: Callable[[], bytes]) -> None:
-    """Serve the console to one client.
-
-    :raises AlreadyRunning, ContainerHostError: the console cannot be had
-    """
+    """Serve the console to one client; raise AlreadyRunning or ContainerHostError if it cannot be had."""
     single_instance.end(holder(name), HANDOVER_TIMEOUT)
     place = single_instance.take(holder(name))  # until this process ends
     attached = threading.Event()

@@ -20,10 +20,7 @@ class NoFont(DriverError):
 
 @functools.cache
 def font() -> ImageFont.FreeTypeFont:
-    """Load the font.
-
-    :raises NoFont: it is not installed
-    """
+    """Load the font; raise NoFont if it is not installed."""
     try:
         return ImageFont.truetype(FONT, SIZE)
     except OSError as error:
@@ -48,10 +45,7 @@ def dots(letter: str, underlined: bool) -> bytes:
 
 @functools.lru_cache(maxsize=8192)
 def pixels(letter: str, underlined: bool, colour: bytes, ground: bytes) -> tuple[bytes, ...]:
-    """Return the letter's lines of dots.
-
-    :param colour, ground: a pixel of each
-    """
+    """Return the letter's lines of dots, in pixels of both colours."""
     return tuple(b"".join(colour if line & bit else ground for bit in BITS) for line in dots(letter, underlined))
 
 

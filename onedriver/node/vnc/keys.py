@@ -32,10 +32,7 @@ class Keyboard:
         self._held: set[int] = set()
 
     def typed(self, key: int, down: bool, application: bool) -> bytes:
-        """Return what the guest is to receive, which may be nothing.
-
-        :param application: whether a program wants the arrows' other form
-        """
+        """Return what the guest is to receive, if anything; ``application`` selects the arrows' other form."""
         if key in CONTROL or key in ALT:
             (self._held.add if down else self._held.discard)(key)
             return b""

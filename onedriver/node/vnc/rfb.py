@@ -39,10 +39,7 @@ class PixelFormat:
     shifts: tuple[int, int, int]
 
     def pixel(self, colour: int) -> bytes:
-        """Return a pixel of a colour.
-
-        :param colour: 0xRRGGBB
-        """
+        """Return a pixel of the colour 0xRRGGBB."""
         value = 0
         for index, (most, shift) in enumerate(zip(self.maxima, self.shifts, strict=True)):
             part = colour >> (16 - 8 * index) & 0xFF
@@ -70,10 +67,7 @@ Message = PixelFormat | UpdateRequest | Key | None  # None is one that a console
 
 
 def description(name: str, width: int, height: int) -> bytes:
-    """Return the last message of the greeting.
-
-    :param name: what the viewer's window is called
-    """
+    """Return the last message of the greeting, with the name of the viewer's window."""
     text = name.encode()
     usual = FORMAT.pack(8 * USUAL.size, 24, USUAL.big_endian, 1, *USUAL.maxima, *USUAL.shifts)
     return struct.pack(">HH", width, height) + usual + struct.pack(">I", len(text)) + text
@@ -93,10 +87,7 @@ def answers(challenge: bytes, response: bytes, password: str) -> bool:
 
 
 def taken(data: bytes) -> tuple[Message, int] | None:
-    """Return the first message of the input, and its length; None while it is incomplete.
-
-    :raises NotRfb: it is none
-    """
+    """Return the first message of the input and its length, None while it is incomplete; raise NotRfb on others."""
     if not data:
         return None
     length = length_of(data)

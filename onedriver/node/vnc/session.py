@@ -107,10 +107,7 @@ def require_password(client: socket.socket, password: str, end: float) -> None:
 
 
 def exactly(client: socket.socket, length: int, end: float) -> bytes:
-    """Read exactly so many bytes.
-
-    :param end: when its time is over, however slowly it comes
-    """
+    """Read exactly so many bytes before the time ``end``, however slowly they come."""
     data = b""
     while len(data) < length:
         client.settimeout(max(0.001, end - time.monotonic()))

@@ -19,10 +19,7 @@ APPLICATION_KEYS = 1 << 5  # DECCKM, as pyte keeps private modes
 
 
 class Cell(NamedTuple):
-    """Hold one character cell of the terminal, with its colours as RGB values.
-
-    :ivar colour, ground: 0xRRGGBB
-    """
+    """Hold one character cell of the terminal, with its colours as 0xRRGGBB."""
 
     letter: str
     colour: int
@@ -31,10 +28,7 @@ class Cell(NamedTuple):
 
 
 class Screen(pyte.Screen):
-    """Hold the cells of the terminal, and collect its replies to the guest's queries.
-
-    :ivar answers: what the guest asked the terminal, answered; it is for the guest
-    """
+    """Hold the cells of the terminal, and collect its answers to the guest's queries, for the guest."""
 
     def __init__(self) -> None:
         self.answers = b""
@@ -59,10 +53,7 @@ class Terminal:
         self._stream = pyte.ByteStream(self._screen)
 
     def show(self, data: bytes) -> bytes:
-        """Show output of the guest.
-
-        :returns: the terminal's answers, for the guest
-        """
+        """Show output of the guest, and return the terminal's answers for it."""
         try:
             self._stream.feed(data)
         except Exception:
