@@ -39,6 +39,7 @@ NOT_THERE = 4  # exit status of `onedock image` when there is no such image or c
 
 Request = Mapping[str, Any]
 
+SENDING = frozenset({"send", "send_root", "send_archive"})  # requests whose answer is content
 SNAPSHOT_ACTIONS: Mapping[str, Callable[[Path, int], None]] = {
     "create": datafiles.create_snapshot, "revert": datafiles.revert_to, "delete": datafiles.delete_snapshot}
 
@@ -54,8 +55,8 @@ def serve(source: BinaryIO, out: BinaryIO) -> None:
                        "of this driver?") from error
     directory, disk, _ = disk_paths.inside(str(path))
     answer = act(directory / disk if disk else directory, request, source, out)
-    if answer is not None:
-        out.write(json.dumps(answer).encode() + b"\n")
+    if request["do"] not in SENDING:
+        out.write(json.dumps(answer or {}).encode() + b"\n")
     out.flush()
 
 
@@ -68,14 +69,12 @@ def prepared(path: Path) -> Path:
     return path
 
 
-def make(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+def make(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
     datafiles.make(prepared(path), int(request["size"]), None)
-    return {}
 
 
-def write(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+def write(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
     imageref.write(prepared(path), ImageRef(**request["ref"]))
-    return {}
 
 
 def read(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
@@ -83,12 +82,11 @@ def read(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Reque
     return {"image": found.image, "reference": found.reference, "archive": found.archive, "vm": found.vm}
 
 
-def receive(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+def receive(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
     name = str(request["name"])
     if Path(name).name != name:
         raise BadInput(f"{name[:80]!r} is no name of a file")
     streams.receive(source, name, prepared(path))
-    return {}
 
 
 def send(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
@@ -129,14 +127,13 @@ def marks(path: Path, request: Request) -> tuple[Path, ...]:
     return path.parent / f".move-{token}", path / f".move-{token}"
 
 
-def mark(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+def mark(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
     """Make a file that another host looks for."""
     prepared(path)
     for file in marks(path, request):
         if file.parent.is_dir():
             with file.open("xb") as made:
                 os.fsync(made.fileno())
-    return {}
 
 
 def look(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
@@ -149,23 +146,21 @@ def look(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Reque
     return {"seen": seen}
 
 
-def unmark(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+def unmark(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
     for file in marks(path, request):
         file.unlink(missing_ok=True)
-    return {}
 
 
-def leave(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+def leave(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
     """Save what a stopped VM wrote into its directory, and remove it from the engine."""
     directory, _, vm = disk_paths.inside(str(path))
     if not directory.exists():
         raise BadInput(f"{directory} is not there")
     if engine_is_there():
         as_root(["leave", str(vm), directory.parent.name])
-    return {}
 
 
-def move(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+def move(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
     """Move a VM's directory to another datastore of the same host, where it is as a whole or not at all."""
     directory, _, _ = disk_paths.inside(str(request["to"]))
     if directory.exists():
@@ -177,32 +172,29 @@ def move(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Reque
             raise
         streams.copy(path, directory)
         remove(path)
-    return {}
 
 
-def delete(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+def delete(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
     _, disk, vm = disk_paths.inside(str(path))
     if disk is None:
         if engine_is_there():
             as_root(["drop", str(vm)])
         release(path, request, source, out)
         remove(path)
-        return {}
+        return
     archive = archive_of(path)
     if engine_is_there():
         release_disk(path, vm)
     for one in (path, datafiles.snapshots(path), *([archive] if archive else [])):
         remove(one)
-    return {}
 
 
-def release(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+def release(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
     """Release this host's names of the images that a VM's disks need; the directory stays, perhaps for another host."""
     _, _, vm = disk_paths.inside(str(path))
     if engine_is_there():
         for disk in sorted(found for found in path.glob("disk.*") if found.suffix[1:].isdecimal()):
             release_disk(disk, vm)
-    return {}
 
 
 def release_disk(disk: Path, vm: int) -> None:
@@ -221,7 +213,7 @@ def archive_of(path: Path) -> Path | None:
     return path.with_name(found) if found else None
 
 
-def grow(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+def grow(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
     """Grow a disk, or only check the size of one that is mounted: oned then calls the driver's resize_disk."""
     size = int(request["size"])
     if is_root(path):
@@ -232,22 +224,20 @@ def grow(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Reque
             datafiles.require_growth(path, size)
         else:
             datafiles.grow(path, size, lock.fds)
-    return {}
 
 
-def snapshot(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
+def snapshot(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
     do, number = request["act"], int(request["number"])
     if do != "delete" and is_root(path):
         raise NotSupported("the root of a container has no disk snapshots, but those of its VM (onevm snapshot-create)")
     if request.get("live"):
         create_live_snapshot(path, number)
-        return {}
+        return
     with locked(path) as lock:
         if lock.used and do != "delete":
             raise NotSupported(f"{path.name} is mounted for a container that is suspended or runs: power the VM off "
                                "first (onevm poweroff)")
         SNAPSHOT_ACTIONS[do](path, number)
-    return {}
 
 
 def create_live_snapshot(disk: Path, number: int) -> None:
@@ -324,15 +314,9 @@ def hold(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Reque
     return {"held": as_root(["hold", str(request["vm"]), path.name, str(request["image"])]) != NOT_THERE}
 
 
-def load(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
-    as_root(["load", str(request["vm"]), path.name, str(request["image"])], source)
-    return {}
-
-
-def pull(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
-    """Pull an image; reference and credentials follow on standard input."""
-    as_root(["pull", str(request["vm"]), path.name, str(request["image"])], source)
-    return {}
+def bring(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
+    """Load an image, or pull it: its archive, or reference and credentials, follow on standard input."""
+    as_root([str(request["do"]), str(request["vm"]), path.name, str(request["image"])], source)
 
 
 def as_root(words: list[str], source: BinaryIO | int = subprocess.DEVNULL, out: BinaryIO | None = None) -> int:
@@ -381,4 +365,5 @@ def engine_is_there() -> bool:
 ACTIONS: Mapping[str, Callable[[Path, Request, BinaryIO, BinaryIO], Request | None]] = {
     "make": make, "write": write, "read": read, "receive": receive, "send": send, "send_root": send_root,
     "send_archive": send_archive, "mark": mark, "look": look, "unmark": unmark, "leave": leave, "move": move,
-    "release": release, "delete": delete, "grow": grow, "snapshot": snapshot, "hold": hold, "load": load, "pull": pull}
+    "release": release, "delete": delete, "grow": grow, "snapshot": snapshot, "hold": hold, "load": bring,
+    "pull": bring}
