@@ -162,7 +162,7 @@ def export_image(call: Call) -> str:
             raise NotSupported(f"{record.reference} is in its registry only, and can be taken from there")
         file = store.exports / f"{source.stem}.tar"
         with replacing(file) as unfinished, unfinished.open("xb") as out:
-            export.write(store.directory(record), None, out)
+            export.write(store.directory(record), out)
         dispose = f"rm -f -- {shlex.quote(str(file))}"
     with file.open("rb") as content:
         digest = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False))

@@ -11,17 +11,16 @@ from onedock.datastore import content, digests
 from onedock.datastore.store import CONFIG
 
 
-def write(directory: Path, tag: str | None, out: BinaryIO) -> None:
+def write(directory: Path, out: BinaryIO) -> None:
     """Write an image as an archive.
 
     :param directory: of the image, see store.py
-    :param tag: what the engine is to call it: ``name:tag``; None is nothing
     :param out: need not be a file in which one can go back
     """
     config = (directory / CONFIG).read_bytes()
     layers = [digest.partition(":")[2] for digest in content.diff_ids(config, str(directory))]
     name = f"{digests.of(config).partition(':')[2]}.json"
-    manifest = [{"Config": name, "RepoTags": [tag] if tag else None, "Layers": [f"{layer}.tar" for layer in layers]}]
+    manifest = [{"Config": name, "RepoTags": None, "Layers": [f"{layer}.tar" for layer in layers]}]
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.GNU_FORMAT) as archive:
         add(archive, name, config)
         add(archive, "manifest.json", json.dumps(manifest).encode())

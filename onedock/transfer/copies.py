@@ -39,7 +39,7 @@ def bring_image(store: Store, record: Record, node: Node, target: DiskPath) -> N
         if record.directory is None:
             node.ask("pull", target.path, lambda out: pulling(record, out), **what)
         else:
-            node.ask("load", target.path, lambda out: export.write(store.directory(record), None, out), **what)
+            node.ask("load", target.path, lambda out: export.write(store.directory(record), out), **what)
     node.ask("write", target.path, ref={"image": record.image, "reference": record.reference})
 
 
