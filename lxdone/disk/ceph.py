@@ -52,7 +52,7 @@ def keep(name: str, user: str | None) -> None:
 def is_kept(name: str, user: str | None) -> bool:
     told = run([*rbd(user), "snap", "list", "--format", "json", name], TIMEOUT,
                f"the snapshots of image {name} of Ceph cannot be listed")
-    return any(entry["name"] == SNAPSHOT for entry in entries(told))
+    return any(entry["name"] == SNAPSHOT for entry in entries(told, "name"))
 
 
 def bring_back(name: str, user: str | None) -> None:
@@ -70,19 +70,15 @@ def rbd(user: str | None) -> list[str]:
     return ["rbd", *(["--id", user] if user else [])]
 
 
-def entries(told: str) -> list[dict[str, str]]:
-    """Parse the JSON of a list that rbd printed."""
+def entries(told: str, *keys: str) -> list[dict[str, str]]:
+    """Parse the JSON of a list that rbd printed, whose entries have these keys."""
     try:
-        found = json.loads(told or "[]")
-        return [entry for entry in found if entry["name"]]
+        return [{key: entry[key] for key in keys} for entry in json.loads(told or "[]")]
     except (ValueError, KeyError, TypeError) as error:
-        raise DriverError(f"rbd printed what is no list: {told[:200]!r}") from error
+        raise DriverError(f"rbd printed what is no list of {', '.join(keys)}: {told[:200]!r}") from error
 
 
 def device(name: str) -> Path | None:
     told = run(["rbd", "device", "list", "--format", "json"], TIMEOUT, "the node's images of Ceph cannot be listed")
-    try:
-        return next((Path(entry["device"]) for entry in json.loads(told or "[]")
-                     if f"{entry['pool']}/{entry['name']}" == name), None)
-    except (ValueError, KeyError, TypeError) as error:
-        raise DriverError(f"`rbd device list` printed what is no list of devices: {told[:200]!r}") from error
+    return next((Path(entry["device"]) for entry in entries(told, "pool", "name", "device")
+                 if f"{entry['pool']}/{entry['name']}" == name), None)
