@@ -365,7 +365,7 @@ class Vmm(BaseVmm):
             grants = self._acquire(vm, requests, view)
             directory = self._write_context(vm, None)
             parts: tuple[Part, ...] = (*translate.nics(vm), *grants, *self._shared_memory(vm))
-            with root_files.opened(root_files.restored(root_files.of(vm, file))) as disk, reasons.naming_size(vm, spec):
+            with root_files.opened(root_files.restore(root_files.of(vm, file))) as disk, reasons.naming_size(vm, spec):
                 self._writeback.require_possible(vm, file, disk)
                 mounts = (Mount("context", str(directory), "/context"),)
                 self._create(dataclasses.replace(spec, parts=parts, mounts=mounts), disk, home, vm)

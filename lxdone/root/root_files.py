@@ -64,17 +64,13 @@ def replaced(root: RootFile) -> Iterator[Path]:
     ceph.forget(root.image, root.user)
 
 
-def restored(root: RootFile) -> RootFile:
-    restore(root)
-    return root
-
-
-def restore(root: RootFile) -> None:
+def restore(root: RootFile) -> RootFile:
     """Undo what was begun with it and did not come to its end."""
     if root.image and ceph.is_kept(root.image, root.user):
         ceph.disconnect(root.image)
         ceph.bring_back(root.image, root.user)
         ceph.forget(root.image, root.user)
+    return root
 
 
 def stamp(root: RootFile) -> str:
