@@ -2,13 +2,11 @@
 """Load the administrator's options of a node: a TOML file, ``/etc/lxdone.toml`` unless $LXDONE_CONF names another."""
 
 import dataclasses
-import os
 from pathlib import Path
 
 from onedriver.node import options
 from onedriver.node.options import NodeOptions
 
-USUAL = Path("/etc/lxdone.toml")
 DRIVER = "lxdone"  # its name in OpenNebula and in the allocation records
 
 
@@ -41,4 +39,4 @@ class Options(NodeOptions):
 
 def load(path: Path | None = None) -> Options:
     """Load the options of this node; raise BadOptions if they cannot be read, or name what is no option."""
-    return options.load(Options, path or Path(os.environ.get("LXDONE_CONF", USUAL)))
+    return options.load(Options, path or options.path_of(DRIVER))

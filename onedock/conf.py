@@ -2,13 +2,11 @@
 """Load the administrator's options of a node: a TOML file, ``/etc/onedock.toml`` unless $ONEDOCK_CONF names another."""
 
 import dataclasses
-import os
 from pathlib import Path
 
 from onedriver.node import options
 from onedriver.node.options import NodeOptions
 
-USUAL = Path("/etc/onedock.toml")
 DRIVER = "onedock"  # its name in OpenNebula and in the allocation records
 
 
@@ -35,4 +33,4 @@ class Options(NodeOptions):
 
 def load(path: Path | None = None) -> Options:
     """Load the options of this node; raise BadOptions if they cannot be read, or name what is no option."""
-    return options.load(Options, path or Path(os.environ.get("ONEDOCK_CONF", USUAL)))
+    return options.load(Options, path or options.path_of(DRIVER))

@@ -6,6 +6,7 @@ would otherwise be none.
 """
 
 import dataclasses
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -68,6 +69,11 @@ class NodeOptions:
 
 
 Options = TypeVar("Options")
+
+
+def path_of(driver: str) -> Path:
+    """Return a driver's file of options: ``/etc/DRIVER.toml``, unless $DRIVER_CONF names another."""
+    return Path(os.environ.get(f"{driver.upper()}_CONF", f"/etc/{driver}.toml"))
 
 
 def load(kind: type[Options], path: Path) -> Options:
