@@ -8,6 +8,7 @@ DIRECTORY is ``remotes/im``. Standard input of the start is onemonitord's MONITO
 calls it, oneadmin: only its probes are root.
 """
 
+import functools
 import os
 import signal
 import socket
@@ -22,10 +23,9 @@ from containerhost.linux.run import detached
 from onedriver import document, monitor, program
 from onedriver.errors import BadInput
 from onedriver.monitorconfig import MonitorConfig, monitor_config
-from onedriver.node import options, single_instance
+from onedriver.node import options, sender, single_instance
 from onedriver.node.options import NodeOptions
 from onedriver.node.poll_loop import PollLoop
-from onedriver.node.sender import Sender
 
 USAGE = "usage: (lxdone|onedock)-monitor DIRECTORY [stop] DRIVER HOST_ID HOSTNAME"
 BACKGROUND = "go-on"
@@ -75,7 +75,7 @@ def directories_of(driver: str) -> tuple[Path, Path]:
 
     :raises BadOptions: the options cannot be read
     """
-    found = options.values_of(Path(os.environ.get(f"{driver.upper()}_CONF", f"/etc/{driver}.toml")))
+    found = options.values_of(options.path_of(driver))
     return Path(found.get("owners", NodeOptions.owners)), Path(found.get("state", f"/var/lib/{driver}"))
 
 
@@ -121,7 +121,7 @@ def go_on(directory: Path, fd: int, argv: Sequence[str], stdin: bytes) -> None:
 
         signal.signal(signal.SIGTERM, lambda *_: ended.set())
         threading.Thread(target=await_end, daemon=True).start()
-        poll_loop(directory, argv, stdin).run(config, Sender(config).send, ended)
+        poll_loop(directory, argv, stdin).run(config, functools.partial(sender.send, config), ended)
 
 
 if __name__ == "__main__":

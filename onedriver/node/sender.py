@@ -12,26 +12,15 @@ TIMEOUT = 10  # seconds to be connected
 SURE = frozenset({Type.STATE_VM, Type.EXEC_VM})
 
 
-class Sender:
-    def __init__(self, config: MonitorConfig) -> None:
-        self._config = config
-
-    def send(self, kind: Type, success: bool, text: str) -> None:
-        """Send a message; raise OSError if it cannot be sent."""
-        message = Message(kind, success, self._config.host, int(time.time()), text)
-        parts = monitor.datagrams(message, self._config.encrypt)
-        if kind in SURE or max(map(len, parts)) > monitor.DATAGRAM_LIMIT:
-            self._connected(monitor.wire(message, self._config.encrypt))
-        else:
-            self._datagrams(parts)
-
-    def _connected(self, data: bytes) -> None:
-        with socket.create_connection((self._config.address, self._config.port), TIMEOUT) as connection:
-            connection.sendall(data)
-
-    def _datagrams(self, datagrams: list[bytes]) -> None:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            self._config.address, self._config.port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind, protocol) as carrier:
-            for data in datagrams:
-                carrier.sendto(data, address)
+def send(config: MonitorConfig, kind: Type, success: bool, text: str) -> None:
+    """Send a message; raise OSError if it cannot be sent."""
+    message = Message(kind, success, config.host, int(time.time()), text)
+    parts = monitor.datagrams(message, config.encrypt)
+    if kind in SURE or max(map(len, parts)) > monitor.DATAGRAM_LIMIT:
+        with socket.create_connection((config.address, config.port), TIMEOUT) as connection:
+            connection.sendall(monitor.wire(message, config.encrypt))
+        return
+    family, carrying, protocol, _, address = socket.getaddrinfo(config.address, config.port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, carrying, protocol) as carrier:
+        for data in parts:
+            carrier.sendto(data, address)
