@@ -9,30 +9,30 @@ import testtools
 
 from onedriver import actions
 from tests.commands import script
-from tests.unit.lxdone.test_scripts import DIRECTORY
+from tests.unit.onedriver.scriptscontract import ETC, REMOTES
 
 ACTIONS = ("shutdown", "reboot", "deploy", "restore", "attach_nic")
 
 
 class ScriptsTest(testtools.TestCase):
     def test_command_prints_usage_when_arguments_are_missing(self) -> None:
-        root = DIRECTORY.parents[4]
-        done = subprocess.run([sys.executable, "-m", "lxdone", "vmm"], env={"PYTHONPATH": str(root)},
-                              capture_output=True, text=True, check=False)
-        self.assertEqual((2, ""), (done.returncode, done.stdout))
-        self.assertIn("usage: lxdone", done.stderr)
+        for driver in ("lxdone", "onedock"):
+            done = subprocess.run([sys.executable, "-m", driver, "vmm"], env={"PYTHONPATH": str(ETC.parent)},
+                                  capture_output=True, text=True, check=False)
+            self.assertEqual((2, ""), (done.returncode, done.stdout))
+            self.assertIn(f"usage: {driver}", done.stderr)
 
     def test_what_is_over_in_its_script_starts_no_program(self) -> None:
         for driver in ("lxdone", "onedock"):
             for action in actions.IN_SCRIPTS:
-                done = subprocess.run([DIRECTORY.parent / driver / action, "one-1", "sdb", "1", "node1"], check=False,
+                done = subprocess.run([REMOTES / "vmm" / driver / action, "one-1", "sdb", "1", "node1"], check=False,
                                       capture_output=True, env={"PATH": "/nonexistent"}, stdin=subprocess.DEVNULL)
                 self.assertEqual((0, b"", b""), (done.returncode, done.stdout, done.stderr))
 
     def test_no_vm_starts_whose_interfaces_network_drivers_do_not_know(self) -> None:
         """Security groups would let everything in."""
         base = Path(self.useFixture(fixtures.TempDir()).path)
-        shutil.copytree(DIRECTORY.parents[1], base / "remotes")
+        shutil.copytree(REMOTES, base / "remotes")
         nics = base / "remotes/vnm/nic.rb"
         nics.parent.mkdir()
         (base / "bin").mkdir()
