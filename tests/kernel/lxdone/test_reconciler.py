@@ -2,9 +2,6 @@
 """A VM that an action has locked, or whose container is gone, delays no other VM; few processes save VMs at once."""
 
 import contextlib
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -16,7 +13,7 @@ from containerhost.errors import EngineNotFound
 from lxdone.root.reconciler import Reconciler
 from onedriver.node import monitored, names, vmlock
 from onedriver.node.names import LABEL
-from tests.kernel.onedriver.node.test_vmlock import HOLD
+from tests.kernel.onedriver.node.test_vmlock import held
 
 
 class ReconcilerTest(testtools.TestCase):
@@ -34,21 +31,12 @@ class ReconcilerTest(testtools.TestCase):
         self.reconciler = Reconciler(*(getattr(self.calls, part) for part in (
             "engine", "writeback", "disks", "contexts", "consoles", "devices")), self.state, self.calls.forget)
 
-    @contextlib.contextmanager
-    def worked_on(self, vm_id: int) -> Iterator[None]:
-        """Let an action, which is another process, work on a VM."""
-        with subprocess.Popen([sys.executable, "-c", HOLD, str(self.state), str(vm_id)], stdin=subprocess.PIPE,
-                              stdout=subprocess.PIPE, cwd=Path(__file__).parents[3]) as action:
-            self.assertEqual(b"held\n", action.stdout.readline())
-            yield
-            action.communicate()
-
     def saved(self) -> list[str]:
         self.reconciler.reconcile()
         return [call.args[0] for call in self.calls.writeback.save.call_args_list]
 
     def test_vm_that_an_action_works_on_is_left_to_it(self) -> None:
-        with self.worked_on(1):
+        with held(self.state, 1):
             self.assertEqual(["one-2"], self.saved())
 
     def test_container_that_was_removed_meanwhile_keeps_nothing_from_the_others(self) -> None:
@@ -59,7 +47,7 @@ class ReconcilerTest(testtools.TestCase):
 
     def test_what_vms_left_that_are_over_goes_where_no_action_works_on_them(self) -> None:
         self.calls.writeback.is_over.return_value = True
-        with self.worked_on(1):
+        with held(self.state, 1):
             self.reconciler.remove_ended()
         self.assertEqual([mock.call(2)], self.calls.forget.call_args_list)
 

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 import re
-import subprocess
-import sys
 from pathlib import Path
 from unittest import mock
 
@@ -13,14 +11,7 @@ from containerhost.linux.sysfs import Host
 from onedriver.node import measure
 from onedriver.node.measure import Measure
 from onedriver.node.pcifilter import PciFilter
-
-HOLD = """
-import pathlib, sys
-from onedriver.node import vmlock
-with vmlock.held(pathlib.Path(sys.argv[1]), 1, 0):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
+from tests.kernel.onedriver.node.test_vmlock import held
 
 
 class MeasureTest(testtools.TestCase):
@@ -38,10 +29,7 @@ class MeasureTest(testtools.TestCase):
             return "SYNC_STATE" in text, re.findall(r' STATE="(\w+)"', text)
 
         self.assertEqual((True, ["POWEROFF", "POWEROFF"]), states(Status.STOPPED))
-        with subprocess.Popen([sys.executable, "-c", HOLD, str(state)], stdin=subprocess.PIPE,
-                              stdout=subprocess.PIPE) as action:
-            self.assertEqual(b"held\n", action.stdout.readline())
+        with held(state, 1):
             self.assertEqual((False, ["POWEROFF"]), states(Status.STOPPED))
             self.assertEqual((False, ["RUNNING"]), states(Status.RUNNING))
-            action.stdin.close()
         self.assertEqual((True, ["RUNNING", "RUNNING"]), states(Status.RUNNING))
