@@ -20,6 +20,8 @@ EXECRC = '# Pairs.\nLIVE_DISK_SNAPSHOTS="kvm-qcow2 kvm-ssh"\n\nOTHER="x"\n'
 
 
 class FrontEndCase(testtools.TestCase):
+    command = main
+
     def setUp(self) -> None:
         super().setUp()
         base = Path(self.useFixture(fixtures.TempDir()).path)
@@ -32,8 +34,8 @@ class FrontEndCase(testtools.TestCase):
             file.chmod(0o640)
 
     def install(self, *arguments: str, status: int = 0) -> str:
-        result = CliRunner().invoke(main, ["front-end", "--remotes", str(self.remotes), "--conf", str(self.conf),
-                                           *arguments])
+        result = CliRunner().invoke(self.command, ["front-end", "--remotes", str(self.remotes), "--conf",
+                                                   str(self.conf), *arguments])
         self.assertEqual(status, result.exit_code, result.output)
         return result.output
 

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
-from pathlib import Path
 
-import fixtures
 import testtools
-from click.testing import CliRunner
 
 from containerhost.linux.run import missing
 from onedock import nodecheck
@@ -13,6 +10,7 @@ from onedock.datastore.actions import ACTIONS as DATASTORE
 from onedock.install import main
 from onedock.transfer.actions import ACTIONS as TRANSFER
 from onedriver.setup import frontend, remotes
+from tests.unit.lxdone.test_install import FrontEndCase
 
 ONED = """TM_MAD = [
     EXECUTABLE = "one_tm",
@@ -25,22 +23,13 @@ DATASTORE_MAD = [
 """
 
 
-class FrontEndTest(testtools.TestCase):
+class FrontEndTest(FrontEndCase):
+    command = main
+
     def setUp(self) -> None:
         super().setUp()
-        base = Path(self.useFixture(fixtures.TempDir()).path)
-        self.remotes, self.conf = base / "remotes", base / "conf"
-        for directory in (self.remotes, self.conf):
-            directory.mkdir()
-        self.oned, self.monitord = self.conf / "oned.conf", self.conf / "monitord.conf"
         self.oned.write_text(ONED)
         self.monitord.write_text("")
-
-    def install(self, *arguments: str, status: int = 0) -> str:
-        result = CliRunner().invoke(main, ["front-end", "--remotes", str(self.remotes), "--conf", str(self.conf),
-                                           *arguments])
-        self.assertEqual(status, result.exit_code, result.output)
-        return result.output
 
     def test_the_driver_is_in_every_list_and_out_again(self) -> None:
         self.install("--apply")
