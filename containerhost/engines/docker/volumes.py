@@ -66,10 +66,22 @@ class Volumes:
             (where this host has no xfs_growfs, it stays as it is)
         """
         place = self._place(number)
-        if os.path.ismount(place):
-            if loops.belongs(idmounts.device_of(place), file):
-                return
+        is_mounted = os.path.ismount(place)
+        if is_mounted and not loops.belongs(idmounts.device_of(place), file):
             self.unmount(number)
+            is_mounted = False
+        with Rollback(f"mount of {file}") as undo:
+            if not is_mounted:
+                self._mount(place, file, read_only)
+                undo.on_error("its mount", self.unmount, number)
+            if read_only:
+                return
+            growth.fill_xfs(place, file, TIMEOUT)
+        status = place.stat()
+        if root != (0, 0) and (status.st_uid, status.st_gid) == (0, 0):
+            os.chown(place, *root)
+
+    def _mount(self, place: Path, file: Path, read_only: bool) -> None:
         if not self._is_ready():
             raise HostActionFailed(f"{self.directory} is no place to mount at: stop the container and start it again")
         kind = file_system(file)
@@ -81,13 +93,6 @@ class Volumes:
         # Not mount's own loop device: it would open the file by its real path, where another may be by now.
         with loops.over(file, 0, 0, read_only=read_only) as node:
             run(["mount", "-t", kind, "-o", ",".join(options), "--", node, str(place)], TIMEOUT)
-        if not read_only:
-            with Rollback(f"growth of {file}") as undo:
-                undo.on_error("its mount", self.unmount, number)
-                growth.fill_xfs(place, file, TIMEOUT)
-        status = place.stat()
-        if root != (0, 0) and (status.st_uid, status.st_gid) == (0, 0) and not read_only:
-            os.chown(place, *root)
 
     def unmount(self, number: int) -> None:
         """Unmount a disk. Idempotent.

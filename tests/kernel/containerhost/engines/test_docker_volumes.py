@@ -33,12 +33,12 @@ class XfsGrowthTest(testtools.TestCase):
         self.useFixture(fixtures.MockPatch("containerhost.linux.storage.loops.over",
                                            return_value=contextlib.nullcontext("/dev/loop0")))
 
-    def mounted(self, blocks: int, size: int, read_only: bool = False) -> list[str]:
+    def mounted(self, blocks: int, size: int, read_only: bool = False, root: tuple[int, int] = HERE) -> list[str]:
         """:returns: the programs that were run"""
         self.file.write_bytes(b"XFSB" + struct.pack(">IQ", BLOCK, blocks))
         with self.file.open("rb+") as file:
             file.truncate(size)
-        Volumes(self.base / "media").mount(1, self.file, read_only=read_only, root=HERE)
+        Volumes(self.base / "media").mount(1, self.file, read_only=read_only, root=root)
         return [call.args[0][0] for call in (*self.run.mock_calls, *self.check.mock_calls)]
 
     def test_one_whose_file_was_enlarged_grows_when_it_is_mounted(self) -> None:
@@ -53,6 +53,14 @@ class XfsGrowthTest(testtools.TestCase):
     def test_one_that_this_host_cannot_grow_is_mounted_as_it_is(self) -> None:
         self.tool.return_value = None
         self.assertEqual(["mount"], self.mounted(64, 128 * BLOCK))
+
+    def test_one_that_a_killed_call_has_mounted_grows_and_is_the_containers(self) -> None:
+        self.useFixture(fixtures.MockPatch("os.path.ismount", return_value=True))
+        self.useFixture(fixtures.MockPatch("containerhost.linux.storage.idmounts.device_of", return_value="/dev/loop0"))
+        self.useFixture(fixtures.MockPatch("containerhost.linux.storage.loops.belongs", return_value=True))
+        self.assertEqual(["xfs_growfs"], self.mounted(64, 128 * BLOCK, root=(1000, 100)))
+        found = (self.base / "media/1").stat()
+        self.assertEqual((1000, 100), (found.st_uid, found.st_gid))
 
     def test_one_that_cannot_grow_is_not_left_mounted(self) -> None:
         self.check.side_effect = HostActionFailed("no room")
