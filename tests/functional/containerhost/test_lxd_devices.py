@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test devices in real containers, on emulated hardware: exactly those granted, safe allocation, full release."""
 
-import threading
 
 import fixtures
 from testtools.matchers import Contains
@@ -9,7 +8,6 @@ from testtools.matchers import Contains
 from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.refusals import Request
-from containerhost.engines.contract import Status
 from containerhost.inventory.scan import HostView, scan
 from containerhost.linux.poll import wait_until
 from containerhost.privileged import Privileged
@@ -49,34 +47,6 @@ class TestPossession(DeviceTestCase):
         self.engine.delete("c1")
         self.assertEqual((), self.allocator.release(self.consumer("c1")))
 
-    def test_what_cannot_be_had(self):
-        self.allocator.acquire(self.requests(0), self.consumer("c1"))
-        held, free = self.gpus[0].id, self.vfs[1].id
-        for wanted, request in (
-            (errors.DeviceHeld, Request(held)),
-            (errors.DeviceNotFound, Request("0000:ff:00.0")),
-            (errors.DeviceHeld, Request(self.vfs[0].parent)),
-        ):
-            self.assertRaises(wanted, self.allocator.acquire, (Request(free), request), self.consumer("c2"))
-            self.assertEqual({}, self.store.held_by(self.consumer("c2")))
-        self.assertRaises(errors.SpecError, self.allocator.acquire, (Request(free), Request(free)), self.consumer("c2"))
-
-    def test_an_unhealthy_device_is_refused(self):
-        address = self.gpus[1].address
-        self.control.set_fallen(address)
-        self.addCleanup(self.control.set_fallen, address, False)
-        error = self.assertRaises(errors.DeviceUnhealthy, self.allocator.acquire, (Request(address),), self.consumer())
-        self.assertThat(str(error), Contains("fallen off the bus"))
-        self.control.set_fallen(address, False)
-
-    def test_a_vf_without_driver_is_refused(self):
-        address = self.vfs[0].address
-        self.control.unbind(address)
-        self.addCleanup(self.control.bind, address)
-        self.assertRaises(errors.DeviceUnhealthy, self.allocator.acquire, (Request(address),), self.consumer("c1"))
-        self.assertEqual({}, self.store.records())
-        self.control.bind(address)
-
     def test_a_vf_whose_interface_is_elsewhere_is_refused(self):
         address = self.vfs[0].address
         self.control.move_abroad(address)
@@ -87,29 +57,6 @@ class TestPossession(DeviceTestCase):
             self.assertEqual({}, self.store.records())
         finally:
             self.control.bring_home(address)
-
-    def test_race_for_one_device_has_one_winner(self):
-        barrier, results = threading.Barrier(4), {}
-
-        def race(name):
-            barrier.wait()
-            try:
-                self.allocator.acquire(self.requests(0, node_guid=NODE_GUID, port_guid=PORT_GUID), self.consumer(name))
-                results[name] = "won"
-            except errors.DeviceHeld:
-                results[name] = "lost"
-            except Exception as error:
-                results[name] = repr(error)
-
-        threads = [threading.Thread(target=race, args=(f"c{number}",)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual(["lost", "lost", "lost", "won"], sorted(results.values()))
-        (winner,) = {record.consumer.container for record in self.store.records().values()}
-        self.assertEqual("won", results[winner])
-        self.assertEqual(NODE_GUID, scan().get(self.vfs[0].id).rdma.node_guid)
 
     def test_an_acquisition_that_fails_half_way_gives_all_back(self):
         class Failing(Privileged):
@@ -151,15 +98,6 @@ class TestPossession(DeviceTestCase):
         self.assertRaises(errors.DeviceHeld, self.allocator.acquire, (Request(gpu.id),), self.consumer("c2"))
         self.assertEqual((), self.allocator.reconciler.reconcile("test", "lxd", alive=()))
         self.assertEqual({}, self.store.records())
-
-    def test_reconcile_returns_only_what_the_dead_had(self):
-        self.acquired("c1", self.requests(0))
-        self.allocator.acquire(self.requests(1), self.consumer("c2"))
-        self.assertEqual((), self.allocator.reconciler.reconcile("test", "docker", alive=()))
-        self.assertEqual((), self.allocator.reconciler.reconcile("test", "lxd", alive=("c1",)))
-        self.assertEqual({"c1"}, {record.consumer.container for record in self.store.records().values()})
-        self.assertEqual(Status.RUNNING, self.engine.container("c1").status)
-        self.assertRaises(AssertionError, self.assertEqual, self.before, picture())
 
     def test_release_while_the_container_still_has_it_blocks(self):
         self.acquired("c1", self.requests(0)[1:])
