@@ -12,7 +12,6 @@ from containerhost import errors
 from containerhost.engines.contract import Status
 from containerhost.linux.process import childprocess
 from tests import holddirectory
-from tests.conformance.engine.frame import ENXIO, EPERM
 from tests.functional_docker.base import DockerDeviceCase
 from tests.waiting import await_that
 
@@ -24,14 +23,6 @@ class DeviceTest(DockerDeviceCase):
         await_that(lambda: self.engine.container("c1").status is Status.STOPPED, "the program ends")
         found = self.engine.console_log("c1").decode().split()
         self.assertEqual([], [path for path in ("/dev/nvidia0", "/dev/nvidiactl", "ib0") if path not in found])
-
-    def test_detached_means_gone_for_who_kept_a_node_too(self):
-        gpu, _ = self.ready()
-        self.engine.attach("c1", gpu)
-        self.assertEqual(0, self.inside("c1", "mknod", "/kept", "c", "195", "0")[0])
-        self.assertThat(self.inside("c1", "cat", "/kept")[1], Contains(ENXIO))
-        self.engine.detach("c1", gpu)
-        self.assertThat(self.inside("c1", "cat", "/kept")[1], Contains(EPERM))
 
     def test_an_attachment_that_fails_half_way_leaves_nothing(self):
         grants = self.ready()

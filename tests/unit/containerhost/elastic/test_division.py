@@ -3,7 +3,6 @@
 
 Containers there have different permitted cores."""
 
-import dataclasses
 import itertools
 import json
 import time
@@ -81,16 +80,6 @@ class PermittedTest(testtools.TestCase):
     def test_container_without_permitted_cores_keeps_what_it_has(self) -> None:
         found = divided([member("a", 1, 2, {7}, {0}), member("b", 1, 2, None, {1})], capacity(2))
         self.assertEqual({"a": {0}, "b": {1}}, found)
-
-
-class MemoryTest(testtools.TestCase):
-    def test_fixed_memory_is_subtracted_once(self) -> None:
-        """Of the 16 GiB the fixed container has 8, of which it uses 6."""
-        fixed, moving = member("fixed", 1, 1, memory_used=6 * GiB), member("moving", 1, 1, memory_used=2 * GiB)
-        fixed = dataclasses.replace(fixed, bounds=dataclasses.replace(fixed.bounds, memory=Range(8 * GiB, 8 * GiB)))
-        moving = dataclasses.replace(moving, bounds=dataclasses.replace(moving.bounds, memory=Range(GiB, 8 * GiB)))
-        found = plan.sizes([fixed, moving], capacity(4, memory=15 * GiB), policies.fair)
-        self.assertEqual({"fixed": 8 * GiB, "moving": 7 * GiB}, {name: size.memory for name, size in found.items()})
 
 
 class Case(NamedTuple):

@@ -2,9 +2,11 @@
 """Rounds of the service: who gets what when, and what others do meanwhile."""
 
 import json
+from collections.abc import Callable
 from unittest import mock
 
 from containerhost import errors
+from containerhost.elastic.service import Service
 from containerhost.engines import bounds
 from containerhost.engines.capabilities import Size
 from containerhost.engines.contract import Status
@@ -194,6 +196,10 @@ class MemoryTest(ServiceCase):
 
     def test_memory_shrinks_only_if_its_use_is_known_at_the_end(self) -> None:
         """While the guest is waited for the control group cannot be read any more."""
+        self.keeps_its_memory(lambda: setattr(self.engine.containers_["a"], "memory", 0))
+
+    def keeps_its_memory(self, change: Callable[[], object]) -> Service:
+        """Let the use of memory change between the announcement to a guest and its acknowledgement."""
         service = self.world.service(notice=1000.0)
         self.files.listening |= {"a", "b"}
         self.engine.add("c", (1, 2), (GiB, 4 * GiB))
@@ -201,10 +207,12 @@ class MemoryTest(ServiceCase):
         before = self.sizes()
         self.engine.add("d", (1, 2), (GiB, 4 * GiB))
         self.world.rounds(service)
-        self.engine.containers_["a"].memory = 0
+        self.assertIn("fake/a", service.steps)
+        change()
         self.files.acknowledge("a", self.files.document("a")["announced"]["generation"])
         self.world.rounds(service)
         self.assertEqual(before["a"], self.sizes()["a"])
+        return service
 
     def test_fixed_memory_is_subtracted_once(self) -> None:
         self.world.write("proc/meminfo", f"MemTotal: {16 << 20} kB\nMemAvailable: {8 << 20} kB\n")
@@ -229,18 +237,7 @@ class MemoryTest(ServiceCase):
         self.assertEqual(resized[4], resized[-1])
 
     def test_use_that_grows_after_the_announcement_keeps_the_memory(self) -> None:
-        service = self.world.service(notice=1000.0)
-        self.files.listening |= {"a", "b"}
-        self.engine.add("c", (1, 2), (GiB, 4 * GiB))
-        self.world.rounds(service, 2)
-        before = self.sizes()
-        self.engine.add("d", (1, 2), (GiB, 4 * GiB))
-        self.world.rounds(service)
-        self.assertIn("fake/a", service.steps)
-        self.world.memory_used("a", 3 * GiB)
-        self.files.acknowledge("a", self.files.document("a")["announced"]["generation"])
-        self.world.rounds(service)
-        self.assertEqual(before["a"], self.sizes()["a"])
+        service = self.keeps_its_memory(lambda: self.world.memory_used("a", 3 * GiB))
         self.assertEqual(1, service.done["change", "in use"])
         self.assertIsNone(self.files.document("a")["announced"])
 
