@@ -142,13 +142,11 @@ class Directory:
             os.fsync(self.fd)
         return child
 
-    def open(self, name: str, flags: int = os.O_RDONLY, mode: int = 0o600, owner: int | None = None,
-             links: int | None = None) -> int:
+    def open(self, name: str, flags: int = os.O_RDONLY, mode: int = 0o600, owner: int | None = None) -> int:
         """Open a regular file without following a link or waiting at a FIFO.
 
         :param mode: of a file that ``O_CREAT`` makes, minus the umask
         :param owner: refuse the file unless it belongs to this user id
-        :param links: refuse a file with more hard links than this
         :returns: an fd, which the caller closes
         :raises OSError: ELOOP for a link; EPERM, ENXIO or EISDIR for what is no regular file, or not as demanded
         """
@@ -160,8 +158,6 @@ class Directory:
                 raise _refused(self.path / name, "is no regular file")
             if owner is not None and found.st_uid != owner:
                 raise _refused(self.path / name, f"belongs to user {found.st_uid}, not {owner}")
-            if links is not None and found.st_nlink > links:
-                raise _refused(self.path / name, f"has {found.st_nlink} hard links; {links} are allowed")
             if flags & os.O_TRUNC:
                 os.ftruncate(fd, 0)
         except BaseException:
