@@ -280,6 +280,7 @@ class Containers(Protocol):
     def command(self, name: str, command: Sequence[str]) -> Command:
         """Start a command as :meth:`execute` does; the caller sends its input and closes it.
 
+        :param command: program and arguments; they are visible to everybody in the container
         :raises EngineError: the container does not run
         """
 

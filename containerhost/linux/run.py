@@ -162,8 +162,6 @@ def limited(process: subprocess.Popen[Any], timeout: float) -> Iterator[Callable
         end(process)
 
 
-
-
 def words(errors: IO[bytes]) -> str:
     """Return the beginning of what a program has written to a file, on one line."""
     errors.seek(0)

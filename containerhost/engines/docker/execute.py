@@ -31,11 +31,7 @@ NOT_FOUND = (b"executable file not found", b"no such file or directory")  # in r
 
 
 class Command:
-    """A command that runs in a container as soon as this object is made.
-
-    :param command: program and arguments; they are visible to everybody in the container
-    :raises EngineError: the container does not run
-    """
+    """A command that runs in a container as soon as this object is made."""
 
     def __init__(self, client: DockerClient, privileged: DockerPrivileged, name: str, command: Sequence[str]) -> None:
         self._client = client

@@ -30,14 +30,9 @@ class Console:
             raise
 
     def receive(self) -> bytes | None:
-        """Return the next output of the guest; None when the console, or the container, has ended."""
         return self._stream.receive()
 
     def send(self, data: bytes) -> None:
-        """Send input to the guest.
-
-        :raises EngineUnavailable: the console has ended
-        """
         self._stream.send(data)
 
     def close(self) -> None:

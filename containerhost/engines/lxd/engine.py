@@ -300,7 +300,6 @@ class LxdEngine:
         return self._privileged.apparent_size(server, pool, directory, timeout) if pool else None
 
     def await_changes(self, name: str) -> None:
-        """Wait for changes of the container that a caller which is gone began."""
         operations.wait(self.client, name, operations.changes)
 
     # Devices.
@@ -392,10 +391,6 @@ class LxdEngine:
             mine.discard((pid, disk.path))
 
     def restore_fenced(self) -> tuple[str, ...]:
-        """Make usable again what killed processes left fenced in running containers.
-
-        :returns: complaints
-        """
         def await_changes(name: str) -> int:
             self.await_changes(name)
             return self.nodes.place(name)[0]
@@ -422,7 +417,6 @@ class LxdEngine:
         self._patiently(lambda: self.change(name, change))
 
     def reconfigure(self, name: str, spec: ContainerSpec) -> None:
-        """Let a stopped container be what ``spec`` says, apart from its image and mounts."""
         cores.require_usable(self._host, spec)
         extensions = self.client.extensions
         wanted = config.instance_config(spec, extensions)
@@ -448,9 +442,6 @@ class LxdEngine:
         self.change(name, change)
 
     def set_limits(self, name: str, spec: ContainerSpec) -> None:
-        """Let a container, stopped or running, have the CPUs, memory, root size and speed of ``spec``.
-
-        Its devices, and the kernel limits that they need, stay as they are."""
         cores.require_usable(self._host, spec)
         wanted = config.limits(spec, self.client.extensions)
         root = config.root_disk(spec.root)

@@ -22,11 +22,7 @@ STREAMS = ("control", "0", "1", "2")
 
 
 class Command:
-    """A command that runs in a container as soon as this object is made.
-
-    :param command: program and arguments; they are visible to everybody in the container
-    :raises EngineError: the container does not run
-    """
+    """A command that runs in a container as soon as this object is made."""
 
     def __init__(self, client: LxdClient, name: str, command: Sequence[str]) -> None:
         self._client = client
@@ -41,11 +37,6 @@ class Command:
             self._open = stack.pop_all()
 
     def finish(self, stdin: bytes, timeout: int) -> Executed:
-        """Send all input, and wait for the command's end.
-
-        :param timeout: seconds, after which it is killed
-        :raises EngineTimeout: it was killed
-        """
         end = time.monotonic() + timeout
         # A thread of its own: a command that never reads its input, or first writes, makes the sender wait.
         sender = threading.Thread(target=self._send_input, args=(stdin,), daemon=True)

@@ -115,7 +115,6 @@ class Exports:
             yield Reader(response, self._client.settings.shown())
 
     def discard(self, name: str, key: str) -> None:
-        """Remove all that an export made; nothing happens where there is nothing."""
         for image in self._client.images():
             if image.get("filename") == f"{PREFIX}{key}":
                 with contextlib.suppress(errors.EngineNotFound):

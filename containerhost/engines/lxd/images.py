@@ -39,10 +39,6 @@ class Images:
         return tuple(image for image in self.all() if image.filename.startswith(prefix) and not image.aliases)
 
     def import_split(self, metadata: bytes, rootfs: BinaryIO, alias: str, properties: Mapping[str, str]) -> str:
-        """Import a root file system with its metadata tarball, and return the fingerprint of both.
-
-        :param rootfs: a file; read from its beginning, and twice where LXD has it already and does not say as what
-        """
         # What is seldom used is imported where it is: every command of OpenNebula's would wait for it.
         from requests_toolbelt.multipart.encoder import MultipartEncoder  # noqa: PLC0415  (for uploads alone)
 

@@ -85,7 +85,6 @@ class Live:
         return found
 
     def await_changes(self, name: str) -> None:
-        """Wait for the container's changes that a former caller began: a device may be without a driver meanwhile."""
         self._engine.await_changes(name)
 
     def differs(self, current: VersionedInstance, spec: ContainerSpec) -> bool:
@@ -99,9 +98,6 @@ class Live:
         return metrics.memory if found is None else found
 
     def adapt(self, current: VersionedInstance, spec: ContainerSpec) -> None:
-        """Give the running container the grants of ``spec``; it has no :meth:`obstacles`. Repeatable.
-
-        All other parts stay as they are. On an error some steps are done and some are not."""
         cores.require_usable(self._host, spec)
         wanted = self._target(spec)
         kernel = config.of_kernel_limits(wanted.config)
