@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 from containerhost.engines.capabilities import LiveSizes
 from containerhost.engines.docker.live import Live, Seen
-from tests import levels
 from tests.conformance.engine import elastic
 from tests.functional_docker.base import DockerTestCase
 
 
-@levels.exhaustive("the service is the same, and the gate has it on LXD", tests=(
-    "test_what_a_hostile_guest_puts_in_the_way_keeps_nothing",
-    "test_guest_that_never_acknowledges_loses_it_when_its_time_is_over"))
 class DockerElasticTest(elastic.ElasticConformance, DockerTestCase):
     def sizes(self) -> LiveSizes[Seen]:
         return Live(self.engine)

@@ -37,19 +37,3 @@ class TreeTest(testtools.TestCase):
         tree._left = 100
         error = self.assertRaises(BadImage, tree.place, member("a", kind=Kind.HARD_LINK, target=("b" * 100,)))
         self.assertIn("the paths of its members", str(error))
-
-    def test_nothing_lies_below_what_is_no_directory(self) -> None:
-        for kind, more in ((Kind.FILE, {}), (Kind.SYMLINK, {"link": "/"}), (Kind.DEVICE, {})):
-            tree = Tree()
-            tree.place(member("a", "b", kind=kind, **more))
-            error = self.assertRaises(BadImage, tree.place, member("a", "b", "c"))
-            self.assertIn("lies below 'a/b', which is no directory", str(error))
-            self.assertIn("twice", str(self.assertRaises(BadImage, tree.place, member("a", "b"))))
-
-    def test_hard_links_lead_to_what_comes_before(self) -> None:
-        tree = Tree()
-        tree.place(member("a", "link", kind=Kind.SYMLINK, link="x"))
-        found = tree.place(member("b", kind=Kind.HARD_LINK, target=("a", "link")))
-        self.assertEqual((Kind.SYMLINK, "x"), (found.kind, found.link) if found else None)
-        for target in (("a",), ("none",), ("a", "link", "more"), ()):
-            self.assertRaises(BadImage, tree.place, member("c", kind=Kind.HARD_LINK, target=target))
