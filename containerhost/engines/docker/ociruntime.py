@@ -207,9 +207,14 @@ def owner_of_root(config: dict[str, Any]) -> tuple[int, int]:
 
 
 def make_directory(root: str, path: str, owner: tuple[int, int]) -> None:
-    """Make a directory below a root that a tenant can change, as runc would for a mount."""
-    with contextlib.suppress(NotADirectoryError):
+    """Make a directory below a root that a tenant can change, as runc would for a mount.
+
+    A root in which that is impossible starts without: it is full, or the tenant has something else in its place.
+    """
+    try:
         os.close(opened_directory(root, path, owner))
+    except OSError as error:
+        not_made(path, error)
 
 
 def opened_directory(root: str, path: str, owner: tuple[int, int]) -> int:
@@ -246,7 +251,11 @@ def copy_file(source: str, root: str, path: str, owner: tuple[int, int]) -> None
                 os.fchmod(new, 0o644)
                 file.write(content)
     except OSError as error:
-        print(f"{path} is not as Docker would have it: {error.strerror}", file=sys.stderr)  # the container's own log
+        not_made(path, error)
+
+
+def not_made(path: str, error: OSError) -> None:
+    print(f"{path} is not as Docker would have it: {error.strerror}", file=sys.stderr)  # the container's own log
 
 
 def with_nodes(config: dict[str, Any], nodes: Sequence[tuple[str, int, int]]) -> dict[str, Any]:

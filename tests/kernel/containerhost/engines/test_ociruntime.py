@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import contextlib
+import errno
 import io
 import json
 import os
@@ -126,6 +127,18 @@ class NodesTest(testtools.TestCase):
         self.assertEqual([ours], json.loads((directory / "config.json").read_text())["mounts"])
         self.assertTrue((directory / "rootfs/srv/data").is_dir())
         self.assertEqual([], list((directory / "elsewhere").iterdir()))
+
+    def test_full_root_starts_without_the_volumes_of_its_image(self):
+        directory = Path(self.useFixture(fixtures.TempDir()).path)
+        (directory / "rootfs").mkdir()
+        mount = {"destination": "/srv/data", "source": f"/var/lib/docker/volumes/{ID}/_data"}
+        (directory / "config.json").write_text(json.dumps({"root": {"path": "rootfs"}, "linux": {}, "mounts": [mount]}))
+        said = io.StringIO()
+        with (contextlib.redirect_stderr(said),
+              mock.patch("os.mkdir", side_effect=OSError(errno.EDQUOT, "Disk quota exceeded"))):
+            ociruntime.rewrite(str(directory / "config.json"), (), None, volumes_in_root=True)
+        self.assertEqual([], json.loads((directory / "config.json").read_text())["mounts"])
+        self.assertIn("/srv/data is not as Docker would have it: Disk quota exceeded", said.getvalue())
 
     def test_files_that_docker_keeps_are_copied_into_the_root(self):
         directory = Path(self.useFixture(fixtures.TempDir()).path)
