@@ -238,6 +238,9 @@ class LxdClient:
     def get(self, *path: str, asked: str, **arguments: Any) -> Any:
         return document(self.request("get", *path, asked=asked, **arguments), asked)["metadata"]
 
+    def _write(self, method: str, *path: str, asked: str, timeout: int | None = None, **arguments: Any) -> Any:
+        return self.finish(self.request(method, *path, asked=asked, **arguments), asked, timeout)
+
     def finish(self, response: requests.Response, asked: str, timeout: int | None = None) -> Mapping[str, Any]:
         """Return the result of a write: of the answer itself, or of the operation it started.
 
@@ -333,8 +336,7 @@ class LxdClient:
         return VersionedInstance(document(response, asked)["metadata"], response.headers.get("ETag", ""))
 
     def create_instance(self, body: Mapping[str, Any], timeout: int | None = None) -> None:
-        asked = f"create container {body['name']}"
-        self.finish(self.request("post", "instances", asked=asked, json=body), asked, timeout)
+        self._write("post", "instances", asked=f"create container {body['name']}", timeout=timeout, json=body)
 
     def begin_creation(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Request a container, without a wait for it.
@@ -349,22 +351,18 @@ class LxdClient:
 
         :raises EngineChanged: the instance changed since ``etag`` was read
         """
-        asked = f"change container {name}"
-        self.finish(self.request("put", "instances", name, asked=asked, json=body, headers={"If-Match": etag}), asked)
+        self._write("put", "instances", name, asked=f"change container {name}", json=body, headers={"If-Match": etag})
 
     def patch_instance(self, name: str, body: Mapping[str, Any], etag: str | None = None) -> None:
         """Set the given keys and devices and keep all others (it cannot remove one)."""
-        asked = f"change container {name}"
         headers = {"If-Match": etag} if etag else {}
-        self.finish(self.request("patch", "instances", name, asked=asked, json=body, headers=headers), asked)
+        self._write("patch", "instances", name, asked=f"change container {name}", json=body, headers=headers)
 
     def rename_instance(self, name: str, new: str) -> None:
-        asked = f"rename container {name} to {new}"
-        self.finish(self.request("post", "instances", name, asked=asked, json={"name": new}), asked)
+        self._write("post", "instances", name, asked=f"rename container {name} to {new}", json={"name": new})
 
     def delete_instance(self, name: str) -> None:
-        asked = f"delete container {name}"
-        self.finish(self.request("delete", "instances", name, asked=asked), asked)
+        self._write("delete", "instances", name, asked=f"delete container {name}")
 
     def set_state(self, name: str, action: str, *, force: bool = False, timeout: int | None = None) -> None:
         """Change the state of an instance.
@@ -413,14 +411,11 @@ class LxdClient:
 
         :param content: file-like and of known length; read piece by piece
         """
-        asked = "import an image"
-        response = self.request("post", "images", asked=asked, data=content, headers=dict(headers))
-        return self.finish(response, asked)["fingerprint"]
+        made = self._write("post", "images", asked="import an image", data=content, headers=dict(headers))
+        return made["fingerprint"]
 
     def patch_image(self, fingerprint: str, body: Mapping[str, Any]) -> None:
-        asked = f"change image {fingerprint}"
-        self.finish(self.request("patch", "images", fingerprint, asked=asked, json=body), asked)
+        self._write("patch", "images", fingerprint, asked=f"change image {fingerprint}", json=body)
 
     def delete_image(self, fingerprint: str) -> None:
-        asked = f"delete image {fingerprint}"
-        self.finish(self.request("delete", "images", fingerprint, asked=asked), asked)
+        self._write("delete", "images", fingerprint, asked=f"delete image {fingerprint}")
