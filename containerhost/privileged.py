@@ -34,6 +34,11 @@ PCI = "/sys/bus/pci"
 COMMAND_TIMEOUT = 30  # s
 DRIVER_TIMEOUT = 120.0  # s; the kernel waits 60 s for a function that was reset, and drivers load firmware
 
+# `rdma` finds namespaces by the names that `ip netns` gives them. A name keeps its namespace, and the interfaces in it,
+# after the container has ended: this one is in a mount namespace that ends with the command, also if that is killed.
+MOVE_RDMA = """mkdir -p /run/netns && mount -t tmpfs netns /run/netns
+ip netns attach container "$1" && exec rdma dev set "$0" netns container"""
+
 DEVICE_IN_PATH = re.compile(f"(?<=/devices/){ADDRESS.pattern}(?=/)")
 DRIVER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 INTERFACE = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.-]{1,15}")
@@ -168,17 +173,13 @@ class Privileged:
         """
         if namespace(int(pid)) in (None, namespace(os.getpid())):
             raise HostActionFailed(f"process {pid} is not that of a running container")
-        # The command finds namespaces by the names that `ip netns` gives them.
-        name = f"containerhost-{int(pid)}"
-        run(["ip", "netns", "attach", name, str(int(pid))])
         try:
-            run(["rdma", "dev", "set", check(IBDEV, ibdev), "netns", name])
+            programs.check(["unshare", "--mount", "sh", "-ec", MOVE_RDMA, check(IBDEV, ibdev), str(int(pid))],
+                           COMMAND_TIMEOUT, "; ".join(programs.missing(("ip", "rdma"))) or "`rdma dev set` failed")
         except HostActionFailed as error:
             raise HostActionFailed(f"RDMA device {ibdev} cannot be moved into the network namespace of a container: "
                                    f"{error}. A host whose driver cannot do that must share RDMA devices: `rdma system "
                                    "set netns shared` while no container runs") from error
-        finally:
-            run(["ip", "netns", "delete", name])
 
     def unbind(self, address: str, driver: str) -> None:
         write(f"{PCI}/drivers/{check(DRIVER, driver)}/unbind", check(ADDRESS, address))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from containerhost.linux import charnodes
 from containerhost.linux.poll import wait_until
 from containerhost.linux.process import childprocess
 from containerhost.privileged import Privileged, by_bytes, run, write
+from tests.commands import ROOT
 
 NUMBER = (511, 7)  # of a node that no other process has
 
@@ -185,3 +187,25 @@ class TestGpuReset(testtools.TestCase):
         self.assertIn(f"({os.getpid()}), then `containerhost scrub 0000:3b:00.0`", str(error))
         self.assertTrue(str(error).startswith("Stop "), error)
         self.assertLessEqual(len(str(error).partition(". ")[0]), 110)
+
+
+class TestRdmaNamespaces(testtools.TestCase):
+    """An RDMA device is moved by ``rdma``, which takes names of network namespaces; here a program of that name."""
+
+    def test_killed_move_leaves_no_name_that_keeps_the_namespace_and_is_repeatable(self):
+        """A named namespace outlives its container: no interface of it would come back to the host."""
+        directory = Path(self.useFixture(fixtures.TempDir()).path)
+        program = directory / "rdma"
+        program.write_text("#!/bin/sh\nls /run/netns/$5 > $WHERE/seen && [ -e $WHERE/killed ] || "
+                           "{ touch $WHERE/killed; kill -9 $KILLED; sleep 1; }\n")
+        program.chmod(0o755)
+        act = ("import os, sys; from containerhost.privileged import Privileged\n"
+               "os.environ['KILLED'] = str(os.getpid()); Privileged().move_rdma('mlx5_0', int(sys.argv[1]))")
+        script = ('mkdir -p /run/netns && mount -t tmpfs none /run/netns\n'
+                  'unshare --net --pid --fork sleep 60 & sleep 1; first=$(cat /proc/$!/task/$!/children)\n'
+                  '"$0" -c "$1" $first; [ -s $WHERE/seen ] && sleep 2\n'
+                  '"$0" -c "$1" $first && echo repeated; ls /run/netns; kill -9 $first')
+        done = subprocess.run(["unshare", "--mount", "sh", "-c", script, sys.executable, act], cwd=ROOT, timeout=60,
+                              capture_output=True, text=True, check=False, env=os.environ | {
+                                  "PATH": f"{directory}:{os.environ['PATH']}", "WHERE": str(directory)})
+        self.assertEqual("repeated\n", done.stdout, done.stderr)
