@@ -48,9 +48,9 @@ class Provisioner:
         :raises HostActionFailed: a step failed, and those before it were taken back
         """
         with self._lock.held(lambda told: DeviceHeld(f"virtual functions of this host are being changed: {told}")):
-            plans = self.plans(counts)
-            changes = [change for change in plans if change.before != change.after]
             try:
+                plans = self.plans(counts)
+                changes = [change for change in plans if change.before != change.after]
                 inventory = self._inventory()
                 self._store.claim([inventory.get(change.address) for change in changes], OPERATOR, inventory.related)
                 with Rollback("providing virtual functions") as undo:
@@ -59,7 +59,7 @@ class Provisioner:
                                       change.before)
                         self._set(change.address, change.after)
                     self._require_as_wanted(changes)
-            finally:
+            finally:  # also of what a killed command left
                 for device_id in self._store.held_by(OPERATOR):
                     self._store.release(device_id, OPERATOR)
             return plans

@@ -51,16 +51,16 @@ class Cutter:
         :raises HostActionFailed: a step failed, and those before it were taken back
         """
         with self._lock.held(lambda told: DeviceHeld(f"GPUs of this host are being cut already: {told}")):
-            plans = self.plans(lists)
-            changes = [each for each in plans if each.steps]
             try:
+                plans = self.plans(lists)
+                changes = [each for each in plans if each.steps]
                 for each in changes:
                     self._claim(each)
                 with Rollback("cutting GPUs anew") as undo:
                     for each in changes:
                         self._carry_out(each, undo)
                     self._require_as_wanted(changes, lists)
-            finally:
+            finally:  # also of what a killed command left
                 for device_id in self._store.held_by(OPERATOR):
                     self._store.release(device_id, OPERATOR)
             return plans

@@ -5,8 +5,10 @@ import testtools
 from click.testing import CliRunner, Result
 
 from containerhost.allocation.store import AllocationStore, Consumer
+from containerhost.errors import DeviceNotFound
 from containerhost.inventory.scan import scan
 from containerhost.operator.cli import main
+from containerhost.operator.vfs.provisioner import OPERATOR, Provisioner
 from tests.unit.containerhost.hosts import Broken
 
 
@@ -27,3 +29,13 @@ class ShowTest(testtools.TestCase):
                                                     rows["0000:5e:00.0"]["in_use"]))
         line = next(line for line in run("show", *where).output.splitlines() if line.startswith("0000:5e:00.0"))
         self.assertEqual(["0000:5e:00.0", "ibs1", "infiniband", "4", "8", "0000:5e:00.2"], line.split())
+
+
+class ApplyTest(testtools.TestCase):
+    def test_after_a_kill_a_file_that_is_refused_ends_the_claim(self) -> None:
+        tree = self.useFixture(Broken("mixed"))
+        store, inventory = AllocationStore(tree.root / "records"), scan(tree.host)
+        store.claim([inventory.get("0000:d8:00.1")], OPERATOR, inventory.related)
+        provisioner = Provisioner(tree.root / "records", lambda: inventory)
+        self.assertRaises(DeviceNotFound, provisioner.apply, {"0000:99:00.0": 1})
+        self.assertEqual({}, store.records())

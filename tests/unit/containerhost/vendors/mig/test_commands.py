@@ -8,12 +8,16 @@ import fixtures
 import testtools
 from click.testing import CliRunner, Result
 
+from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.model import Device, Kind, Slice
+from containerhost.errors import DeviceHeld
 from containerhost.inventory.scan import Inventory
 from containerhost.operator.cli import main
+from containerhost.privileged import Privileged
 from containerhost.vendors.nvidia import nvml
 from tests.fakehost.nvml import Nvml
+from tests.unit.containerhost.hosts import FixedView
 
 WHOLE, CUT, OLD = "0000:3b:00.0", "0000:3c:00.0", "0000:3d:00.0"
 THREE = [(0, "1g.5gb", (1,)), (2, "2g.10gb", (1, 1)), (4, "3g.20gb", (3,))]
@@ -176,10 +180,25 @@ class ApplyTest(MigCase):
 
     def test_after_a_kill_the_next_run_ends_it(self) -> None:
         """Test a run after one that was killed, which left the operator's claim and half of the work."""
-        inventory = self.inventory()
-        self.store.claim([inventory.get(CUT)], Consumer("containerhost", "host", "mig-apply", "mig-apply"),
-                          inventory.related)
+        self.leave_claim()
         self.nvml.gpu(CUT).instances.pop()
         self.apply(f"{CUT}: [1g.5gb, 3g.20gb]")
         self.assertEqual([(0, "1g.5gb", (1,)), (4, "3g.20gb", (3,))], self.nvml.cut(CUT))
         self.assertEqual({}, self.store.records())
+
+    def test_after_a_kill_a_file_that_is_refused_ends_the_claim(self) -> None:
+        self.leave_claim()
+        self.hold(f"{WHOLE}")
+        self.assertIn("is held as a whole", self.apply(f"{WHOLE}: [1g.5gb]", status=1))
+        self.assertEqual({WHOLE}, set(self.store.records()))
+
+    def test_scrub_after_a_kill_names_the_command_to_repeat(self) -> None:
+        self.leave_claim()
+        repair = DeviceAllocator(self.store, lambda: FixedView(self.inventory()), Privileged()).repair
+        self.assertIn("an interrupted `containerhost mig apply` holds it: repeat that",
+                      str(self.assertRaises(DeviceHeld, repair.clean, CUT)))
+
+    def leave_claim(self) -> None:
+        inventory = self.inventory()
+        self.store.claim([inventory.get(CUT)], Consumer("containerhost", "host", "mig-apply", "mig-apply"),
+                         inventory.related)
