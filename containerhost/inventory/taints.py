@@ -71,7 +71,7 @@ def read(host: Host) -> Taints:
 def tolerant(devices: Iterable[Device], taints: Taints) -> Iterator[Device]:
     """Yield the devices with tolerated complaints as notes. Pure."""
     for device in devices:
-        tolerated = {text for taint in _of(device, taints) for text in taint.tolerated} & set(device.health)
+        tolerated = {text for _, taint in _of(device, taints) for text in taint.tolerated} & set(device.health)
         yield device if not tolerated else dataclasses.replace(
             device, health=tuple(text for text in device.health if text not in tolerated),
             notes=(*device.notes, *(f"tolerated: {text}" for text in device.health if text in tolerated)))
@@ -80,10 +80,19 @@ def tolerant(devices: Iterable[Device], taints: Taints) -> Iterator[Device]:
 def tainted(devices: Iterable[Device], taints: Taints) -> Iterator[Device]:
     """Yield the devices with their taints as complaints. Pure."""
     for device in devices:
-        reason = next((taint.reason for taint in _of(device, taints) if taint.reason), None)
-        complaint = taints.trouble or (SAYS.format(reason=reason) if reason else None)
-        yield device if complaint is None else dataclasses.replace(
-            device, taint=reason, health=(*device.health, complaint), outside=(*device.outside, complaint))
+        reason = next((taint.reason for _, taint in _of(device, taints) if taint.reason), None)
+        said = taints.trouble or complaint(reason)
+        yield device if said is None else dataclasses.replace(
+            device, taint=reason, health=(*device.health, said), outside=(*device.outside, said))
+
+
+def complaint(reason: str | None) -> str | None:
+    return SAYS.format(reason=reason) if reason else None
+
+
+def source(device: Device, taints: Taints) -> str | None:
+    """Return the id of the device whose taint this one has: its own, its GPU's or its card's."""
+    return next((name for name, taint in _of(device, taints) if taint.reason), None)
 
 
 def without(taints: Taints, device_ids: Collection[str]) -> Taints:
@@ -92,10 +101,10 @@ def without(taints: Taints, device_ids: Collection[str]) -> Taints:
                                               if name not in device_ids})
 
 
-def _of(device: Device, taints: Taints) -> Iterator[Taint]:
+def _of(device: Device, taints: Taints) -> Iterator[tuple[str, Taint]]:
     if taints.by_id:
         names = dict.fromkeys((device.id, device.address, device.parent or device.id))
-        yield from (taints.by_id[name] for name in names if name in taints.by_id)
+        yield from ((name, taints.by_id[name]) for name in names if name in taints.by_id)
 
 
 class TaintFile:

@@ -269,8 +269,8 @@ def exporter(listen: str, job_mapping: Path | None, root: Path, owners_directory
 def unblock(device: str, owners_directory: Path | None) -> None:
     """Free DEVICE, which was blocked because it could not be cleaned and which you have cleaned by hand."""
     store = AllocationStore(clioptions.directory(Path("/"), owners_directory))
-    with store.working([device]):
-        store.free(device)
+    with store.working([device.lower()]):
+        store.free(device.lower())
 
 
 @main.command()

@@ -20,12 +20,14 @@ _RESET = re.compile("`containerhost scrub`|its driver asks for|since it was last
 
 
 def check(seen: Seen) -> Iterator[Finding]:
-    unreadable = taints.read(seen.host).trouble  # a complaint of every device
-    if unreadable:
-        yield wrong(NAME, "taints", unreadable, "no device is given to anybody new until then")
+    decided = taints.read(seen.host)
+    if decided.trouble:  # a complaint of every device
+        yield wrong(NAME, "taints", decided.trouble, "no device is given to anybody new until then")
     for device in seen.inventory.devices:
-        for complaint in (text for text in device.health if text != unreadable):
-            yield wrong(NAME, device.id, complaint, _remedy(complaint, device.id))
+        for complaint in (text for text in device.health if text != decided.trouble):
+            source = taints.source(device, decided) if complaint == taints.complaint(device.taint) else None
+            yield wrong(NAME, device.id, complaint, _remedy(complaint, device.id) if source is None else
+                        f"when the work on it is done: `containerhost untaint {source}`")
         if device.kind not in PARTS and pci.is_beyond_nova(device.address):
             yield note(NAME, device.id, pci.NOVA_DOMAINS, "put the card into a slot that is not behind such a "
                        "controller (VMD: turn it off for the slot in the firmware)")
@@ -63,4 +65,5 @@ def _records(seen: Seen) -> Iterator[Finding]:
             yield wrong(NAME, record.device_id, f"blocked: {record.blocked}", remedy(record, present))
         elif not present:
             yield wrong(NAME, record.device_id, f"held by {record.consumer}, but this host has no such device",
-                        "put the card back, or delete the container: its device is freed with it")
+                        "put the card back, or delete the container, and if it does not come back, free it: "
+                        f"`containerhost unblock {record.device_id}`")

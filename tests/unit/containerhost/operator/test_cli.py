@@ -12,15 +12,17 @@ import fixtures
 import testtools
 from click.testing import CliRunner
 
+from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.repair import DeviceRepair
 from containerhost.allocation.states import State
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.errors import AllocationsUnreadable, ScrubFailed
-from containerhost.inventory.scan import scan
+from containerhost.inventory.scan import HostView, scan
 from containerhost.linux.idlist import id_text
 from containerhost.linux.sysfs import Host
 from containerhost.operator.cli import main
 from containerhost.operator.reports import report
+from containerhost.privileged import Privileged
 from tests.unit.containerhost.hosts import Broken, shared
 
 OWNER = Consumer("nova", "lxd", "instance-00000001", "11111111-1111-4111-8111-111111111111")
@@ -223,10 +225,16 @@ class Doctor(testtools.TestCase):
         name = inventory.devices[0].id
         store = AllocationStore(tree.root / "records")
         store.claim([inventory.devices[0]], OWNER, inventory.related)
-        store.block(name, "its memory could not be cleared")
+        store.attach([name], OWNER)
         (tree.function(name).parents[0] / name).rename(tree.root / "gone")
         tree.path(f"/sys/bus/pci/devices/{name}").unlink()
         arguments = ("doctor", "--root", str(tree.root), "--owners", str(tree.root / "records"))
+        output = run(*arguments).output
+        self.assertIn(f"{name}: held by {OWNER}, but this host has no such device; put the card back, or delete the "
+                      f"container, and if it does not come back, free it: `containerhost unblock {name}`", output)
+        DeviceAllocator(store, lambda: HostView(tree.host), Privileged(), host=tree.host).release(OWNER)
+        self.assertEqual(State.BLOCKED, store.records()[name].state)  # so it is not free before
+        store.block(name, "its memory could not be cleared")
         output = run(*arguments).output
         self.assertIn(f"{name}: blocked: its memory could not be cleared; if it does not come back, or was cleaned "
                       f"elsewhere, free it: `containerhost unblock {name}`", output)
@@ -252,7 +260,7 @@ class Unblock(testtools.TestCase):
         self.assertEqual(1, run("unblock", name, "--owners", str(directory)).exit_code)
         self.assertIn(name, store.records())
         store.block(name, "why")
-        self.assertEqual(0, run("unblock", name, "--owners", str(directory)).exit_code)
+        self.assertEqual(0, run("unblock", name.upper(), "--owners", str(directory)).exit_code)
         self.assertEqual({}, store.records())
 
     def test_a_device_that_nobody_holds(self):

@@ -13,6 +13,7 @@ from containerhost.devices.findings import Severity
 from containerhost.devices.health import basics, bus
 from containerhost.engines.docker import features as docker_features
 from containerhost.engines.lxd import features as lxd_features
+from containerhost.inventory.taints import TaintFile
 from containerhost.operator import doctor
 from containerhost.operator.doctor import daemons, devices, drivers, gpudirect, iommu, vfs
 from containerhost.vendors import drmlog
@@ -66,6 +67,13 @@ class DevicesTest(DoctorCase):
         for rule in (basics.SILENT, basics.NO_DRIVER, nvmlhealth.LOST, ports.NO_CABLE):
             remedy = devices._remedy(rule.says, GPU)
             self.assertNotIn("scrub", remedy, rule.says)
+
+    def test_tainted_device_and_its_parts_name_the_device_to_untaint(self) -> None:
+        TaintFile(self.tree.host).taint("0000:5e:00.0", "restart the host")
+        found = {finding.subject: finding.remedy for finding in self.findings(devices.check)
+                 if "tainted" in finding.problem}
+        self.assertIn("0000:5e:00.1", found)
+        self.assertEqual({"when the work on it is done: `containerhost untaint 0000:5e:00.0`"}, set(found.values()))
 
     def test_virtual_function_that_the_host_uses_is_noted(self) -> None:
         interface = self.tree.function("0000:5e:00.1") / "net"
