@@ -24,7 +24,7 @@ from containerhost.errors import (
     EngineError,
     ScrubFailed,
 )
-from containerhost.inventory.scan import HostView
+from containerhost.inventory.scan import HostView, Inventory
 from containerhost.linux.process.processes import Process, ProcReadTimeout
 from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
@@ -72,18 +72,20 @@ class Cleaner:
             try:
                 record = (self._begin(record, container) if given
                           else self._store.begin_cleaning(record.device_id, holders=()))
-                evidence = self.evidence(self.clean(record, view), view.inventory.get(record.device_id))
+                done = self.clean(record, view)
+                evidence = self.evidence(done, record.device_id, view.inventory)
             except (ScrubFailed, DeviceNotFound, DeviceUnhealthy) as error:
                 return str(error)
         self._store.release(record.device_id, record.consumer, evidence)
         return None
 
-    def evidence(self, done: Sequence[str], device: Device) -> dict[str, Any]:
+    def evidence(self, done: Sequence[str], device_id: str, inventory: Inventory) -> dict[str, Any]:
         """Return what the record of a hand-over says of a cleaning.
 
         :param done: what :meth:`clean` returned
-        :param device: as it is now
         """
+        whole, _, _ = device_id.partition("/")
+        device = inventory.get(whole if has_ended(device_id, inventory) else device_id)
         directory = pci.directory(self._host, device.address)
         firmware = device.rdma and self._host.text(f"/sys/class/infiniband/{device.rdma.ibdev}/fw_ver")
         return {
@@ -125,7 +127,10 @@ class Cleaner:
         :returns: what was done, in words
         :raises ScrubFailed, DeviceNotFound, DeviceUnhealthy: it is not clean
         """
-        device, running = view.inventory.get(record.device_id), self.running(record)
+        running = self.running(record)
+        if not running and has_ended(record.device_id, view.inventory):
+            return ("its GPU is not divided so any more", NO_RESET)
+        device = view.inventory.get(record.device_id)
         users = functools.cache(functools.partial(self._users, device))  # seconds on a host with many processes
         try:
             done = self.scrub(device, record.restore, view, 0.0 if running else RESET_TIMEOUT)
@@ -185,6 +190,11 @@ class Cleaner:
         return tuple(other.address for other in view.inventory.devices
                      if (other.kind, other.plugin) == (Kind.GPU, device.plugin) and other.id != device.id
                      and other.id not in taken | divided and not other.host_use)
+
+
+def has_ended(device_id: str, inventory: Inventory) -> bool:
+    """Return whether a slice or share is none any more, as its GPU was divided in another way: nothing is to clean."""
+    return device_id not in inventory and device_id.partition("/")[0] in inventory
 
 
 def require_well(device_id: str, view: HostView) -> None:

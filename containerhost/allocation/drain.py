@@ -14,11 +14,14 @@ POLL_INTERVAL = 1.0  # s; a look reads a few small files
 
 
 def holders(records: Mapping[str, Allocation], device: Device, inventory: Inventory) -> dict[str, str]:
-    """Return who has the device or a part of it, by device id; blocked and detached ones have no holder. Pure."""
+    """Return who has the device or a part of it, by device id.
+
+    Detached ones have no holder; blocked ones do while a container runs that may still use them."""
     parts = {device.id, *(other.id for other in inventory.related(device) if other.parent == device.id)}
     parts |= {name for name in records if "/" not in device.id and excludes(device.id, name)}
     return {name: str(record.consumer) for name, record in sorted(records.items())
-            if name in parts and record.blocked is None and record.state is not State.DETACHED}
+            if name in parts and record.state is not State.DETACHED
+            and (record.blocked is None or (record.holders and not record.ended))}
 
 
 def drain(store: AllocationStore, device: Device, inventory: Inventory, timeout: float) -> None:

@@ -100,14 +100,13 @@ class DeviceRepair:
             elif record.state is State.DETACHED:
                 return self._cleaner.scrub_detached(record, view)
             elif not is_cleanable(record):
-                raise DeviceHeld(f"device {device.id} is not cleaned: {record.consumer} holds it; detach it or end its "
-                                 "container first, and it is cleaned then")
+                raise DeviceHeld(f"device {device.id} is not cleaned: {_holder(record.consumer)}")
             elif record.consumer != OPERATOR:
                 self._cleaner.running(record)  # where they are unknown, it stays with its driver
             had = None if record and record.consumer != OPERATOR else ()  # no container has had what was free
             record = self._store.begin_cleaning(device.id, holders=had)
             done = self._cleaner.clean(record, view)
-            self._store.release(device.id, record.consumer, self._cleaner.evidence(done, view.inventory.get(device.id)))
+            self._store.release(device.id, record.consumer, self._cleaner.evidence(done, device.id, view.inventory))
             return done
 
     def _take_for_cleaning(self, device: Device, inventory: Inventory) -> None:
@@ -119,6 +118,14 @@ class DeviceRepair:
         refuse_configured(self._foreign(concerned(device, inventory)), inventory, [device], OPERATOR)
         self._store.claim([device], OPERATOR, inventory.related)
         self._store.block(device.id, "`containerhost scrub` has begun to clean it")
+
+
+def _holder(consumer: Consumer) -> str:
+    """Return who has a device and how it is freed, in words."""
+    if consumer.driver == OPERATOR.driver:  # a command: its container names it, such as mig-apply
+        command = consumer.container.replace("-", " ")
+        return f"an interrupted `containerhost {command}` holds it: repeat that, unless it is still at work"
+    return f"{consumer} holds it; detach it or end its container first, and it is cleaned then"
 
 
 def is_cleanable(record: Allocation) -> bool:

@@ -30,6 +30,9 @@ class Inventory:
             if device.parent:
                 self._children.setdefault(device.parent, []).append(device)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_id
+
     def get(self, name: str) -> Device:
         """Return the device with this id; an address names the whole function.
 

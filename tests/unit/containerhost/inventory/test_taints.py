@@ -2,6 +2,8 @@
 """Taints, tolerations and draining on an emulated host."""
 
 import json
+import os
+import shutil
 import threading
 
 import testtools
@@ -164,6 +166,37 @@ class Tolerations(TaintCase):
         self.assertEqual(("tainted by the operator: x",), self.device(GPU).health)
 
 
+class UndividedGpu(TaintCase):
+    """A GPU that is divided in another way while a container has a part of it."""
+
+    def hold(self) -> None:
+        self.tree.write("/etc/containerhost/sharing.yaml", f"{GPU}: {{containers: 2}}\n")
+        self.allocator.acquire([Request(f"{GPU}/share0"), Request(SLICE)], consumer("one"))
+        self.tree.path("/etc/containerhost/sharing.yaml").unlink()
+        shutil.rmtree(self.tree.path("/proc/driver/nvidia/capabilities/gpu1/mig"))
+        self.assertEqual({GPU, CUT}, {device.id for device in scan(self.host).devices if device.address in (GPU, CUT)})
+
+    def test_parts_that_are_no_more_are_free_when_their_container_has_ended(self) -> None:
+        self.hold()
+        self.assertRaises(DeviceHeld, self.allocator.acquire, [Request(GPU)], consumer("two"))
+        self.assertEqual(((), {}), (self.allocator.release(consumer("one")), self.store.records()))
+        self.allocator.acquire([Request(GPU), Request(CUT)], consumer("two"))
+
+    def test_parts_that_are_no_more_are_blocked_while_their_container_runs(self) -> None:
+        self.hold()
+        for name in (f"{GPU}/share0", SLICE):
+            (complaint,) = self.allocator.release_device(name, consumer("one"), os.getpid())
+            self.assertIn("this host has no device", complaint)
+        self.assertRaises(DeviceHeld, self.allocator.acquire, [Request(GPU)], consumer("two"))
+        self.assertEqual(((), {}), (self.allocator.release(consumer("one")), self.store.records()))
+
+    def test_parts_of_a_gpu_that_left_stay_blocked(self) -> None:
+        self.hold()
+        self.tree.path(f"/sys/bus/pci/devices/{GPU}").unlink()
+        (complaint,) = self.allocator.release(consumer("one"))
+        self.assertIn(f"this host has no device {GPU}/share0", complaint)
+
+
 class Draining(TaintCase):
     def test_free_device_is_drained_at_once(self) -> None:
         self.assertIn("is drained", self.run_command("drain", GPU, "--reason", "x", "--timeout", "0").output)
@@ -183,6 +216,14 @@ class Draining(TaintCase):
         self.run_command("drain", CUT, "--reason", "x", "--timeout", "60")
         leaving.join()
         self.assertEqual({}, self.store.records())
+
+    def test_running_container_that_may_still_use_a_blocked_device_is_its_holder(self) -> None:
+        self.allocator.acquire([Request(GPU)], consumer("one"))
+        self.allocator._privileged.able = False
+        (complaint,) = self.allocator.release_device(GPU, consumer("one"), os.getpid())
+        self.assertIn("may still be in use by lxd/one", complaint)
+        told = self.run_command("drain", GPU, "--reason", "x", "--timeout", "0", status=1).output
+        self.assertIn(f"lxd/one (test uuid-of-one) has {GPU}", told)
 
     def test_blocked_device_and_neighbours_have_no_holder(self) -> None:
         for name, who in ((SLICE, "one"), ("0000:3c:00.0/gi2/ci0", "two")):
