@@ -2,7 +2,7 @@
 import os
 
 from containerhost import errors
-from containerhost.engines.spec import CloudInit, Cpu, IoLimit, Memory, RootDisk, Security
+from containerhost.engines.spec import Cpu, IoLimit, Memory, RootDisk, Security
 from containerhost.linux.process.pins import pins
 from containerhost.linux.sysfs import Host
 from tests.functional.containerhost.base import LxdTestCase, MiB
@@ -46,23 +46,15 @@ class TestLife(LxdTestCase):
 
 
 class TestLimits(LxdTestCase):
-    def test_limits_hold_inside_together(self):
+    def test_limits_hold_together(self):
         last = max(os.sched_getaffinity(0))
         self.running(cpu=Cpu(1, cores=frozenset({last}), share=50), memory=Memory(96 * MiB),
                      root=RootDisk(POOL, size=64 * MiB, io=IoLimit(read_iops=500, write_bytes=10 * MiB)),
                      limits={"nofile": "1024"})
-        self.assertEqual((0, f"{last}\n"), self.inside("c1", "sh", "-c",
-                                                       "sed -n 's/^Cpus_allowed_list:.//p' /proc/1/status"))
         self.assertEqual({"c1": frozenset({last})}, pins(Host()))
         status, output = self.inside("c1", "dd", "if=/dev/urandom", "of=/big", "bs=1M", "count=100")
         self.assertEqual(1, status)
         self.assertRegex(output, "quota exceeded|No space left")
-        self.assertIn("1024", self.inside("c1", "sh", "-c", "grep 'Max open files' /proc/1/limits")[1])
-        _, group = self.inside("c1", "cat", "/proc/1/cgroup")
-        path = next(line.rpartition(":")[2] for line in group.splitlines() if ":memory:" in line)
-        _, limit = self.inside("c1", "sh", "-c", f"cat /sys/fs/cgroup/memory{path}/memory.limit_in_bytes "
-                                                 "/sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null; true")
-        self.assertTrue(limit == "" or str(96 * MiB) in limit, limit)
 
     def test_unprivileged_by_default_and_privileged_when_told(self):
         self.running("c1")
@@ -70,9 +62,3 @@ class TestLimits(LxdTestCase):
         first = {name: self.inside(name, "cat", "/proc/self/uid_map")[1].split()[1] for name in ("c1", "c2")}
         self.assertEqual("0", first["c2"])
         self.assertNotEqual("0", first["c1"])
-
-    def test_cloud_init_arrives(self):
-        self.running(cloud_init=CloudInit(meta_data="instance-id: x\n", user_data="#!/bin/sh\n"))
-        instance, _ = self.engine.client.instance("c1")
-        self.assertEqual(["#!/bin/sh\n"], [value for key, value in instance["config"].items()
-                                           if key.endswith(".user-data")])

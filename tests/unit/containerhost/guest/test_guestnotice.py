@@ -109,6 +109,7 @@ class AnnouncementTest(testtools.TestCase):
 
     def test_what_a_hostile_guest_writes(self) -> None:
         for content in (b"", b"[1]", b'{"generation": "1"}', b"\xff\xfe", b"[" * 60000, b'{"generation": null}',
+                        b'{"generation": -5}', b'{"generation": 99999999999999999999}',
                         b'{"generation": %s}' % (b"9" * 4300)):
             files = Guest(None, 0)
             files.files[resources.ACKNOWLEDGED] = content

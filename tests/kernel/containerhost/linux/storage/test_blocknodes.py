@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test what can be tried on this process itself; nodes of real containers are in the functional tests."""
 
-import mmap
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import fixtures
@@ -13,7 +10,6 @@ import testtools
 
 from containerhost.errors import HostActionFailed
 from containerhost.linux import daemonnodes
-from containerhost.linux.process import openfiles, processes
 from containerhost.linux.storage import blocknodes
 from containerhost.linux.storage.blocknodes import NodeMissing
 from containerhost.privileged import Privileged
@@ -73,28 +69,7 @@ class NodeTest(testtools.TestCase):
         self.assertIn("no block device", str(error))
 
 
-class ProcessesTest(testtools.TestCase):
-    def test_members_are_those_of_the_namespace(self) -> None:
-        child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
-        self.addCleanup(child.wait)
-        self.addCleanup(child.stdin.close)
-        self.assertLessEqual({OWN, child.pid}, set(processes.members(processes.namespace(OWN), OWN)))
-
-    def test_what_a_process_has_in_its_memory(self) -> None:
-        path = os.path.join(self.useFixture(fixtures.TempDir()).path, "file")
-        with open(path, "wb") as file:
-            file.write(b"x" * mmap.PAGESIZE)
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
-            self.assertIn(str(os.stat(path).st_ino), {inode for _, inode in openfiles.mapped(OWN)})
-
-    def test_a_process_that_is_gone(self) -> None:
-        child = os.fork()
-        if child == 0:
-            os._exit(0)
-        os.waitpid(child, 0)
-        self.assertEqual((set(), set(), []), (openfiles.nodes(child, stat.S_IFBLK), openfiles.mapped(child),
-                                              openfiles.lines(child, "maps")))
-
+class RootTest(testtools.TestCase):
     def test_the_containers_root_on_the_host(self) -> None:
         with open("/proc/self/uid_map", encoding="ascii") as file:
             inside, outside, _ = map(int, file.readline().split())
