@@ -79,6 +79,18 @@ class VolumesTest(testtools.TestCase):
             self.assertEqual([str(self.disk)], loops(self.base))
         self.volumes.unmount(3)
 
+    def test_a_disk_that_an_administrator_looks_into_is_not_mounted_without_being_writable(self) -> None:
+        self.volumes.prepare()
+        (self.base / "look").mkdir()
+        subprocess.run(["mount", "-o", "ro,loop", str(self.formatted()), str(self.base / "look")], check=True)
+        try:
+            self.assertRaises(HostActionFailed, self.volumes.mount, 3, self.disk, read_only=False, root=HERE)
+            self.volumes.mount(4, self.disk, read_only=True, root=HERE)
+        finally:
+            subprocess.run(["umount", str(self.base / "look")], check=True)
+        self.volumes.unmount(4)
+        self.volumes.mount(3, self.disk, read_only=False, root=HERE)
+
     def test_a_disk_in_use_grows_or_stays_as_it_was(self) -> None:
         """The kernel resizes a mounted ext4 only for a root that has CAP_SYS_RESOURCE."""
         self.volumes.prepare()

@@ -88,11 +88,11 @@ class Volumes:
         if kind not in FILE_SYSTEMS:
             raise SpecError(f"{file} has {kind or 'no file system'}; a container can have {', '.join(FILE_SYSTEMS)}")
         own = idmounts.OPTIONS["xfs" if kind == "xfs" else "ext4"]
-        options = ["nodev", "nosuid", *(["ro"] if read_only else []),
-                   *(f"{key}={value}" if value else key for key, value in own.items())]
+        options = ["nodev", "nosuid", *(f"{key}={value}" if value else key for key, value in own.items())]
+        mode = "--read-only" if read_only else "--rw"  # else mount may turn to read-only by itself
         # Not mount's own loop device: it would open the file by its real path, where another may be by now.
         with loops.over(file, 0, 0, read_only=read_only) as node:
-            run(["mount", "-t", kind, "-o", ",".join(options), "--", node, str(place)], TIMEOUT)
+            run(["mount", mode, "-t", kind, "-o", ",".join(options), "--", node, str(place)], TIMEOUT)
 
     def unmount(self, number: int) -> None:
         """Unmount a disk. Idempotent.
