@@ -11,10 +11,12 @@ from tools import supportmatrix
 
 # Tempest's option -> the method of nova's ComputeDriver that must be done for it
 METHODS = {
+    "block_migration_for_live_migration": "live_migration",
     "cold_migration": "migrate_disk_and_power_off",
     "change_password": "set_admin_password",
     "console_output": "get_console_output",
     "interface_attach": "attach_interface",
+    "live_migrate_back_and_forth": "live_migration",
     "live_migration": "live_migration",
     "pause": "pause",
     "rescue": "rescue",
