@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import nova.conf
+import oslo_messaging as messaging
 from nova import exception, objects
 from oslo_log import log as logging
 
@@ -41,6 +42,6 @@ def _record(context: Any, instance: objects.Instance, name: str, error: Exceptio
         event.event_start(context, instance.uuid, name, want_result=False, host=nova.conf.CONF.host)
         event.event_finish_with_failure(context, instance.uuid, name, exc_val=error, exc_tb=error.__traceback__,
                                         want_result=False)
-    except exception.NovaException as failure:
-        # The server was deleted meanwhile, or the database is away: the error itself matters more.
+    except (exception.NovaException, messaging.MessagingException) as failure:
+        # The server was deleted meanwhile, or the conductor is away: the error itself matters more.
         LOG.warning("The reason of %s's failure could not be kept (%s): %s", name, failure, error, instance=instance)
