@@ -4,7 +4,7 @@
 Nova tells the proxy the port and, as the path to ask for, a ticket. Whoever else reaches the port gets nothing.
 """
 
-import contextlib
+import errno
 import socket
 import threading
 import time
@@ -27,6 +27,7 @@ LOG = logging.getLogger(__name__)
 MAX_CLIENTS = 100  # at a time on this host, greeted or not
 HANDOVER_TIMEOUT = 5.0  # s in which the client before must have let go
 POLL_INTERVAL = 0.1  # s
+TAKEN = frozenset({errno.EADDRINUSE, errno.EACCES})  # of one port, and not of all
 
 
 class Consoles:
@@ -43,6 +44,7 @@ class Consoles:
         """Return where the server's console can be reached now.
 
         :raises InstanceNotReady: it does not run
+        :raises ConsoleTypeUnavailable: nothing can listen at ``[serial_console] proxyclient_address``
         :raises SocketPortRangeExhaustedException: no port of ``[serial_console] port_range`` is free
         """
         state = self._states.require(instance)
@@ -129,9 +131,15 @@ def listening(host: str, port_range: str) -> socket.socket:
     """Return a listening socket at the first free port.
 
     :param port_range: ``first:end``, end not included
+    :raises ConsoleTypeUnavailable: nothing can listen at ``host``
     """
     first, end = map(int, port_range.split(":"))
     for port in range(first, end):
-        with contextlib.suppress(OSError):
+        try:
             return socket.create_server((host, port))
+        except OSError as error:
+            if error.errno not in TAKEN:
+                raise exception.ConsoleTypeUnavailable(
+                    f"Unavailable console type serial: its host cannot listen at {host} ({error}); see "
+                    "[serial_console]proxyclient_address there") from error
     raise exception.SocketPortRangeExhaustedException(host=host)

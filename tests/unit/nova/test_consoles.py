@@ -185,6 +185,12 @@ class ConsolesTest(testtools.TestCase):
         await_that(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("console")],
                    "the end of the consoles' threads")
 
+    def test_an_address_that_is_not_the_hosts_is_told_at_once(self) -> None:
+        for address in ("192.0.2.1", "no-such-host.invalid"):
+            nova.conf.CONF.set_override("proxyclient_address", address, "serial_console")
+            error = self.assertRaises(exception.ConsoleTypeUnavailable, self.consoles.serial, self.server)
+            self.assertIn(address, str(error))
+
     def test_no_port_is_left(self) -> None:
         nova.conf.CONF.set_override("port_range", "21000:21000", "serial_console")
         self.assertRaises(exception.SocketPortRangeExhaustedException, self.consoles.serial, self.server)
