@@ -67,10 +67,12 @@ class DeviceAttachments:
 
     def update_devices(self, instance: objects.Instance, requested: RequestedResources, view: HostView
                        ) -> tuple[Part, ...]:
-        """Bring a stopped container up to date with what its server is to have."""
-        with self.expecting(instance, requested):
-            parts = self.attach_all(instance, requested, view)
-            self._engine.update_devices(instance.name, parts)
+        """Bring a stopped container up to date with what its server is to have.
+
+        Neutron is not waited for: it tells nothing of a port that is wired already or switched off, and nothing can
+        arrive here before nova-compute has started."""
+        parts = self.attach_all(instance, requested, view)
+        self._engine.update_devices(instance.name, parts)
         self.release_unused(instance, parts, view)
         return parts
 

@@ -107,12 +107,11 @@ class Rescue:
 
     def _rescuing(self, instance: objects.Instance, spec: ContainerSpec, password: str | None,
                   requested: RequestedResources, view: HostView) -> None:
-        with self._attachments.expecting(instance, requested):
-            parts = self._attachments.attach_all(instance, requested, view)
-            mounts = configdrive.write(instance, (), password, requested.network_info, configdrive.RESCUE) \
-                if configdrive.required(instance) else ()
-            with self._lifecycle.cores.bound(dataclasses.replace(spec, parts=parts, mounts=mounts)) as bound:
-                self._engine.create(bound)
+        parts = self._attachments.attach_all(instance, requested, view)
+        mounts = configdrive.write(instance, (), password, requested.network_info, configdrive.RESCUE) \
+            if configdrive.required(instance) else ()
+        with self._lifecycle.cores.bound(dataclasses.replace(spec, parts=parts, mounts=mounts)) as bound:
+            self._engine.create(bound)
         self._attachments.start(instance, parts)
 
     def _set_password(self, instance: objects.Instance, image_meta: objects.ImageMeta, password: str) -> None:

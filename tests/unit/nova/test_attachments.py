@@ -61,8 +61,15 @@ class AttachmentsTest(testtools.TestCase):
                                  HostView, Path("/nowhere"))
 
     def test_parts_come_in_the_suppliers_order_and_confirmations_are_awaited_after_all(self) -> None:
-        parts = self.attachments().update_devices(self.server, NOTHING, HostView())
+        attachments = self.attachments()
+        with attachments.expecting(self.server, NOTHING):
+            attachments.attach_all(self.server, NOTHING, HostView())
         self.assertEqual(["a expects", "b expects", "a on", "b on", "b has waited", "a has waited"], self.log)
+
+    def test_a_start_awaits_no_confirmation(self) -> None:
+        """None comes of a port that is wired or switched off, nor before nova-compute has started."""
+        parts = self.attachments().update_devices(self.server, NOTHING, HostView())
+        self.assertEqual(["a on", "b on"], self.log)
         self.assertEqual([Nic, BlockDevice], [type(part) for part in parts])
         self.engine.update_devices.assert_called_once_with(self.server.name, parts)
 
