@@ -367,7 +367,8 @@ class LXDDriver(unsupported.UnsupportedMethods):
     @translated()
     def swap_volume(self, context: Any, old_connection_info: dict[str, Any], new_connection_info: dict[str, Any],
                     instance: objects.Instance, mountpoint: str, resize_to: int) -> None:
-        self._backend.volumes.swap(instance, mountpoint, volumeconfig.volume(new_connection_info, mountpoint))
+        self._backend.volumes.swap(instance, mountpoint, old_connection_info,
+                                   volumeconfig.volume(new_connection_info, mountpoint))
 
     @translated()
     def extend_volume(self, context: Any, connection_info: dict[str, Any], instance: objects.Instance,

@@ -73,6 +73,8 @@ def unsupported_reasons(kind: str, data: Mapping[str, Any], mountpoint: str, enc
 def volumes(block_device_info: Mapping[str, Any]) -> tuple[Volume, ...]:
     """Return the volumes of a server, in nova's order.
 
+    Nova keeps one whose attachment it began and did not end, without a connection.
+
     :raises SpecError: one of them cannot be, or nova wants a disk that is no volume and that no container can have
     """
     mapping = driver.block_device_info_get_mapping(block_device_info)
@@ -80,7 +82,7 @@ def volumes(block_device_info: Mapping[str, Any]) -> tuple[Volume, ...]:
     if root:
         raise SpecError("The server is to boot from a volume, but a container's root is a file system of the host's "
                         "storage pool, made from an image: boot from an image, and attach the volume beside it.")
-    return tuple(volume(disk["connection_info"], disk["mount_device"]) for disk in mapping)
+    return tuple(volume(disk["connection_info"], disk["mount_device"]) for disk in mapping if disk["connection_info"])
 
 
 def require_no_swap(flavor: objects.Flavor, block_device_info: Mapping[str, Any]) -> None:

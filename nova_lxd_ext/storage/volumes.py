@@ -4,7 +4,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from nova import exception, objects
@@ -58,19 +58,24 @@ class Volumes(AttachmentProvider):
 
     def attach_all(self, instance: objects.Instance, requested: RequestedResources,
                    view: HostView) -> tuple[BlockDevice, ...]:
-        """Connect the server's volumes.
+        """Connect the server's volumes, and disconnect what a killed swap left at the path of one.
 
         :raises VolumeAttachFailed:
         """
-        return tuple(self._connect(instance.uuid, volume) for volume
-                     in volumeconfig.volumes(requested.block_device_info))
+        found = tuple(self._connect(instance.uuid, volume) for volume
+                      in volumeconfig.volumes(requested.block_device_info))
+        for disk in found:
+            # Not one of the same source: Cinder gives a volume that it migrated the id of the old one.
+            self._disconnect_all(instance.uuid, (other for other in self._at(instance, disk.path)
+                                                 if other.volume != disk.name and other.source != disk.source))
+        return found
 
     def release_all(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
-        self._disconnect_all(instance.uuid)
+        self._disconnect_all(instance.uuid, connections.of(instance.uuid))
 
     def reconcile(self, alive: Collection[ContainerState]) -> None:
         for server in set(connections.servers()) - {labels.uuid(state.labels) for state in alive}:
-            self._disconnect_all(server)
+            self._disconnect_all(server, connections.of(server))
 
     def restore_fenced(self) -> None:
         """Unfence, at the driver's start, volumes that a killed nova-compute was detaching or swapping."""
@@ -105,14 +110,16 @@ class Volumes(AttachmentProvider):
                     self._engine.detach(instance.name, part(connection))
             self._disconnect(instance.uuid, connection.volume)
 
-    def swap(self, instance: objects.Instance, path: str, new: Volume) -> None:
+    def swap(self, instance: objects.Instance, path: str, connection_info: Mapping[str, Any], new: Volume) -> None:
         """Copy the volume at ``path`` to another one, which replaces it; the container cannot open it meanwhile.
 
+        :param connection_info: of the volume that is there
         :raises DeviceDetachFailed: somebody in the container uses it; it stays
         :raises DiskNotFound: the server has none there
         :raises VolumeAttachFailed: the new one cannot be connected
         """
-        old = self._at(instance, path)[0]
+        found, volume = self._at(instance, path), block_device.get_volume_id(connection_info)
+        old = next((connection for connection in found if connection.volume == volume), found[0])
         self._states.require(instance)
         with Rollback(f"swapping volume {old.volume} of server {instance.uuid} for {new.id}") as undo:
             disk = self._connect(instance.uuid, new)
@@ -122,7 +129,9 @@ class Volumes(AttachmentProvider):
                 self._engine.detach(instance.name, part(old))
                 undo.on_error("give the old one back", self._engine.attach, instance.name, part(old))
                 self._engine.attach(instance.name, disk)
-        self._disconnect(instance.uuid, old.volume)
+        for connection in found:
+            if connection.volume != new.id:
+                self._disconnect(instance.uuid, connection.volume)
 
     def extend(self, connection_info: Mapping[str, Any], size: int) -> None:
         """Let the host, and with it the container, see a volume's new size.
@@ -178,9 +187,9 @@ class Volumes(AttachmentProvider):
                 self._connectors.disconnect(volume_id, connection.kind, connection.data, connection.device, force)
             connections.forget(server, volume_id)
 
-    def _disconnect_all(self, server: str) -> None:
-        """Disconnect all volumes of a server; what a missing backend leaves on the host is logged."""
-        for connection in connections.of(server):
+    def _disconnect_all(self, server: str, found: Iterable[Connection]) -> None:
+        """Disconnect volumes of a server; what a missing backend leaves on the host is logged."""
+        for connection in found:
             try:
                 self._disconnect(server, connection.volume, force=True)
             except exception.NovaException as error:

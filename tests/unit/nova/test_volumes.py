@@ -25,6 +25,7 @@ from tests.unit.nova import fakes, records
 conf.register()
 OLD, NEW = "4d1f3b1a-0b0e-4a0e-9d0c-1c9f5c3f6f01", "5e2f3b1a-0b0e-4a0e-9d0c-1c9f5c3f6f02"
 OTHER = "aaaaaaaa-5c56-4b0e-9b5e-0a6f1f6d9a02"
+THIRD = "6f3f3b1a-0b0e-4a0e-9d0c-1c9f5c3f6f03"
 PATH = "/dev/vdb"
 
 
@@ -47,8 +48,9 @@ class VolumesTest(testtools.TestCase):
         self.options = self.useFixture(config_fixture.Config(nova.conf.CONF))
         self.options.config(instances_path=str(directory / "instances"))
         self.engine, self.connectors = fakes.FakeEngine(), fakes.FakeConnectors()
+        self.copier = fakes.FakeCopier()
         self.states = States(self.engine)
-        self.volumes = Volumes(self.engine, self.states, self.connectors, fakes.FakeCopier(), self.publish_tags)
+        self.volumes = Volumes(self.engine, self.states, self.connectors, self.copier, self.publish_tags)
         self.told: list[str] = []
         self.server = self.made(records.instance())
 
@@ -141,6 +143,13 @@ class VolumesTest(testtools.TestCase):
         self.connectors.fail = {"disconnect": connectors.BackendError(reason="gone")}
         self.volumes.release_all(self.server, RequestedResources(), HostView())
 
+    def test_a_volume_without_a_connection_is_not_attached(self) -> None:
+        """Nova keeps a volume whose attachment it began, and passes it to a resize; the attachment may be lost."""
+        found = requested(OLD, NEW)
+        found.block_device_info["block_device_mapping"][0]["connection_info"] = None
+        self.volumes.require_possible(self.server, found, HostView())
+        self.assertEqual([NEW], [part.name for part in self.volumes.attach_all(self.server, found, HostView())])
+
     def test_what_servers_without_a_container_left_is_disconnected_at_the_start(self) -> None:
         self.volumes.attach_all(self.server, requested(OLD), HostView())
         self.volumes.attach_all(records.instance(uuid=OTHER, id=43), requested(NEW), HostView())
@@ -184,10 +193,39 @@ class VolumesTest(testtools.TestCase):
 
     def test_swapped(self) -> None:
         self.attach()
-        self.volumes.swap(self.server, PATH, volumeconfig.volume(connection(NEW), PATH))
+        self.volumes.swap(self.server, PATH, connection(), volumeconfig.volume(connection(NEW), PATH))
         self.assertEqual([BlockDevice(NEW, "/dev/null", PATH)], self.parts())
         self.assertEqual([NEW], self.connectors.connected)
         self.assertEqual([NEW], [kept.volume for kept in connections.of(records.UUID)])
+
+    def leave(self, volume: str, source: str = "/dev/zero") -> None:
+        """Record a connection at the path, of a volume whose attachment or swap was killed."""
+        self.connectors.connected.append(volume)
+        connections.keep(records.UUID, connections.Connection(volume, "local", {}, PATH, {"path": source}))
+
+    def test_a_swap_copies_the_volume_that_is_attached(self) -> None:
+        """Not one that is recorded at its path since a swap or an attachment was killed."""
+        for stale in (OLD, OTHER):
+            self.attach(volume=NEW)
+            self.leave(stale)
+            self.volumes.swap(self.server, PATH, connection(NEW), volumeconfig.volume(connection(THIRD), PATH))
+            self.assertEqual([("/dev/null", "/dev/null")], self.copier.copied)
+            self.assertEqual([THIRD], [part.name for part in self.parts()])
+            self.assertEqual([THIRD], self.connectors.connected)
+            self.volumes.detach(self.server, PATH)
+            self.assertEqual(([], ()), self.left())
+            self.copier.copied.clear()
+
+    def test_a_start_disconnects_what_was_left_at_the_path_of_a_volume(self) -> None:
+        self.leave(OLD)
+        self.volumes.attach_all(self.server, requested(NEW), HostView())
+        self.assertEqual([NEW], self.connectors.connected)
+        self.assertEqual([NEW], [kept.volume for kept in connections.of(records.UUID)])
+
+    def test_a_start_keeps_the_connection_of_a_volume_that_cinder_gave_another_id(self) -> None:
+        self.leave(NEW, "/dev/null")
+        self.volumes.attach_all(self.server, requested(OLD), HostView())
+        self.assertEqual([NEW, OLD], self.connectors.connected)
 
     def test_a_swap_that_fails_changes_nothing(self) -> None:
         self.attach()
@@ -197,13 +235,13 @@ class VolumesTest(testtools.TestCase):
                                     ("detach", errors.EngineError("no"), errors.EngineError)):
             with self.subTest(step):
                 self.engine.fail = {step: failure}
-                self.assertRaises(seen, self.volumes.swap, self.server, PATH, new)
+                self.assertRaises(seen, self.volumes.swap, self.server, PATH, connection(), new)
                 self.engine.fail = {}
                 self.assertEqual((before, [OLD]), (self.parts(), self.connectors.connected))
 
     def test_a_volume_that_cinder_migrated_is_found_by_its_place(self) -> None:
         self.attach()
-        self.volumes.swap(self.server, PATH, volumeconfig.volume(connection(NEW), PATH))
+        self.volumes.swap(self.server, PATH, connection(), volumeconfig.volume(connection(NEW), PATH))
         # From now on Cinder calls the new one OLD.
         self.volumes.attach_all(self.server, requested(OLD), HostView())
         self.volumes.detach(self.server, PATH)
