@@ -7,7 +7,6 @@ from testtools.matchers import Contains
 
 from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator
-from containerhost.allocation.refusals import Request
 from containerhost.inventory.scan import HostView, scan
 from containerhost.linux.poll import wait_until
 from containerhost.privileged import Privileged
@@ -47,17 +46,6 @@ class TestPossession(DeviceTestCase):
         self.engine.delete("c1")
         self.assertEqual((), self.allocator.release(self.consumer("c1")))
 
-    def test_a_vf_whose_interface_is_elsewhere_is_refused(self):
-        address = self.vfs[0].address
-        self.control.move_abroad(address)
-        try:
-            error = self.assertRaises(errors.DeviceHeld, self.allocator.acquire, (Request(address),),
-                                      self.consumer("c1"))
-            self.assertThat(str(error), Contains("another network namespace"))
-            self.assertEqual({}, self.store.records())
-        finally:
-            self.control.bring_home(address)
-
     def test_an_acquisition_that_fails_half_way_gives_all_back(self):
         class Failing(Privileged):
             def bind(self, address, driver):
@@ -83,21 +71,6 @@ class TestPossession(DeviceTestCase):
         self.engine.delete("c1")
         self.assertEqual((), self.allocator.release(self.consumer("c1")))
         self.assertEqual(self.before, picture())
-
-    def test_a_device_that_vanished_is_blocked_until_it_is_back(self):
-        gpu = self.gpus[0]
-        self.acquired("c1", (Request(gpu.id),))
-        self.control.remove(gpu.address)
-        try:
-            self.engine.delete("c1")
-            (complaint,) = self.allocator.release(self.consumer("c1"))
-            self.assertThat(complaint, Contains(gpu.id))
-            self.assertIsNotNone(self.store.records()[gpu.id].blocked)
-        finally:
-            self.control.restore(gpu.address)
-        self.assertRaises(errors.DeviceHeld, self.allocator.acquire, (Request(gpu.id),), self.consumer("c2"))
-        self.assertEqual((), self.allocator.reconciler.reconcile("test", "lxd", alive=()))
-        self.assertEqual({}, self.store.records())
 
     def test_release_while_the_container_still_has_it_blocks(self):
         self.acquired("c1", self.requests(0)[1:])

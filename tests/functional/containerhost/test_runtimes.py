@@ -349,12 +349,6 @@ class RunTest(RunCase):
         self.assertEqual(2, said.count("ATTACHED"), said)
         self.assertEqual({}, self.store.records())
 
-    def test_unknown_device_changes_nothing(self) -> None:
-        status, said = self.run_words("--device", "0000:99:00.0", "--", "true")
-        self.assertEqual(1, status)
-        self.assertIn("Error: this host has no device 0000:99:00.0", said)
-        self.assertEqual({}, self.store.records())
-
 
 class UdockerTest(RunCase):
     """Containers of a user without rights, in the modes that Debian's programs serve."""

@@ -242,13 +242,6 @@ class Doctor(testtools.TestCase):
         next((tree.root / "records").glob("*.json")).write_text("{")
         self.assertIn("cannot be trusted", run(*arguments).output)
 
-    def test_a_device_whose_node_nobody_knows(self):
-        tree = self.useFixture(Broken("small"))
-        name = scan(tree.host).devices[0].id
-        (tree.function(name) / "numa_node").write_text("-1\n")
-        output = run("doctor", "--root", str(tree.root)).output
-        self.assertIn(f"{name}: the firmware does not say which NUMA node", output)
-
 
 class Unblock(testtools.TestCase):
     def test_a_blocked_device_is_free_again(self):
