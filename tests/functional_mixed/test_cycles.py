@@ -29,14 +29,6 @@ class CyclesTest(testtools.TestCase):
         self.assertEqual({}, found["left"])
         return found
 
-    @levels.exhaustive("the other test does the same cycles")
-    def test_nothing_is_left_of_some(self) -> None:
-        process = self.begun(CYCLES)
-        found = self.ended(process)
-        self.assertEqual((CYCLES, CYCLES, 0), (found["asked"], found["done"], process.returncode))
-        self.assertTrue(found["good"])
-        self.assertEqual({"give GPU", "attach VF", "detach VF", "take GPU"}, set(found["acts_s"]))
-
     @levels.exhaustive("each test of devices looks for what is left; this is the benchmark's program")
     def test_one_that_is_told_to_end_tells_of_what_it_did(self) -> None:
         process = self.begun(100_000)

@@ -110,18 +110,6 @@ class NovaTest(LiveServers):
             self.assertEqual(used, self.used(server))
         self.delete(server)
 
-    @levels.exhaustive("one of nova's tests remains")
-    def test_reverted(self) -> None:
-        server = self.counting(self.one)
-        for flavor, ids in ((self.two, (THIRD, FOURTH)), (self.small, ()), (self.sized(**{SMALL: 1}), (FIRST,))):
-            self.resize(server, flavor)
-            self.assert_has(server, *ids)
-            self._run_periodics()
-            self.revert(server)
-            self.assert_has(server, FIRST)
-            self.assertEqual({SMALL: 1}, self.used(server))
-        self.delete(server)
-
 
 class SliceContract:
     """Under either of OpenNebula's drivers."""

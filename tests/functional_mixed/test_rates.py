@@ -55,15 +55,6 @@ class NovaTest(base.LxdServers):
         self.assertEqual([0, 0], rates())
         self.assert_nothing_left()
 
-    @levels.exhaustive("a limit that is held remains; units have what cannot be")
-    def test_refused_where_it_cannot_be_held(self) -> None:
-        for card, reason in REASONS.items():
-            with self.subTest(card):
-                server = self.server(self.limited(card), expected="ERROR")
-                self.assertIn(reason, self.fault(server))
-                self._delete_server(server)
-        self.assert_nothing_left()
-
 
 class OpenNebulaContract:
     """Under either of OpenNebula's drivers."""

@@ -128,16 +128,3 @@ class SliceFlavorTest(base.LxdServers):
         store.release(FIRST, other)
         self.assertEqual({SMALL: (2, 0), LARGE: (2, 0)}, self.inventory())
         self.assert_nothing_left()
-
-    @levels.exhaustive("slices of a GPU follow the same steps as whole ones")
-    def test_a_gpu_that_falls_off_the_bus_is_reserved_while_in_use_and_then_goes(self) -> None:
-        server = self.sliced(**{SMALL: 1})
-        self.control.set_fallen(GPU)
-        self.addCleanup(self.control.set_fallen, GPU, False)
-        self.assertEqual({SMALL: (2, 2)}, self.inventory())
-        refused = self.sliced(expected="ERROR", **{LARGE: 1})
-        self.assertIn("No valid host", self.fault(refused))
-        self._delete_server(refused)
-        self._delete_server(server)
-        self._run_periodics()
-        self.assertNotIn(provider_name(base.HOST, GPU), {provider["name"] for provider in self._get_all_providers()})

@@ -57,23 +57,6 @@ class HealthServers(base.LxdServers):
 
 
 class BreakingTest(HealthServers):
-    @levels.exhaustive("one that breaks in use remains, and GpusTest has a free one")
-    def test_a_broken_gpu_is_offered_to_nobody_until_it_is_well(self) -> None:
-        broken, well = self.gpus
-        self.assertEqual({broken, well}, self.known())
-        self.control.set_fallen(broken)
-        self.assertEqual({well}, self.known())
-        first, second = self.with_gpu(), self.with_gpu(expected="ERROR")
-        self.assertEqual([well], list(self.held()))
-        self.assert_no_host_tried(second)
-        self._delete_server(second)
-        self.control.set_fallen(broken, False)
-        self.assertEqual({broken, well}, self.known())
-        third = self.with_gpu()
-        self.assertEqual({broken: third["id"], well: first["id"]}, self.held())
-        for server in (first, third):
-            self._delete_server(server)
-        self.assert_nothing_left()
 
     def test_one_that_breaks_in_use_stays_its_servers_and_then_nobodys(self) -> None:
         server = self.with_gpu()
@@ -87,11 +70,6 @@ class BreakingTest(HealthServers):
         self.restart_compute_service(self.computes[base.HOST])
         self.assertIn(held, self.known())
         self.assert_nothing_left()
-
-
-@levels.exhaustive("BreakingTest, with the devices in Placement, too")
-class BreakingWithPlacementTest(BreakingTest):
-    pci_in_placement = True
 
 
 class PlacementTest(HealthServers):

@@ -119,16 +119,3 @@ class TaintsTest(ToldServers):
         self.command("untaint", gpu)
         self.assertIn(gpu, self.known())
         self.assert_nothing_left()
-
-    @levels.exhaustive("the other tests taint devices that are held and that are free")
-    def test_holder_is_told_when_it_is_over(self) -> None:
-        server = self.with_gpu()
-        (gpu,) = self.held()
-        self.known()
-        for command in (("taint", gpu, "--reason", "fan is loud"), ("untaint", gpu)):
-            self.command(*command)
-            self.known()
-        self.assertEqual([], self.faults(server))
-        self._delete_server(server)
-        await_that(lambda: not self.held(), "the GPU is free")
-        self.assert_nothing_left()
