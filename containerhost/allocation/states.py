@@ -78,36 +78,22 @@ class Action(enum.StrEnum):
     CLEAN = "clean"
 
 
-# (state, same boot, consumer exists) -> action
-RECOVERY: Mapping[tuple[State, bool, bool], Action] = {
+_CASES = ((True, True), (True, False), (False, True), (False, False))  # same boot, consumer exists
+_ACTIONS: Mapping[State, tuple[Action, ...]] = {
     # The grants never left the allocator: whatever the consumer is, it has not got the device.
-    (State.CLAIMED, True, True): Action.DROP,
-    (State.CLAIMED, True, False): Action.DROP,
-    (State.CLAIMED, False, True): Action.DROP,
-    (State.CLAIMED, False, False): Action.DROP,
-    (State.PREPARED, True, True): Action.CLEAN,
-    (State.PREPARED, True, False): Action.CLEAN,
-    (State.PREPARED, False, True): Action.CLEAN,
-    (State.PREPARED, False, False): Action.CLEAN,
-    (State.ATTACHED, True, True): Action.REBIND,
-    (State.ATTACHED, True, False): Action.CLEAN,
-    (State.ATTACHED, False, True): Action.KEEP,  # the boot bound the drivers; the container's start prepares it anew
-    (State.ATTACHED, False, False): Action.CLEAN,
+    State.CLAIMED: (Action.DROP,) * 4,
+    State.PREPARED: (Action.CLEAN,) * 4,
+    # A boot binds the drivers, and the container's start prepares the device anew.
+    State.ATTACHED: (Action.REBIND, Action.CLEAN, Action.KEEP, Action.CLEAN),
     # The next start of the container decides whether it gets it.
-    (State.DETACHED, True, True): Action.KEEP,
-    (State.DETACHED, True, False): Action.CLEAN,
-    (State.DETACHED, False, True): Action.KEEP,
-    (State.DETACHED, False, False): Action.CLEAN,
+    State.DETACHED: (Action.KEEP, Action.CLEAN, Action.KEEP, Action.CLEAN),
     # The consumer gave it up before the cleaning began.
-    (State.CLEANING, True, True): Action.CLEAN,
-    (State.CLEANING, True, False): Action.CLEAN,
-    (State.CLEANING, False, True): Action.CLEAN,
-    (State.CLEANING, False, False): Action.CLEAN,
-    (State.BLOCKED, True, True): Action.KEEP,  # for the operator, or until the containers that may have it end
-    (State.BLOCKED, True, False): Action.CLEAN,
-    (State.BLOCKED, False, True): Action.CLEAN,  # what kept it from being cleaned may have ended with that boot
-    (State.BLOCKED, False, False): Action.CLEAN,
+    State.CLEANING: (Action.CLEAN,) * 4,
+    # For the operator, or until the containers that may have it end; what kept it may have ended with its boot.
+    State.BLOCKED: (Action.KEEP, Action.CLEAN, Action.CLEAN, Action.CLEAN),
 }
+RECOVERY = {(state, *case): action for state, actions in _ACTIONS.items()
+            for case, action in zip(_CASES, actions, strict=True)}
 
 
 def recovery(state: State, *, same_boot: bool, exists: bool, configured: bool = False, ended: bool = False) -> Action:
