@@ -79,7 +79,7 @@ class Inside(NamedTuple):
 
 
 class Privileged:
-    """Act directly; the process must be root.
+    """Act directly; the process must be root. A method without words is the function that it calls.
 
     :raises HostActionFailed: from every method, with the words of the kernel or the tool
     """
@@ -115,7 +115,6 @@ class Privileged:
              "state", check(LINK_STATES, state)])
 
     def make_veth(self, host_end: str, inner_end: str, mac: str, mtu: int | None, mark: str, switched: bool) -> None:
-        """See :func:`containerhost.linux.network.links.make_veth`."""
         links.make_veth(check(INTERFACE, host_end), check(INTERFACE, inner_end), check(MAC, mac),
                         None if mtu is None else int(mtu), check(MARK, mark), bool(switched))
 
@@ -237,52 +236,40 @@ class Privileged:
         within(network_of(pid), lambda: links.remove_altnames(check(INTERFACE, name)))
 
     def free_name(self, name: str) -> None:
-        """See :func:`containerhost.linux.network.links.free_name`."""
         links.free_name(check(INTERFACE, name))
 
     def forget_nodes(self, server: int, container: str, pid: int, known: Collection[str]) -> int:
-        """See :func:`containerhost.linux.daemonnodes.forget`."""
         return daemonnodes.forget(int(server), check(CONTAINER, container), int(pid), list(map(str, known)))
 
     def fence_nodes(self, server: int, container: str, pid: int, leaving: Collection[str]) -> None:
-        """See :func:`containerhost.linux.daemonnodes.fence`."""
         daemonnodes.fence(int(server), check(CONTAINER, container), int(pid), list(map(str, leaving)))
 
     def restore_nodes(self, server: int, container: str, pid: int, modes: Mapping[str, int]) -> None:
-        """See :func:`containerhost.linux.daemonnodes.restore`."""
         daemonnodes.restore(int(server), check(CONTAINER, container), int(pid),
                             {str(device): int(mode) & 0o666 for device, mode in modes.items()})
 
     def bind_cpus(self, pid: int, cpus: Collection[int]) -> None:
-        """See :func:`containerhost.linux.cpuset.bind_cpus`."""
         cpuset.bind_cpus(int(pid), list(map(int, cpus)))
 
     def bind_memory(self, pid: int, nodes: Collection[int]) -> None:
-        """See :func:`containerhost.linux.cpuset.bind_memory`."""
         cpuset.bind_memory(int(pid), list(map(int, nodes)))
 
     def end_helpers(self, pid: int) -> int:
-        """See :func:`containerhost.linux.daemonhelpers.end`."""
         return daemonhelpers.end(int(pid))
 
     def end_copies(self, container: str) -> int:
-        """See :func:`containerhost.linux.daemonhelpers.end_copies`."""
         return daemonhelpers.end_copies(check(CONTAINER, container))
 
     def users(self, nodes: Collection[tuple[int, int]]) -> tuple[str, ...]:
-        """See :func:`containerhost.linux.process.deviceusers.char_users`."""
         return deviceusers.char_users([(int(major), int(minor)) for major, minor in nodes])
 
     def kill_frozen(self, pid: int) -> None:
-        """See :func:`containerhost.linux.freezer.kill`."""
         freezer.kill(int(pid))
 
     def thaw_left(self) -> None:
-        """See :func:`containerhost.linux.freezer.thaw_left`."""
         freezer.thaw_left()
 
     def fence_block(self, server: int, container: str, device: str, number: tuple[int, int]) -> None:
-        """See :func:`containerhost.linux.storage.blocknodes.fence`."""
         blocknodes.fence(int(server), check(CONTAINER, container), str(device), (int(number[0]), int(number[1])))
 
     def restore_block(self, server: int, container: str, device: str, pid: int, number: tuple[int, int], mode: int
@@ -301,7 +288,6 @@ class Privileged:
         return deviceusers.users_in(list(map(int, pids)), lambda member: blocknodes.use(member, node, numbers))
 
     def apparent_size(self, server: int, pool: str, container: str, timeout: float) -> int | None:
-        """See :func:`containerhost.linux.storage.apparentsize.measure`."""
         return apparentsize.measure(int(server), check(POOL, pool), check(CONTAINER, container), float(timeout))
 
     def copy_block(self, source: str, target: str, place: int, size: int) -> int:
@@ -312,11 +298,9 @@ class Privileged:
         return blockcopy.copy(check(VOLUME, source), check(VOLUME, target), int(place), int(size))
 
     def mount_memory(self, name: str, size: int) -> None:
-        """See :func:`containerhost.linux.storage.memorymounts.mount`."""
         memorymounts.mount(check(memorymounts.MEMORY, name), int(size))
 
     def make_memory_view(self, name: str) -> None:
-        """See :func:`containerhost.linux.storage.memorymounts.make_view`."""
         memorymounts.make_view(check(memorymounts.VIEW, name))
 
     def show_memory(self, name: str, ids: Ids | None) -> None:
@@ -327,23 +311,18 @@ class Privileged:
         memorymounts.show(check(memorymounts.VIEW, name), None if ids is None else id_map(ids))
 
     def unmount_memory(self, name: str) -> None:
-        """See :func:`containerhost.linux.storage.memorymounts.unmount`."""
         memorymounts.unmount(check(memorymounts.ANY, name))
 
     def present_memories(self) -> tuple[str, ...]:
-        """See :func:`containerhost.linux.storage.memorymounts.present`."""
         return memorymounts.present()
 
     def raise_limits(self, pid: int, limits: Mapping[str, str]) -> None:
-        """See :func:`containerhost.linux.process.processlimits.at_least`."""
         processlimits.at_least(int(pid), {check(LIMIT, name): check(SIZE, size) for name, size in limits.items()})
 
     def read_guest_file(self, pid: int, name: str) -> bytes | None:
-        """See :func:`containerhost.linux.guest_directory.read`."""
         return guest_directory.read(int(pid), str(name))
 
     def write_guest_file(self, pid: int, name: str, content: bytes) -> None:
-        """See :func:`containerhost.linux.guest_directory.write`."""
         guest_directory.write(int(pid), str(name), bytes(content))
 
     def inside(self, pid: int) -> Inside:
