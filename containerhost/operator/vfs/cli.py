@@ -27,7 +27,7 @@ FILE = Path("/etc/containerhost/vfs.yaml")
 def vfs(context: click.Context) -> None:
     """Show the virtual functions of network cards (SR-IOV), or provide them."""
     if context.invoked_subcommand is None:
-        context.invoke(show, as_json=False, root=Path("/"), owners_directory=None)
+        show.main([], parent=context, standalone_mode=False)
 
 
 @vfs.command()

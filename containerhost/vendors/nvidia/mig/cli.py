@@ -6,14 +6,12 @@ from pathlib import Path
 
 import click
 
-from containerhost.allocation.store import DIRECTORY, AllocationStore
+from containerhost.allocation.store import AllocationStore
 from containerhost.inventory import devicefile
 from containerhost.inventory.scan import scan
+from containerhost.operator import clioptions
 from containerhost.operator.reports.report import printable
 from containerhost.vendors.nvidia.mig import report, wanted
-
-_store = click.option("--owners", "directory", metavar="DIR", default=DIRECTORY,
-                       type=click.Path(file_okay=False, path_type=Path), help="Directory of the allocation records.")
 
 
 @click.group(invoke_without_command=True)
@@ -21,19 +19,20 @@ _store = click.option("--owners", "directory", metavar="DIR", default=DIRECTORY,
 def mig(context: click.Context) -> None:
     """Show how NVIDIA GPUs are cut into slices (MIG), or cut them anew."""
     if context.invoked_subcommand is None:
-        context.invoke(show, as_json=False, directory=DIRECTORY)
+        show.main([], parent=context, standalone_mode=False)
 
 
 @mig.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@_store
-def show(as_json: bool, directory: Path) -> None:
+@clioptions.as_json
+@clioptions.owners
+def show(as_json: bool, owners_directory: Path | None) -> None:
     """Show each GPU's MIG mode, the profiles it can have, and its slices with who holds them."""
     from containerhost.vendors.nvidia.mig.library import Library  # noqa: PLC0415  (other commands load this module, too)
 
     with Library() as library:
         geometries = library.read()
-    holders = {name: str(record.consumer) for name, record in AllocationStore(directory).records().items()}
+    store = AllocationStore(clioptions.directory(Path("/"), owners_directory))
+    holders = {name: str(record.consumer) for name, record in store.records().items()}
     if as_json:
         click.echo(json.dumps([report.to_dict(geometry, holders) for geometry in geometries], indent=1))
     else:
@@ -43,8 +42,8 @@ def show(as_json: bool, directory: Path) -> None:
 @mig.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Check everything and print the plan, but change nothing.")
-@_store
-def apply(file: Path, dry_run: bool, directory: Path) -> None:
+@clioptions.owners
+def apply(file: Path, dry_run: bool, owners_directory: Path | None) -> None:
     """Cut GPUs as FILE says: a line for each GPU, `0000:3b:00.0: [1g.5gb, 2g.10gb]`; an empty list is a whole one.
 
     Only what differs is changed. A slice that a container holds is never touched: a file that would remove one is
@@ -55,7 +54,7 @@ def apply(file: Path, dry_run: bool, directory: Path) -> None:
 
     lists = wanted.lists(devicefile.load(file))
     with Library() as library:
-        cutter = Cutter(library, directory, scan)
+        cutter = Cutter(library, clioptions.directory(Path("/"), owners_directory), scan)
         if dry_run:
             click.echo(report.steps(cutter.plans(lists)))
             return

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+from pathlib import Path
 
+import fixtures
 import testtools
 from click.testing import CliRunner, Result
 
@@ -29,6 +31,13 @@ class ShowTest(testtools.TestCase):
                                                     rows["0000:5e:00.0"]["in_use"]))
         line = next(line for line in run("show", *where).output.splitlines() if line.startswith("0000:5e:00.0"))
         self.assertEqual(["0000:5e:00.0", "ibs1", "infiniband", "4", "8", "0000:5e:00.2"], line.split())
+
+
+    def test_environment_names_the_records(self) -> None:
+        directory = Path(self.useFixture(fixtures.TempDir()).path)
+        (directory / "0000:3b:00.0.json").write_text("{")
+        self.useFixture(fixtures.EnvironmentVariable("CONTAINERHOST_OWNERS", str(directory)))
+        self.assertIn(f"{directory}/0000:3b:00.0.json cannot be trusted", run().output)
 
 
 class ApplyTest(testtools.TestCase):

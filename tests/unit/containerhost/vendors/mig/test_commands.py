@@ -198,6 +198,16 @@ class ApplyTest(MigCase):
         self.assertIn("an interrupted `containerhost mig apply` holds it: repeat that",
                       str(self.assertRaises(DeviceHeld, repair.clean, CUT)))
 
+    def test_environment_names_the_records(self) -> None:
+        self.useFixture(fixtures.EnvironmentVariable("CONTAINERHOST_OWNERS", str(self.directory / "owners")))
+        self.hold(f"{CUT}/gi1/ci0")
+        file = self.directory / "gpus.yaml"
+        file.write_text(f"{CUT}: []\n")
+        refused = CliRunner().invoke(main, ["mig", "apply", str(file)])
+        self.assertIn(f"{CUT}/gi1/ci0 would go, but it is allocated", refused.output)
+        self.assert_unchanged()
+        self.assertIn("lxd/c1", CliRunner().invoke(main, ["mig"]).output)
+
     def leave_claim(self) -> None:
         inventory = self.inventory()
         self.store.claim([inventory.get(CUT)], Consumer("containerhost", "host", "mig-apply", "mig-apply"),
