@@ -33,6 +33,22 @@ def atomic_write(path: str | Path, content: bytes, mode: int = 0o600, owner: tup
         directory.write(path.name, content, mode, owner, unfinished)
 
 
+def write_output(path: Path, content: bytes) -> None:
+    """Write a file that an operator named: atomically, but in place through a link or to a device (``/dev/stdout``)."""
+    if is_replaceable(path):
+        atomic_write(path, content, 0o644)
+    else:
+        path.write_bytes(content)
+
+
+def is_replaceable(path: Path) -> bool:
+    """Return whether a path is free, or a regular file: nothing else may be replaced or removed."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except FileNotFoundError:
+        return True
+
+
 @contextlib.contextmanager
 def replacing(path: Path, unfinished: str | None = None) -> Iterator[Path]:
     """Yield the path of a new file that atomically becomes ``path`` when the block ends without an error.

@@ -23,7 +23,6 @@ from containerhost.devices.model import Device
 from containerhost.errors import AllocationsUnreadable, ContainerHostError
 from containerhost.inventory import devicechoice, freedevices, pci_topology, topology
 from containerhost.inventory.scan import HostView, scan
-from containerhost.linux import files
 from containerhost.linux.sysfs import Host
 from containerhost.operator import clioptions, dump, taintcli
 from containerhost.operator import doctor as diagnosis
@@ -171,7 +170,7 @@ def show_topology(as_text: bool, svg: Path | None, png: Path | None, as_json: bo
             click.echo(text.write(drawn))
         for path, convert in ((svg, bytes), (png, from_svg)):
             if path:
-                _write(path, convert(draw(drawn)))
+                clioptions.write(path, convert(draw(drawn)))
         return
     found, inventory = topology.read(host), scan(host)
     connections = pci_topology.connections(inventory, host)
@@ -182,13 +181,6 @@ def show_topology(as_text: bool, svg: Path | None, png: Path | None, as_json: bo
         click.echo(report.topology(found, inventory))
         between = report.pci_topology(inventory, connections)
         click.echo(f"\n{between}" if between else "", nl=bool(between))
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        files.atomic_write(path, content, 0o644)
-    except OSError as error:
-        raise click.ClickException(f"{path} cannot be written: {error.strerror}") from error
 
 
 @main.command("rdma")

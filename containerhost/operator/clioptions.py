@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from containerhost.allocation.store import DIRECTORY
+from containerhost.linux import files
 from containerhost.operator import dump
 
 
@@ -27,6 +28,17 @@ owners = click.option("--owners", "owners_directory", metavar="DIR", envvar="CON
                       help=f"Directory of the allocation records, if not {DIRECTORY} below the root; or what "
                            "CONTAINERHOST_OWNERS says.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write an output file.
+
+    :raises click.ClickException: it cannot be written
+    """
+    try:
+        files.write_output(path, content)
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be written: {error.strerror}") from error
 
 
 def directory(root_directory: Path, given: Path | None) -> Path:

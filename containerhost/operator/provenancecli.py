@@ -10,6 +10,8 @@ import click
 
 from containerhost.allocation import provenance as handovers
 from containerhost.allocation.store import AllocationStore
+from containerhost.inventory.scan import scan
+from containerhost.linux.sysfs import Host
 from containerhost.operator import clioptions
 from containerhost.operator.reports import report
 
@@ -27,6 +29,8 @@ def provenance(device: str, uuid: str | None, as_json: bool, owners_directory: P
     Containers have ids that nobody can trace to them without this host's key. Status 1 if a signature is not valid."""
     store, device = AllocationStore(clioptions.directory(Path("/"), owners_directory)), device.lower()
     found, key = store.hand_overs(device), store.provenance.public_key()
+    if not found:
+        scan(Host()).get(device)  # refuses a misspelt one
     if uuid is not None and found:
         seed = store.provenance.seed()
         found = [entry for entry in found if entry.get("consumer")
@@ -39,7 +43,7 @@ def provenance(device: str, uuid: str | None, as_json: bool, owners_directory: P
         rows = [_row(entry, wrong) for entry, wrong in zip(found, complaints, strict=True)]
         click.echo(report.table(HEADINGS, rows))
     else:
-        click.echo(f"no hand-over of {device} is known here")
+        click.echo(f"no hand-over of {device}{f' to the container {uuid}' if uuid else ''} is known here")
     if any(complaints):
         raise SystemExit(1)
 

@@ -101,6 +101,7 @@ class SelfTestContract:
                                   timeout=TIMEOUT, check=False)
             steps = {row["step"]: row["outcome"] for row in json.loads(done.stdout or "{}").get("steps", ())}
             self.assertEqual("passed", steps.get("second hand-over"), (done.stderr, steps))
+            self.assertEqual(0, done.stdout.count("replaced"), "the taint is none of its failures")
             self.assertEqual("replaced", scan().get(FUNCTION).taint)
         finally:
             taints.untaint(FUNCTION)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check a host: one module for each group of checks, each a function from what was seen to findings."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 from containerhost.devices.findings import Finding
 from containerhost.inventory import topology
-from containerhost.inventory.scan import scan
+from containerhost.inventory.scan import HostView
 from containerhost.linux.sysfs import Host
 from containerhost.operator.doctor import (
     cgroups,
@@ -33,12 +33,13 @@ CHECKS: Mapping[str, Check] = {
     "memlock": memlock.check, "idmaps": idmaps.check}
 
 
-def look(host: Host, owners: Path) -> Seen:
+def look(host: Host, owners: Path, untainted: Collection[str] = ()) -> Seen:
     """Read a host once for all checks.
 
     :param owners: directory of the allocation records
+    :param untainted: devices whose own taint is ignored
     """
-    return Seen(host, scan(host), topology.read(host), owners)
+    return Seen(host, HostView(host, untainted=untainted).inventory, topology.read(host), owners)
 
 
 def findings(seen: Seen) -> tuple[Finding, ...]:

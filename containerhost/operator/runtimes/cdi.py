@@ -63,15 +63,15 @@ def write(path: Path, found: dict[str, Any] | None) -> str:
     :returns: what was done: ``written``, ``unchanged`` or ``removed``
     :raises OSError: it cannot be written
     """
+    ours = path.exists() and files.is_replaceable(path)
     if found is None:
-        there = path.exists()
-        path.unlink(missing_ok=True)
-        return "removed" if there else "unchanged"
+        if ours:
+            path.unlink()
+        return "removed" if ours else "unchanged"
     content = f"{json.dumps(found, indent=1)}\n".encode()
-    try:
-        if path.read_bytes() == content:
-            return "unchanged"
-    except FileNotFoundError:
+    if ours and path.read_bytes() == content:
+        return "unchanged"
+    if not path.parent.exists():
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    files.atomic_write(path, content, 0o644)
+    files.write_output(path, content)
     return "written"

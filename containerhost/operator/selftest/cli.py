@@ -15,13 +15,12 @@ import click
 
 from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.findings import Severity
-from containerhost.devices.model import Role
+from containerhost.devices.model import Kind, Role
 from containerhost.engines import local
 from containerhost.engines.docker.recordfiles import DIRECTORY as RECORDS
 from containerhost.errors import EngineBusy, EngineUnavailable, NoPlacement, SpecError
 from containerhost.inventory import devicechoice, freedevices
 from containerhost.inventory.scan import HostView
-from containerhost.linux import files
 from containerhost.linux.lock import FileLock
 from containerhost.linux.process import rungroup
 from containerhost.linux.sysfs import Host
@@ -35,6 +34,7 @@ FILE = "selftest.json"
 VERSION = 1
 LOCK = ".selftest"
 ENGINES = ("lxd", "incus", "docker")
+ENGINE = ("name", "version", "architectures", "kernel")  # what is told of it; the rest names the host
 HEADINGS = ("step", "result", "seconds", "")
 
 
@@ -64,12 +64,13 @@ def selftest(engine_name: str | None, project: str, pool: str, gpus: tuple[str, 
     is in use is not touched. Status 1 if a step failed; `not here` is what this host cannot show."""
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(message)s")
     owners = clioptions.directory(Path("/"), owners_directory)
+    gpus, functions = (tuple(name.lower() for name in names) for names in (gpus, functions))
     store, host = AllocationStore(owners), Host()
     settings = local.Settings("", project, owners, records)
     name, endpoint = _engine(engine_name, settings)
 
     def chosen() -> tuple[tuple[str, ...], tuple[str, ...]]:
-        return free(store, host, (*gpus, *functions)), free_pair(store, host, functions) if pair else ()
+        return free(store, host, gpus, functions), free_pair(store, host, functions) if pair else ()
 
     if dry_run:
         device_ids, both = chosen()
@@ -77,7 +78,7 @@ def selftest(engine_name: str | None, project: str, pool: str, gpus: tuple[str, 
         return
     settings = dataclasses.replace(settings, endpoint=endpoint)
     consumers = [Consumer(rungroup.DRIVER, name, rungroup.supervisor(), str(uuid.uuid4())) for _ in range(2)]
-    rows = [_examined(host, owners)]
+    rows = [_examined(host, owners, (*gpus, *functions))]
 
     def test(report: Any = lambda row: None) -> SelfTest:
         return SelfTest(AllocationStore(owners), local.load(name, settings), pool, consumers, report)
@@ -91,40 +92,45 @@ def selftest(engine_name: str | None, project: str, pool: str, gpus: tuple[str, 
         device_ids, both = chosen()
         own.run(device_ids, both)
         rows += own.rows
-    told = {"version": VERSION, "engine": local.load(name, settings).engine.server()._asdict(), "devices": device_ids,
+    server = local.load(name, settings).engine.server()
+    told = {"version": VERSION, "engine": {key: getattr(server, key) for key in ENGINE}, "devices": device_ids,
             "pair": both, "steps": [dataclasses.asdict(row) for row in rows]}
-    hide = dump.redaction()
-    redacted = [dataclasses.asdict(row) | {"detail": hide("", row.detail)} for row in rows]  # tools print UUIDs
-    captured = dump.capture(Path("/"), owners, store.records(), redacted=True)
-    files.atomic_write(output, json.dumps(told | {"steps": redacted, "host": captured}).encode(), 0o644)
     if as_json:
         click.echo(json.dumps(told, indent=1))
     else:
         click.echo(table(HEADINGS, [(row.step, row.outcome, f"{row.seconds:.1f}", row.detail) for row in rows]))
+    hide = dump.redaction()
+    redacted = [dataclasses.asdict(row) | {"detail": hide("", row.detail)} for row in rows]  # tools print UUIDs
+    captured = dump.capture(Path("/"), owners, store.records(), redacted=True)
+    clioptions.write(output, json.dumps(told | {"steps": redacted, "host": captured}).encode())
+    if not as_json:
         click.echo(f"written to {output}, to be sent with a report")
     if any(row.outcome is Outcome.FAILED for row in rows):
         raise SystemExit(1)
 
 
-def free(store: AllocationStore, host: Host, wanted: Sequence[str]) -> tuple[str, ...]:
+def free(store: AllocationStore, host: Host, gpus: Sequence[str], functions: Sequence[str]) -> tuple[str, ...]:
     """Return the ids of the devices to use, which are free; without any named, a GPU and a virtual function.
 
-    :param wanted: may be tainted, so that they are tested before somebody gets them
-    :raises DeviceNotFound, NoPlacement: one is not there or not free, or none is
+    :param gpus, functions: may be tainted, so that they are tested before somebody gets them
+    :raises DeviceNotFound, NoPlacement: one is not there, of the other kind or not free, or none is
     """
-    inventory, records = HostView(host, untainted=wanted).inventory, store.records()
-    found = [inventory.get(name) for name in wanted]
-    for device in found:
-        if device.id in records or not device.healthy or device.host_use:
-            raise NoPlacement(f"device {device.id} is not free and healthy: see `containerhost list`")
-    if not wanted:
+    inventory, records = HostView(host, untainted=(*gpus, *functions)).inventory, store.records()
+    found = [inventory.get(name) for name in (*gpus, *functions)]
+    for index, device in enumerate(found):
+        if (device.kind is Kind.NET) is (index < len(gpus)):
+            raise NoPlacement(f"device {device.id} is no {'GPU' if index < len(gpus) else 'network function'}")
+        holder = [f"{records[device.id].consumer} has it"] if device.id in records else []
+        if reasons := (*holder, *device.health, *(f"the host uses it: {use}" for use in device.host_use)):
+            raise NoPlacement(f"device {device.id} is not free and healthy: {'; '.join(reasons)}")
+    if not found:
         candidates = [each for each in freedevices.candidates(inventory, host, records)
                       if each.is_gpu or inventory.get(each.id).role is Role.VF]
-        gpus = {each.is_gpu for each in candidates}
-        if not gpus:
+        kinds = {each.is_gpu for each in candidates}
+        if not kinds:
             raise NoPlacement("no GPU and no virtual function is free and healthy here: see `containerhost list`")
-        return tuple(each.id for each in devicechoice.choose(candidates, True in gpus, False in gpus).devices)
-    return tuple(device.id for device in found)
+        return tuple(each.id for each in devicechoice.choose(candidates, True in kinds, False in kinds).devices)
+    return tuple(dict.fromkeys(device.id for device in found))
 
 
 def free_pair(store: AllocationStore, host: Host, functions: Sequence[str]) -> tuple[str, ...]:
@@ -132,8 +138,9 @@ def free_pair(store: AllocationStore, host: Host, functions: Sequence[str]) -> t
 
     :raises DeviceNotFound, NoPlacement: one is not there or not free, or there are no two
     """
-    if len(functions) > 1:
-        return free(store, host, functions[:2])
+    named = free(store, host, (), functions) if functions else ()
+    if len(named) > 1:
+        return named[:2]
     inventory, cards = HostView(host).inventory, collections.defaultdict[str | None, list[str]](list)
     for each in freedevices.candidates(inventory, host, store.records()):
         device = inventory.get(each.id)
@@ -161,10 +168,11 @@ def _engine(wanted: str | None, settings: local.Settings) -> tuple[str, str]:
     raise EngineUnavailable(f"no engine answers: {'; '.join(reasons)}")
 
 
-def _examined(host: Host, owners: Path) -> Row:
-    """Return the row of `containerhost doctor`."""
+def _examined(host: Host, owners: Path, untainted: Sequence[str]) -> Row:
+    """Return the row of `containerhost doctor`. The taint of a device that is tested is no fault."""
     began = time.monotonic()
-    wrong = [finding for finding in doctor.findings(doctor.look(host, owners)) if finding.severity is Severity.WRONG]
+    found = doctor.findings(doctor.look(host, owners, untainted))
+    wrong = [finding for finding in found if finding.severity is Severity.WRONG]
     return Row("doctor", Outcome.FAILED if wrong else Outcome.PASSED, "; ".join(map(str, wrong)) or "nothing is wrong",
                round(time.monotonic() - began, 1))
 

@@ -240,6 +240,10 @@ class CommandTest(ProvenanceTestCase):
         self.assertEqual(status, done.exit_code, done.output)
         return done.output
 
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(fixtures.MonkeyPatch("containerhost.operator.provenancecli.Host", lambda: self.host))
+
     def test_shows_hand_overs_and_verifies_them(self) -> None:
         self.assertEqual(f"no hand-over of {self.gpu} is known here\n", self.command(self.gpu))
         self.hand_over("anna", self.gpu)
@@ -256,6 +260,8 @@ class CommandTest(ProvenanceTestCase):
             self.hand_over(name, self.gpu)
         told = json.loads(self.command(self.gpu, "--json", "--container", consumer("anna").uuid))
         self.assertEqual([1, 3], [entry["number"] for entry in told["handovers"]])
+        self.assertEqual(f"no hand-over of {self.gpu} to the container nobody is known here\n",
+                         self.command(self.gpu, "--container", "nobody"))
 
     def test_fails_where_a_signature_is_not_valid(self) -> None:
         self.hand_over("anna", self.gpu)
@@ -266,3 +272,10 @@ class CommandTest(ProvenanceTestCase):
 
     def test_refuses_what_is_no_device(self) -> None:
         self.assertIn("is no device id", self.command("../x", status=1))
+        for words in ((), ("--json",)):
+            self.assertIn("this host has no device 0000:ff:00.0", self.command("0000:FF:00.0", *words, status=1))
+
+    def test_shows_those_of_a_device_that_left(self) -> None:
+        self.hand_over("anna", self.gpu)
+        self.useFixture(fixtures.MonkeyPatch("containerhost.operator.provenancecli.Host", lambda: Host("/absent")))
+        self.assertIn("valid", self.command(self.gpu))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import errno
+import fcntl
 import json
 import os
 import re
@@ -165,6 +166,20 @@ class Refusals(testtools.TestCase):
         result = run("topology", "--svg", file, "--root", str(shared("mixed").root))
         self.assertEqual(1, result.exit_code)
         self.assertEqual(f"Error: {file} cannot be written: No such file or directory\n", result.output)
+
+    def test_output_through_a_link_and_to_a_device(self):
+        directory = Path(self.useFixture(fixtures.TempDir()).path)
+        link, pipe = directory / "link", directory / "pipe"
+        link.symlink_to(directory / "host.svg")
+        os.mkfifo(pipe)
+        reader = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+        self.addCleanup(os.close, reader)
+        fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 1 << 20)
+        for file in (link, link, pipe):
+            result = run("topology", "--svg", str(file), "--root", str(shared("small").root))
+            self.assertEqual(0, result.exit_code, result.output)
+        self.assertEqual((True, True), (link.is_symlink(), pipe.is_fifo()))
+        self.assertEqual((directory / "host.svg").read_bytes(), os.read(reader, 1 << 20))
 
     def test_a_user_without_the_right(self):
         def refuse(*_):

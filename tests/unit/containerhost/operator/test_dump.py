@@ -43,6 +43,11 @@ class DumpTest(testtools.TestCase):
             with self.subTest(str(command)):
                 self.assertEqual(run(*command, "--root", str(root)), run(*command, "--root", str(self.file)))
 
+    def test_results_of_a_self_test_read_as_the_host_in_them(self) -> None:
+        root = shared("small").root
+        self.file.write_text(json.dumps({"version": 1, "steps": [], "host": json.loads(self.dumped(root))}))
+        self.assertEqual(run("list", "--root", str(root)), run("list", "--root", str(self.file)))
+
     def test_allocations_and_taints_captured(self) -> None:
         tree = self.useFixture(Broken("mixed"))
         inventory = scan(tree.host)

@@ -3,6 +3,7 @@
 
 import dataclasses
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,16 @@ class CommandTest(testtools.TestCase):
         self.assertEqual(f"{self.file}: written", self.write())
         self.assertEqual(json.loads(whole), json.loads(self.file.read_text()))
         self.assertEqual([self.file], list(self.file.parent.iterdir()))
+
+    def test_device_is_neither_replaced_nor_removed(self) -> None:
+        self.file.parent.mkdir()
+        os.mkfifo(self.file)
+        reader = os.open(self.file, os.O_RDWR | os.O_NONBLOCK)
+        self.addCleanup(os.close, reader)
+        self.assertEqual(f"{self.file}: written", self.write())
+        self.assertEqual(json.loads(self.cdi("--json")), json.loads(os.read(reader, 1 << 16)))
+        self.assertEqual("unchanged", cdi.write(self.file, None))
+        self.assertTrue(self.file.is_fifo())
 
     def test_removed_with_the_last_device(self) -> None:
         self.write()

@@ -14,7 +14,9 @@ import testtools
 from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.refusals import Request
+from containerhost.devices.findings import Finding
 from containerhost.inventory.scan import HostView
+from containerhost.operator import doctor
 from containerhost.operator.selftest import cli, rootimage
 from containerhost.vendors.nvidia import computation
 from containerhost.vendors.nvidia.vendor import Nvidia
@@ -68,8 +70,8 @@ class RootImageTest(testtools.TestCase):
 
 
 class FreeTest(AllocatorTestCase):
-    def free(self, *wanted: str) -> tuple[str, ...]:
-        return cli.free(self.store, self.host, wanted)
+    def free(self, *gpus: str, functions: tuple[str, ...] = ()) -> tuple[str, ...]:
+        return cli.free(self.store, self.host, gpus, functions)
 
     def test_chooses_a_gpu_and_a_function(self) -> None:
         first, second = self.free()
@@ -79,12 +81,23 @@ class FreeTest(AllocatorTestCase):
     def test_refuses_what_a_container_has(self) -> None:
         self.acquire("anna", self.gpus[0].id)
         self.assertNotIn(self.gpus[0].id, self.free())
-        self.assertRaises(errors.NoPlacement, self.free, self.gpus[0].id)
+        refused = self.assertRaises(errors.NoPlacement, self.free, self.gpus[0].id)
+        self.assertIn("anna", str(refused))
         self.assertEqual((self.gpus[1].id,), self.free(self.gpus[1].id))
 
     def test_refuses_what_the_host_uses(self) -> None:
-        parent = str(self.vfs[0].parent)
-        self.assertRaises(errors.NoPlacement, self.free, parent)
+        refused = self.assertRaises(errors.NoPlacement, self.free, functions=(str(self.vfs[0].parent),))
+        self.assertIn("virtual functions are enabled", str(refused))
+
+    def test_refuses_a_device_of_the_other_kind(self) -> None:
+        for wanted in ({"functions": (self.gpus[0].id,)}, {"functions": (self.vfs[0].id, self.gpus[0].id)}):
+            refused = self.assertRaises(errors.NoPlacement, self.free, **wanted)
+            self.assertIn(f"{self.gpus[0].id} is no network function", str(refused))
+        refused = self.assertRaises(errors.NoPlacement, self.free, self.vfs[0].id)
+        self.assertIn(f"{self.vfs[0].id} is no GPU", str(refused))
+
+    def test_device_named_twice_is_used_once(self) -> None:
+        self.assertEqual((self.gpus[0].id,), self.free(self.gpus[0].id, self.gpus[0].id.upper()))
 
     def test_refuses_where_nothing_is_free(self) -> None:
         self.acquire("anna", *(device.id for device in (*self.gpus, *self.vfs)))
@@ -97,6 +110,7 @@ class PairTest(AllocatorTestCase):
 
     def test_two_of_one_card_are_chosen(self) -> None:
         self.assertEqual(1, len({device.parent for device in self.vfs if device.id in self.pair()}))
+        self.assertEqual(2, len(set(self.pair(self.vfs[0].id, self.vfs[0].id))))
         self.acquire("anna", self.vfs[0].id)
         self.assertNotIn(self.vfs[0].parent, [device.parent for device in self.vfs if device.id in self.pair()])
 
@@ -112,8 +126,17 @@ class PairTest(AllocatorTestCase):
 
 
 class TaintedTest(test_taints.TaintCase):
-    def free(self, *wanted: str) -> tuple[str, ...]:
-        return cli.free(self.store, self.host, wanted)
+    def free(self, *gpus: str) -> tuple[str, ...]:
+        return cli.free(self.store, self.host, gpus, ())
+
+    def test_doctor_passes_over_the_taint_of_a_device_that_is_tested(self) -> None:
+        self.run_command("taint", GPU, "--reason", "fan was replaced")
+
+        def tainted(*tested: str) -> list[Finding]:
+            return [found for found in doctor.findings(doctor.look(self.host, self.store.directory, tested))
+                    if "fan was replaced" in str(found)]
+
+        self.assertEqual((1, 0), (len(tainted()), len(tainted(GPU))))
 
     def test_tainted_device_is_taken_by_name_alone(self) -> None:
         self.run_command("drain", GPU, "--reason", "fan was replaced", "--timeout", "0")
