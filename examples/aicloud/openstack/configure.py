@@ -2,21 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Print the configuration by which isvctl runs the steps of a suite of steps.yaml, such as: configure.py vm"""
 
+import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 DIRECTORY = Path(__file__).resolve().parent
+SUITES = yaml.safe_load((DIRECTORY / "steps.yaml").read_text())
 TIMEOUT = 1200  # s, for one step
 # Neutron gives a public address to a port, not to all of a subnet.
 CHECKS = {"network": {"network": {"checks": {"VpcIpConfigCheck": {"auto_assign_ip_mode": "instance"}}}}}
 
 
 def configuration(suite: str) -> dict[str, Any]:
-    phases = yaml.safe_load((DIRECTORY / "steps.yaml").read_text())[suite]
+    phases = SUITES[suite]
     steps = [step(phase, entry) for phase, entries in phases.items() for entry in entries]
     return {"commands": {suite.replace("-", "_"): {"phases": [*phases], "steps": steps}},
             "tests": {"validations": CHECKS.get(suite, {})}}
@@ -31,4 +32,6 @@ def step(phase: str, entry: str | dict[str, dict[str, str]]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(configuration(sys.argv[1]), indent=1))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("suite", choices=SUITES)
+    print(json.dumps(configuration(parser.parse_args().suite), indent=1))

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import io
 import json
+import os
 import runpy
 import subprocess
 import sys
@@ -296,14 +297,18 @@ class OperatorTest(testtools.TestCase):
         self.assertEqual(("r1", ["s"], 4), (host.rack, [server.id for server in host.servers], len(host.gpus)))
 
     def test_metrics_follow_placement(self) -> None:
-        gpus = [{"CUSTOM_PCI_10DE_20B0": {"total": 1, "reserved": reserved}} for reserved in (0, 1)]
+        gpus = [{"CUSTOM_GPU": {"total": 1, "reserved": reserved}} for reserved in (0, 1)]
         answers = {"a/inventories": {"inventories": gpus[0]}, "a/allocations": {"allocations": {"s": {}}},
-                   "b/inventories": {"inventories": gpus[1]}, "b/allocations": {"allocations": {}}}  # c has gone
+                   "b/inventories": {"inventories": gpus[1]}, "b/allocations": {"allocations": {}},  # c has gone
+                   "d/inventories": {"inventories": {"CUSTOM_MIG_1G_10GB": {"total": 7, "reserved": 0}}}}
+        names = {"a": "node1_0000:3B:00.0", "b": "node1_reserved_0000:AF:00.0", "c": "node1_0000:AF:00.0",
+                 "d": "node1_mig_0000:AF:00.0", "e": "node1"}
         self.cloud.placement.configure_mock(**{
-            "resource_providers.return_value": [SimpleNamespace(id=each) for each in "abc"],
+            "resource_providers.return_value": [SimpleNamespace(id=each, name=name) for each, name in names.items()],
             "get.side_effect": lambda path: mock.Mock(**{
                 "json.return_value": answers.get(path.removeprefix("/resource_providers/"), {})})})
-        output, found = self.fleet.Output(), self.hosts({}, {"health": ["fallen"]})
+        output = self.fleet.Output()
+        found = self.hosts({"id": "0000:3b:00.0"}, {"id": "0000:af:00.0", "health": ["fallen"]})
         with mock.patch.object(self.fleet, "hosts", return_value=found):
             self.fleet.query_governance_metrics(output)
         self.assertEqual({"delivered": (1, 2), "healthy": (0, 1), "reserved": (1, 1), "active": (1, 1)},
@@ -336,6 +341,26 @@ class OperatorTest(testtools.TestCase):
         self.assertEqual({("create", "r"): "u1", ("delete", "r"): "u1"},
                          {key: event["user"] for key, event in found.items()})
         self.assertEqual("2026-11-30 04:00:00.123", found["create", "r"]["time"])
+
+    def test_setting_that_is_missing_is_named(self) -> None:
+        for module, step, name in (("image_registry", "upload_image", "AICLOUD_IMAGE_FILE"),
+                                   ("sdn", "sdn_filter_audit_trail", "AICLOUD_NEUTRON_LOG"),
+                                   ("fleet", "verify_ingestion", "AICLOUD_MANIFEST"),
+                                   ("breakfix", "fault break gpu a", "AICLOUD_FAULT")):
+            steps, (name_of_step, *arguments) = script(self, module), step.split()
+            with mock.patch.dict("os.environ"), mock.patch.object(steps, "tenant", mock.Mock(), create=True):
+                os.environ.pop(name, None)
+                output = [] if arguments else [self.fleet.Output()]
+                error = self.assertRaises(steps.common.NotSet, getattr(steps, name_of_step), *output, *arguments)
+                self.assertEqual(f"{name} is not set: see doc/source/aicloud.md", str(error))
+
+    def test_unknown_suite_is_refused_with_the_known_ones(self) -> None:
+        for words in ((), ("nope",)):
+            with (mock.patch.object(sys, "argv", ["configure.py", *words]),
+                  contextlib.redirect_stderr(io.StringIO()) as told):
+                ended = self.assertRaises(SystemExit, runpy.run_path, str(story.PROVIDER / "configure.py"),
+                                          run_name="__main__")
+            self.assertEqual((2, True), (ended.code, "bare_metal" in told.getvalue()))
 
     def test_a_server_group_is_isolated_if_nova_refuses_to_find_it(self) -> None:
         def servers(status: str, number: int) -> list[object]:

@@ -6,7 +6,6 @@ the GPU back; then servers of two tenants have the devices one after the other.
 """
 
 import json
-import os
 import shlex
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -147,7 +146,7 @@ def query_planned_notifications(output: Output) -> None:
 
 def fault(action: str, kind: str, device: str) -> None:
     """Break or mend a device by the site's command for that."""
-    common.command("AICLOUD_FAULT", "AICLOUD_FAULT-is-not-set", action=action, kind=kind, device=device)
+    common.command(common.setting("AICLOUD_FAULT"), action=action, kind=kind, device=device)
 
 
 def query_failure_notifications(output: Output) -> None:
@@ -169,7 +168,7 @@ def host_status_log(output: Output) -> None:
 
 def reported(device: str) -> list[dict[str, Any]]:
     """Return what examples/breakfix/repair.py wrote about a device: Nova's notifications, and repairs."""
-    *lines, _ = Path(os.environ["AICLOUD_NOTIFICATIONS"]).read_text().split("\n")
+    *lines, _ = Path(common.setting("AICLOUD_NOTIFICATIONS")).read_text().split("\n")
     return [line for line in map(json.loads, filter(lambda line: line.startswith("{"), lines))
             if device in (line.get("repaired"), *(each["device"] for each in line.get("devices", [])))]
 

@@ -35,6 +35,10 @@ class Unmet(Exception):
     """What a test asks for does not hold."""
 
 
+class NotSet(Exception):
+    """A variable of the site's is missing."""
+
+
 class Output(dict[str, Any]):
     """Collect what a step prints.
 
@@ -121,6 +125,16 @@ def wait(holds: Callable[[], Any], what: str, limit: float = TIMEOUT, interval: 
     return answer
 
 
+def setting(name: str) -> str:
+    """Return what the site sets.
+
+    :raises NotSet: it does not
+    """
+    if not (value := os.environ.get(name)):
+        raise NotSet(f"{name} is not set: see doc/source/aicloud.md")
+    return value
+
+
 # -- identities
 
 def tenant() -> Connection:
@@ -180,7 +194,7 @@ def external_network(cloud: Connection) -> Any:
 
 
 def plain_flavor() -> str:
-    return os.environ.get("AICLOUD_PLAIN_FLAVOR") or os.environ["AICLOUD_FLAVOR"]
+    return os.environ.get("AICLOUD_PLAIN_FLAVOR") or setting("AICLOUD_FLAVOR")
 
 
 def key_file(name: str) -> Path:
@@ -209,7 +223,7 @@ def create_server(cloud: Connection, name: str, access: str, networks: list[dict
 
     :param access: name of the key pair and of the security group
     """
-    found = cloud.image.find_image(image or os.environ["AICLOUD_IMAGE"], ignore_missing=False)
+    found = cloud.image.find_image(image or setting("AICLOUD_IMAGE"), ignore_missing=False)
     cloud.compute.create_server(
         name=name, image_id=found.id, flavor_id=cloud.compute.find_flavor(flavor, ignore_missing=False).id,
         networks=networks, key_name=access, security_groups=[{"name": access}],
@@ -221,8 +235,8 @@ def launch(cloud: Connection, name: str, *, network: str = "", flavor: str = "",
            ) -> dict[str, Any]:
     """Create a server of AICLOUD_FLAVOR in AICLOUD_NETWORK, if nothing else is said, that one can log in to."""
     create_access(cloud, name)
-    found = cloud.network.find_network(network or os.environ["AICLOUD_NETWORK"], ignore_missing=False)
-    create_server(cloud, name, name, [{"uuid": found.id}], flavor=flavor or os.environ["AICLOUD_FLAVOR"], image=image)
+    found = cloud.network.find_network(network or setting("AICLOUD_NETWORK"), ignore_missing=False)
+    create_server(cloud, name, name, [{"uuid": found.id}], flavor=flavor or setting("AICLOUD_FLAVOR"), image=image)
     return await_access(cloud, name)
 
 
@@ -241,7 +255,7 @@ def request(output: Output, cloud: Connection, number: int = 1, flavor: str = ""
 
     :param hints: for the scheduler
     """
-    image = cloud.image.find_image(os.environ["AICLOUD_IMAGE"], ignore_missing=False)
+    image = cloud.image.find_image(setting("AICLOUD_IMAGE"), ignore_missing=False)
     found = cloud.compute.find_flavor(flavor or plain_flavor(), ignore_missing=False)
     answer = cloud.compute.post("/servers", microversion="2.37", json={
         "server": {"name": new_name(), "imageRef": image.id, "flavorRef": found.id, "networks": "none",
@@ -348,12 +362,12 @@ def on_host(host: str, line: str) -> str:
 
     :raises RuntimeError: it fails
     """
-    return command("AICLOUD_HOST", "ssh root@{host}", line, host=host)
+    return command(os.environ.get("AICLOUD_HOST", "ssh root@{host}"), line, host=host)
 
 
-def command(variable: str, default: str, *more: str, **values: str) -> str:
-    """Run the command that a variable has, with its {places} filled in; return what it prints."""
-    words = [word.format(**values) for word in shlex.split(os.environ.get(variable, default))]
+def command(template: str, *more: str, **values: str) -> str:
+    """Run a command of the site's, with its {places} filled in; return what it prints."""
+    words = [word.format(**values) for word in shlex.split(template)]
     done = subprocess.run((*words, *more), text=True, capture_output=True, timeout=TIMEOUT, check=False)
     return output_of(done, shlex.join((*words, *more)))
 

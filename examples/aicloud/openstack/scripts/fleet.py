@@ -3,7 +3,6 @@
 
 import dataclasses
 import json
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from common import Output, admin, on_host
 
 POLLS, INTERVAL = 3, 5  # s
 RACK = "rack"  # a property of host aggregates, see [lxd] network_tree_keys
+PARTS = ("_mig", "_shared")  # names of providers of slices and shares end so before the address
 DMI = "! cd /sys/class/dmi/id || for name in chassis board; do cat ${name}_serial || echo; done"
 
 
@@ -62,14 +62,18 @@ def hosts() -> list[Host]:
 
 
 def placed(found: list[Host]) -> list[dict[str, Any]]:
-    """Return what Placement says of each GPU: how many may be had, how many are kept back, and by whom it is used."""
-    classes = {f"CUSTOM_PCI_{gpu['vendor_id']}_{gpu['product_id']}".upper() for host in found for gpu in host.gpus}
+    """Return what Placement says of each GPU: how many may be had, how many are kept back, and by whom it is used.
+
+    The site chooses the resource classes; Nova and the driver call providers HOST_ADDRESS and HOST_reserved_ADDRESS.
+    """
+    gpus = {gpu["id"] for host in found for gpu in host.gpus}
     placement, entries = admin().placement, []
     for provider in placement.resource_providers():
-        offered = inventories(provider.id)
-        for name in classes & offered.keys():
-            users = placement.get(f"/resource_providers/{provider.id}/allocations").json()["allocations"]
-            entries.append({**offered[name], "users": list(users)})
+        owner, _, address = provider.name.rpartition("_")
+        if address.lower() in gpus and not owner.endswith(PARTS):  # Nova writes them in capitals
+            for offered in inventories(provider.id).values():
+                users = placement.get(f"/resource_providers/{provider.id}/allocations").json()["allocations"]
+                entries.append({**offered, "users": list(users)})
     return entries
 
 
@@ -174,7 +178,7 @@ def query_node_health_agents(output: Output) -> None:
 
 def verify_ingestion(output: Output) -> None:
     """Compare the site's list of hosts and their devices with Nova, and with what each host shows."""
-    expected = json.loads(Path(os.environ["AICLOUD_MANIFEST"]).read_text())
+    expected = json.loads(Path(common.setting("AICLOUD_MANIFEST")).read_text())
     found = {host.name: host for host in hosts()}
     machines = []
     for name in expected.keys() & found.keys():

@@ -2,7 +2,6 @@
 """Steps of the suite image-registry: Glance's images, and a server that boots from one."""
 
 import hashlib
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ BLOCK = 1 << 20
 
 def upload_image(output: Output) -> None:
     """Upload a file, and compare the checksum that Glance made with that of the file."""
-    cloud, path = tenant(), Path(os.environ["AICLOUD_IMAGE_FILE"])
+    cloud, path = tenant(), Path(common.setting("AICLOUD_IMAGE_FILE"))
     image = upload(cloud, NAME, path)
     output |= {"image_id": image.id, "storage_bucket": image.properties.get("stores") or image.store or "",
                "disk_ids": [image.id]}

@@ -3,7 +3,6 @@
 
 import itertools
 import json
-import os
 import re
 import time
 from pathlib import Path
@@ -26,7 +25,7 @@ def sdn_hardware_fault_logging(output: Output) -> None:
     """Break a network function that is free, and wait until Nova's notification of it has come."""
     name, function = next((host.name, device["id"]) for host in hosts() for device in host.devices
                           if device["kind"] == "net" and device["state"] == "free")
-    output["log_destination"] = os.environ["AICLOUD_NOTIFICATIONS"]
+    output["log_destination"] = common.setting("AICLOUD_NOTIFICATIONS")
     with output.test("logging_endpoint_reachable"):
         before = len(reported(function))
     fault("break", "net", function)
@@ -68,7 +67,7 @@ def sdn_latency_perf_logging(output: Output) -> None:
 
 def sdn_filter_audit_trail(output: Output) -> None:
     """Create a rule, replace it (Neutron's rules cannot be changed) and delete it; find each in Neutron's log."""
-    cloud, log = tenant(), Path(os.environ["AICLOUD_NEUTRON_LOG"])
+    cloud, log = tenant(), Path(common.setting("AICLOUD_NEUTRON_LOG"))
     output |= {"trail_id": str(log), "actor_field": "user"}
     with output.test("audit_endpoint_reachable"):
         begin = log.stat().st_size

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps of the suite security: what Keystone's roles allow, and how far tenants and their capacity are apart."""
 
-import os
 from typing import Any
 
 import common
@@ -115,7 +114,7 @@ def capacity_reservation_grouping(output: Output) -> None:
 def topology_block_atomic_allocation(output: Output) -> None:
     """Request servers that shall be on one host: more than a host has GPUs for, two, and one as another project."""
     cloud, operator, other = tenant(), admin(), stranger(output)
-    project, flavor = cloud.current_project_id, os.environ["AICLOUD_FLAVOR"]
+    project, flavor = cloud.current_project_id, common.setting("AICLOUD_FLAVOR")
 
     def block(number: int) -> tuple[str, list[Any]]:
         group = server_group(output, cloud, "soft-anti-affinity")

@@ -44,7 +44,7 @@ def verify_image(output: Output) -> None:
     image = cloud.image.get_image(server_named(cloud, NAME).image.id)
     output |= describe(cloud, NAME) | {"image_id": image.id, "image_name": image.name}
     output["instance_state"] = output["state"]
-    need(image.name == os.environ["AICLOUD_IMAGE"], f"the server was made from {image.name}")
+    need(image.name == common.setting("AICLOUD_IMAGE"), f"the server was made from {image.name}")
 
 
 def serial_console(output: Output) -> None:

@@ -7,7 +7,6 @@ is in the other. Ports 8443 and 8444 answer in each; no security group lets anyb
 
 import contextlib
 import ipaddress
-import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -308,7 +307,7 @@ def stable_egress_ip_test(output: Output) -> None:
     with output.test("probe_egress_ip") as entry:
         found = []
         for _ in range(PROBES):
-            found.append(inside(a, f"curl -sf --max-time 10 {os.environ['AICLOUD_EGRESS']}").strip())
+            found.append(inside(a, f"curl -sf --max-time 10 {common.setting('AICLOUD_EGRESS')}").strip())
             time.sleep(2)
         entry |= {"probes": len(found), "addresses": found}
     output.confirm("egress_ip_stable", set(found) == {a["public_ip"]}, f"{found} and not {a['public_ip']} alone")
