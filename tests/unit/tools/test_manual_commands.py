@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test that every command in the documentation is run by a test or marked, and that its program still takes it."""
 
+import os
 import re
 from collections.abc import Iterator
 
@@ -110,6 +111,12 @@ class ProgramsTest(testtools.TestCase):
             for command in block.commands:
                 bad += [f"{block.page}:{command.line}: {words}" for words in refused(command.text)]
         self.assertEqual("", "\n".join(bad))
+
+    def test_programs_of_the_checkout_are_executable(self) -> None:
+        found = {match[1] for block in every_block() for command in block.commands
+                 if (match := re.match(r"(?:sudo )?((?:examples|tools)/\S+)", command.text))}
+        self.assertIn("examples/drain/drain.py", found)
+        self.assertEqual([], sorted(name for name in found if not os.access(pages.ROOT / name, os.X_OK)))
 
     def test_every_command_in_prose_is_taken_as_far_as_it_goes(self) -> None:
         bad, seen = [], 0
