@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the command ``hpcjob``: start all containers of a job in a cloud or none, and remove them again."""
+"""Run the command ``hpcjob``: start all containers of a job in a cloud or none, replace one, remove all again."""
 
 import json
 import os
 import signal
+from collections.abc import Sequence
 from dataclasses import asdict
+from dataclasses import replace as changed
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import click
 
-from hpcjob import gang
+from hpcjob import gang, keys
 from hpcjob.errors import BadJob, GangFailed, JobError, Leftover
 from hpcjob.files import rank_map
-from hpcjob.job import Job, parse
+from hpcjob.job import Member, parse
+from hpcjob.record import Record, Records
 
 ANSWER_TIMEOUT = 60  # seconds for a request of OpenStack
 CLOUDS = click.Choice(["openstack", "opennebula"])
@@ -22,13 +25,14 @@ _cloud = click.option("--os-cloud", metavar="NAME", help="Cloud of clouds.yaml; 
 
 
 class Commands(click.Group):
-    """Commands for which every error of this package is a message and status 1, not a traceback."""
+    """Commands for which every error of this package is a message and its status, not a traceback."""
 
     def invoke(self, context: click.Context) -> Any:
         try:
             return super().invoke(context)
         except JobError as error:
-            raise click.ClickException(str(error)) from error
+            click.echo(f"Error: {error}", err=True)
+            context.exit(error.status)
 
 
 @click.group(cls=Commands)
@@ -44,25 +48,74 @@ def main() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def start(cloud: str, jobfile: Path, os_cloud: str | None, as_json: bool) -> None:
     """Start the job of a JOBFILE and print its id and rank map when all members run."""
-    job = parse(jobfile.read_text())
+    text = jobfile.read_text()
+    job = parse(text)
     job.cloud(cloud)
     connected = connect(cloud, os_cloud)
     ident = gang.new_ident(job)
     click.echo(f"job {ident}", err=True)
-    with Interrupts(job, cloud, ident) as interrupts:
+    key = keys.make(ident)
+    with Interrupts(job.timeout, f"hpcjob delete {cloud} {ident}") as interrupts:
         try:
-            members = gang.start(connected, job, ident, before_remove=interrupts.removing)
+            members = gang.start(connected, job, ident, before_remove=interrupts.removing, key=key)
+            try:
+                Records().save(ident, Record(cloud, text, tuple(members), key))
+            except BadJob as error:
+                click.echo(f"no member of this job can be replaced: {error}", err=True)
         except Interrupted as error:  # before or after what ``gang.start`` undoes itself
             interrupts.removing()
             gang.remove(connected, ident)
+            Records().forget(ident)
             raise GangFailed(f"{error}; all members are removed") from error
     if as_json:
         click.echo(json.dumps({"id": ident, "members": [asdict(member) for member in members]}))
         return
     click.echo(f"id {ident}")
-    hosts = [f" {member.host}" for member in members]
-    for line, host in zip(rank_map(members).splitlines(), hosts, strict=True):
-        click.echo(line + host)
+    _print(members)
+
+
+def _print(members: Sequence[Member]) -> None:
+    for line, member in zip(rank_map(members).splitlines(), members, strict=True):
+        click.echo(f"{line} {member.host}")
+
+
+@main.command()
+@click.argument("cloud", type=CLOUDS)
+@click.argument("ident")
+@click.argument("rank", type=click.IntRange(min=0))
+@_cloud
+@click.option("--force", is_flag=True, help="Also a member that the cloud says runs: its host fails.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def replace(cloud: str, ident: str, rank: int, os_cloud: str | None, force: bool, as_json: bool) -> None:
+    """Make the member of a RANK anew on another host, with its name, address and key. Repeatable.
+
+    Status 0: it runs, start the program again from its checkpoint. 3: it is not broken, nothing was changed. 4: the
+    rank may have no member, and the message has the command that goes on. 1: nothing was changed.
+    """
+    records = Records()
+    with records.locked(ident):
+        record = records.load(ident)
+        job = parse(record.text)
+        if (cloud, rank < job.members) != (record.cloud, True):
+            raise BadJob(f"job {ident} is on {record.cloud} and has ranks 0 to {job.members - 1}")
+
+        def keep(member: Member) -> None:
+            members = [member if member.rank == old.rank else old for old in record.members]
+            records.save(ident, changed(record, members=tuple(members)))
+
+        connected = connect(cloud, os_cloud)
+        with Interrupts(job.timeout + int(gang.REMOVE_TIMEOUT), f"hpcjob replace {cloud} {ident} {rank}"):
+            member = gang.replace(connected, job, ident, record.members, rank, record.key, force, before_remove=keep)
+        if member.host == records.load(ident).members[rank].host:
+            click.echo(f"{member.name} is on its old host again: if it fails, an operator disables it", err=True)
+        try:
+            keep(member)
+        except BadJob as error:  # the member runs all the same
+            click.echo(str(error), err=True)
+    if as_json:
+        click.echo(json.dumps({"id": ident, "member": asdict(member)}))
+        return
+    _print([member])
 
 
 @main.command()
@@ -72,8 +125,11 @@ def start(cloud: str, jobfile: Path, os_cloud: str | None, as_json: bool) -> Non
 def delete(cloud: str, ident: str, os_cloud: str | None) -> None:
     """Remove all that carries a job's id. Repeatable."""
     connected = connect(cloud, os_cloud)
-    if gang.remove(connected, ident):
-        return
+    records = Records()
+    with records.locked(ident):
+        if gang.remove(connected, ident):
+            records.forget(ident)
+            return
     others = connected.of_others(ident)
     if others:
         raise Leftover(f"nothing was removed: {', '.join(others)}: the job's owner removes it")
@@ -120,21 +176,25 @@ class Interrupted(GangFailed):
 
 
 class Interrupts:
-    """A context manager for signals: the first SIGINT, SIGTERM or SIGHUP ends the start.
+    """A context manager for signals: the first SIGINT, SIGTERM or SIGHUP ends the start or the replacement.
 
     From then on, and as soon as anything is removed, they are ignored, because a removal that ends early leaves
-    containers behind. An alarm ends requests that have no time limit of their own (pyone)."""
+    containers behind. An alarm ends requests that have no time limit of their own (pyone).
+
+    :param timeout: seconds that the command may take
+    :param again: the command that goes on
+    """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-    def __init__(self, job: Job, cloud: str, ident: str) -> None:
-        self._job, self._cloud, self._ident = job, cloud, ident
+    def __init__(self, timeout: int, again: str) -> None:
+        self._timeout, self._again = timeout + ANSWER_TIMEOUT, again
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupts":
         for number in (*self.SIGNALS, signal.SIGALRM):
             self._before[number] = signal.signal(number, self._interrupt)
-        signal.setitimer(signal.ITIMER_REAL, self._job.timeout + ANSWER_TIMEOUT)
+        signal.setitimer(signal.ITIMER_REAL, self._timeout)
         return self
 
     def __exit__(self, *args: object) -> None:
@@ -151,15 +211,13 @@ class Interrupts:
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGALRM:
-            raise Interrupted(f"time limit: the cloud does not answer, {self._job.timeout + ANSWER_TIMEOUT} s after "
-                              f"the start")
+            raise Interrupted(f"time limit: the cloud does not answer, {self._timeout} s after the start")
         for other in self.SIGNALS:
             signal.signal(other, signal.SIG_IGN)
         raise Interrupted(f"interrupted by {signal.Signals(number).name}")
 
     def _leave(self, number: int, frame: FrameType | None) -> None:
-        raise Leftover(f"the cloud does not answer, so it is unknown what is left. Try again: hpcjob delete "
-                       f"{self._cloud} {self._ident}")
+        raise Leftover(f"the cloud does not answer, so it is unknown what is left. Try again: {self._again}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,12 @@
 
 
 class JobError(Exception):
-    """Root of all errors of this package."""
+    """Root of all errors of this package.
+
+    :cvar status: of the command
+    """
+
+    status = 1
 
 
 class BadJob(JobError):
@@ -16,3 +21,15 @@ class GangFailed(JobError):
 
 class Leftover(JobError):
     """Report that something created could not be removed. The message names it and the command that removes it."""
+
+
+class Intact(JobError):
+    """Signal that the member that was to be replaced is not broken. Nothing was changed."""
+
+    status = 3
+
+
+class Vacant(JobError):
+    """Report that a rank may have no member that runs. The message has the command that goes on."""
+
+    status = 4

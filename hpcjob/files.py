@@ -20,6 +20,8 @@ KEY = "/root/.ssh/hpcjob"
 # A member that runs may not have booted so far that it lets the others in.
 WAIT = f"""#!/bin/sh
 # Wait until every member lets this one in by ssh; status 1 after as many seconds as the first argument says, or 300.
+# A member that was replaced has another host key.
+rm -f {DIRECTORY}/known_hosts
 end=$(($(date +%s) + ${{1:-300}}))
 while read -r address _; do
     until said=$(ssh -n -o BatchMode=yes -o ConnectTimeout=5 "$address" true 2>&1); do

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start all members of a job, or remove all that was made and tell the reason.
+"""Start all members of a job, or remove all that was made and tell the reason. Replace one that broke.
 
 What is made carries the job's id, and removal looks for the id: a request whose answer was lost is found too, and any
 later process can remove the job.
@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from hpcjob import files, keys
-from hpcjob.errors import GangFailed, JobError, Leftover
+from hpcjob.errors import GangFailed, Intact, JobError, Leftover, Vacant
 from hpcjob.job import Job, Member
+from hpcjob.keys import KeyPair
 
 POLL_INTERVAL = 1.0
 REMOVE_TIMEOUT = 180.0
@@ -21,12 +22,16 @@ REMOVE_TIMEOUT = 180.0
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """Tell how a member is: it runs, it failed for a reason, or neither yet."""
+    """Tell how a member is: it runs, it failed for a reason, or neither yet.
+
+    :ivar broken: it failed for good; one that somebody stopped, or that moves, did not
+    """
 
     running: bool = False
     failure: str = ""
     detail: str = ""
     host: str = ""
+    broken: bool = False
 
 
 class Cloud(Protocol):
@@ -34,6 +39,8 @@ class Cloud(Protocol):
 
     #: The cloud's name as the command line has it.
     name: str
+    #: What the operator does where a member is not removed because its host does not answer.
+    host_is_down: str
 
     def validate(self, job: Job) -> None:
         """Find what the job file names. Makes nothing.
@@ -54,6 +61,19 @@ class Cloud(Protocol):
     def remove(self, ident: str) -> list[str]:
         """Ask for the removal of all that carries the id, and return the names of what was still there. Idempotent."""
 
+    def find_reserved(self, ident: str, member: Member) -> None:
+        """Find what ``reserve`` made for a member and for its job. After ``validate``; changes nothing.
+
+        :raises BadJob: the cloud does not have it
+        """
+
+    def remove_member(self, ident: str, member: Member) -> list[str]:
+        """Ask for the removal of one member, and return what still keeps its address. Idempotent."""
+
+    def launch_member(self, job: Job, ident: str, member: Member, contents: Sequence[files.File],
+                      check: Callable[[], None]) -> None:
+        """Start a member whose address is free, not on ``member.host``. After ``find_reserved``."""
+
     def of_others(self, ident: str) -> list[str]:
         """Return the names of members that this user sees but may not remove."""
 
@@ -67,8 +87,8 @@ def new_ident(job: Job) -> str:
 
 
 def start(cloud: Cloud, job: Job, ident: str, sleep: Callable[[float], None] = time.sleep,
-          clock: Callable[[], float] = time.monotonic, before_remove: Callable[[], None] = lambda: None
-          ) -> list[Member]:
+          clock: Callable[[], float] = time.monotonic, before_remove: Callable[[], None] = lambda: None,
+          key: KeyPair | None = None) -> list[Member]:
     """Start the job and return its members with their hosts, when all of them run.
 
     :param before_remove: called once before anything is removed
@@ -94,7 +114,7 @@ def start(cloud: Cloud, job: Job, ident: str, sleep: Callable[[float], None] = t
     try:
         members = cloud.reserve(job, ident)
         check()
-        key = keys.make(ident)
+        key = key or keys.make(ident)
         cloud.launch(job, ident, [files.files(job, members, member.rank, key) for member in members], check)
         return _wait(cloud, ident, members, check, sleep)
     except BaseException as error:
@@ -152,11 +172,17 @@ def remove(cloud: Cloud, ident: str, sleep: Callable[[float], None] = time.sleep
     :returns: whether there was anything
     :raises Leftover: it is not gone after ``REMOVE_TIMEOUT`` seconds
     """
+    advice = f"Try again: hpcjob delete {cloud.name} {ident}"
+    return _until_gone(cloud, lambda: cloud.remove(ident), advice, sleep, clock)
+
+
+def _until_gone(cloud: Cloud, ask: Callable[[], list[str]], advice: str, sleep: Callable[[float], None],
+                clock: Callable[[], float]) -> bool:
     deadline, gone, left, reason = clock() + REMOVE_TIMEOUT, 0, ["members that could not be listed"], ""
     found = False
     while gone < 2:
         try:
-            left = cloud.remove(ident)
+            left = ask()
             found = found or bool(left)
             reason = ""
             gone = 0 if left else gone + 1
@@ -167,7 +193,70 @@ def remove(cloud: Cloud, ident: str, sleep: Callable[[float], None] = time.sleep
             gone, reason = 0, f": {cloud.reason(error) or repr(error)}"
         if gone < 2:
             if clock() > deadline:
-                raise Leftover(f"not removed after {REMOVE_TIMEOUT:g} s: {', '.join(left)}{reason}. Try again: "
-                               f"hpcjob delete {cloud.name} {ident}")
+                raise Leftover(f"not removed after {REMOVE_TIMEOUT:g} s: {', '.join(left)}{reason}. {advice}")
             sleep(POLL_INTERVAL)
     return found
+
+
+def replace(cloud: Cloud, job: Job, ident: str, members: Sequence[Member], rank: int, key: KeyPair, force: bool = False,
+            sleep: Callable[[float], None] = time.sleep, clock: Callable[[], float] = time.monotonic,
+            before_remove: Callable[[Member], None] = lambda member: None) -> Member:
+    """Make one member anew on another host, with its rank, name, address and keys; return it when it runs. Repeatable.
+
+    :param members: of the job, as they were started; ``host`` of the rank is avoided if it has no member now
+    :param before_remove: is given the member with the host that is avoided, once, before it is removed
+    :raises GangFailed: the cloud does not have what is needed, or refused a request; nothing was changed
+    :raises Intact: the member is not broken, and ``force`` is not set; nothing was changed
+    :raises Vacant: the old member is removed or being removed, and no new one runs
+    """
+    member = members[rank]
+    try:
+        cloud.validate(job)
+        cloud.find_reserved(ident, member)
+        state = cloud.states(ident).get(rank)
+    except Exception as error:
+        reason = _reason(cloud, error)
+        if reason is None:
+            raise
+        raise GangFailed(f"{reason}; nothing was changed") from error
+    anew = force or needs_replacement(member, state)
+    deadline = clock() + job.timeout
+
+    def check() -> None:
+        if clock() > deadline:
+            raise GangFailed(f"time limit: {member.name} does not run after {job.timeout} s{waiting(cloud, ident)}")
+
+    again = f"hpcjob replace {cloud.name} {ident} {rank}" + (" --force" if force else "")
+    if anew:
+        member = dataclasses.replace(member, host=(state.host if state else "") or member.host)
+        before_remove(member)
+    try:
+        if anew:
+            _until_gone(cloud, lambda: cloud.remove_member(ident, member), cloud.host_is_down, sleep, clock)
+            again = again.removesuffix(" --force")  # which would remove the new one, too
+            deadline = clock() + job.timeout
+            cloud.launch_member(job, ident, member, files.files(job, members, rank, key), check)
+        return _wait(cloud, ident, [member], check, sleep)[0]
+    except Exception as error:
+        reason = _reason(cloud, error)
+        if reason is None:
+            raise
+        raise Vacant(f"{reason}. All other members are as they were. Go on with: {again}") from error
+
+
+def _reason(cloud: Cloud, error: Exception) -> str | None:
+    return str(error) if isinstance(error, JobError) else cloud.reason(error)
+
+
+def needs_replacement(member: Member, state: State | None) -> bool:
+    """Return whether a member is to be made anew; no if it is about to run.
+
+    :raises Intact: it runs, or somebody stopped it for a while
+    """
+    if state is None or state.broken:
+        return True
+    if state.running or state.failure:
+        how = "runs" if state.running else f"is intact: {state.failure}"
+        raise Intact(f"{member.name} {how} (host {state.host or 'unknown'}), and nothing was changed: --force replaces "
+                     f"it all the same, as where its host fails")
+    return False

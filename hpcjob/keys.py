@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the ssh key of a job. It is in memory and in the members' user data, in no file of this machine."""
+"""Make the ssh key of a job. It is in memory, in the members' user data and in the job's record."""
 
 import dataclasses
 

@@ -35,6 +35,8 @@ class OpenNebula:
     """
 
     name = "opennebula"
+    host_is_down = ("If its host does not answer, an operator switches the machine off and removes the VM: "
+                    "onevm recover --delete VM")
 
     def __init__(self, server: Any) -> None:
         self._one = server
@@ -43,7 +45,7 @@ class OpenNebula:
     def validate(self, job: Job) -> None:
         """Find the template. It has a core for each MPI process, if it says how many."""
         self._template = self._found(job.cloud(self.name)["template"])
-        template = self._one.template.info(self._template).TEMPLATE or {}
+        self._content = template = self._one.template.info(self._template).TEMPLATE or {}
         vcpu = str(template.get("VCPU") or "")
         if vcpu.isdecimal():
             job.require_cores(int(vcpu))
@@ -79,13 +81,16 @@ class OpenNebula:
     def launch(self, job: Job, ident: str, contents: Sequence[Sequence[files.File]], check: Callable[[], None]) -> None:
         """Give each VM its files, then release all."""
         for vm, of_rank in zip(self._vms, contents, strict=True):
-            found = self._one.vm.info(vm)
-            context = _context(found.NAME, found.TEMPLATE.get("CONTEXT") or {}, files.script(of_rank))
-            self._one.vm.updateconf(vm, {"TEMPLATE": {"CONTEXT": context}}, MERGE)
+            self._give_files(vm, of_rank)
             check()
         for vm in self._vms:
             self._one.vm.action("release", vm)
             check()
+
+    def _give_files(self, vm: int, of_rank: Sequence[files.File]) -> None:
+        found = self._one.vm.info(vm)
+        context = _context(found.NAME, found.TEMPLATE.get("CONTEXT") or {}, files.script(of_rank))
+        self._one.vm.updateconf(vm, {"TEMPLATE": {"CONTEXT": context}}, MERGE)
 
     def states(self, ident: str) -> Mapping[int, State]:
         """Return the state of each member, in one request."""
@@ -105,10 +110,44 @@ class OpenNebula:
                 self._one.vm.action("terminate-hard", vm.ID)
         if vms:
             return [f"VM {vm.NAME}" for vm in vms]
-        groups = [group for group in self._one.vmgrouppool.info(MINE, ALL, ALL).VM_GROUP if ident == group.NAME]
+        groups = self._groups(ident)
         for group in groups:
             self._one.vmgroup.delete(group.ID)
         return [f"VM group {group.NAME}" for group in groups]
+
+    def _groups(self, ident: str) -> list[Any]:
+        return [group for group in self._one.vmgrouppool.info(MINE, ALL, ALL).VM_GROUP if ident == group.NAME]
+
+    def find_reserved(self, ident: str, member: Member) -> None:
+        """Find the VM group, by which the job is known to be this user's."""
+        if not self._groups(ident):
+            raise BadJob(f"this user has no VM group {ident}: the job was deleted, or it is another user's")
+
+    def remove_member(self, ident: str, member: Member) -> list[str]:
+        """Terminate the member's VM. Its lease is free when it is gone."""
+        vms = [vm for vm in self._of_job(ident) if vm.USER_TEMPLATE.get("HPCJOB_RANK") == str(member.rank)]
+        for vm in vms:
+            with contextlib.suppress(pyone.OneActionException, pyone.OneNoExistsException):
+                self._one.vm.action("terminate-hard", vm.ID)
+        return [f"VM {vm.ID} ({vm.NAME})" for vm in vms]
+
+    def launch_member(self, job: Job, ident: str, member: Member, contents: Sequence[files.File],
+                      check: Callable[[], None]) -> None:
+        """Make a VM with the address of the old one. It is in no role, which would keep it on the host of its group."""
+        own = str(self._content.get("SCHED_REQUIREMENTS") or "")
+        hosts = {rank: state.host for rank, state in self.states(ident).items()}
+        extra: dict[str, Any] = {
+            "HPCJOB": ident, "HPCJOB_RANK": str(member.rank), "NIC": _nics(self._content, member.address),
+            "SCHED_REQUIREMENTS": requirements(own, job, member, hosts)}
+        if self._shared_memory:
+            extra["HPC"] = {**self._shared_memory, "JOB": ident}
+        vm = self._one.template.instantiate(self._template, member.name, True, {"TEMPLATE": extra}, False)
+        address = _address(member.name, self._one.vm.info(vm).TEMPLATE)
+        if address != member.address:
+            self.remove_member(ident, member)
+            raise GangFailed(f"the network gave {member.name} the address {address} and not its own, {member.address}")
+        self._give_files(vm, contents)
+        self._one.vm.action("release", vm)
 
     def of_others(self, ident: str) -> list[str]:
         """Return the VMs of the job that this user sees but does not own. Any user can give a VM the id of a job."""
@@ -139,6 +178,30 @@ def _hpc(values: Mapping[str, str], ident: str) -> str:
     """Return HPC with the job's id: its members share memory with each other, not with other jobs of the template."""
     texts = [f'{key}="{value}"' for key, value in {**values, "JOB": ident}.items()]
     return f"\nHPC=[{','.join(texts)}]" if values else ""
+
+
+def _nics(template: Mapping[str, Any], address: str) -> list[dict[str, str]]:
+    """Return the NICs of a template, the first with an address."""
+    nics = template.get("NIC") or []
+    first, *others = nics if isinstance(nics, list) else [nics]
+    return [{**first, "IP6" if ":" in address else "IP": address}, *map(dict, others)]
+
+
+def requirements(own: str, job: Job, member: Member, hosts: Mapping[int, str]) -> str:
+    """Return SCHED_REQUIREMENTS of a member that is replaced: not its old host; of a strict job, its group's host.
+
+    :param own: those of the template
+    :param hosts: of the job's members, by rank
+    """
+    division = job.division()
+    mates = {host for rank, host in hosts.items() if division[rank] == member.group} - {member.host, ""}
+    others = {host for rank, host in hosts.items() if division[rank] != member.group} - {""}
+    avoided = {member.host, *(others - mates if job.strict else ())} - {""}
+    terms = [f"({own})"] if own else []
+    terms += [f'NAME != "{host}"' for host in sorted(avoided)]
+    if mates and job.strict:
+        terms.append(f"({' | '.join(f'NAME = {chr(34)}{host}{chr(34)}' for host in sorted(mates))})")
+    return " & ".join(terms)
 
 
 def _address(name: str, template: Mapping[str, Any]) -> str:
@@ -179,4 +242,5 @@ def _state(vm: Any) -> State:
         failure = str(told.get("ERROR") or f"its state is {lcm if state == 'ACTIVE' else state}")
     records = vm.HISTORY_RECORDS.HISTORY if vm.HISTORY_RECORDS else []
     return State(running=state == "ACTIVE" and lcm == "RUNNING", failure=failure,
-                 detail=str(told.get("SCHED_MESSAGE") or ""), host=str(records[-1].HOSTNAME) if records else "")
+                 detail=str(told.get("SCHED_MESSAGE") or ""), host=str(records[-1].HOSTNAME) if records else "",
+                 broken=state in {"HOLD", "FAILED", "CLONING_FAILURE"} or lcm == "UNKNOWN" or lcm.endswith("FAILURE"))

@@ -31,6 +31,8 @@ class OpenStack:
     """
 
     name = "openstack"
+    host_is_down = ("If its host does not answer, an operator switches the machine off and says so: openstack compute "
+                    "service set --down HOST nova-compute")
 
     def __init__(self, cloud: connection.Connection, sleep: Callable[[float], None] = time.sleep) -> None:
         self._cloud = cloud
@@ -78,19 +80,23 @@ class OpenStack:
 
     def launch(self, job: Job, ident: str, contents: Sequence[Sequence[files.File]], check: Callable[[], None]) -> None:
         """Make the servers."""
+        for rank, (port, of_rank) in enumerate(zip(self._ports, contents, strict=True)):
+            self._create(job, ident, rank, port, of_rank, {}, check)
+
+    def _create(self, job: Job, ident: str, rank: int, port: str, of_rank: Sequence[files.File],
+                hints: Mapping[str, str], check: Callable[[], None]) -> None:
         settings = job.cloud(self.name)
         more = {key: settings[key] for key in ("key_name", "availability_zone") if key in settings}
-        for rank, (port, of_rank) in enumerate(zip(self._ports, contents, strict=True)):
-            data = base64.b64encode(files.cloud_config(of_rank).encode()).decode()
-            if len(data) > MOST_USER_DATA:
-                raise BadJob(f"the user data of {job.members} members is {len(data)} bytes, and nova takes "
-                             f"{MOST_USER_DATA}: ask for fewer members with more slots")
-            server = self._cloud.compute.create_server(
-                name=f"{ident}-{rank}", image_id=self._image, flavor_id=self._flavor, networks=[{"port": port}],
-                user_data=data, config_drive=True, metadata={JOB: ident, RANK: str(rank)}, **more,
-                scheduler_hints={"group": self._group, "task_groups": str(job.groups), "task_members": str(job.members),
-                                 "task_rank": str(rank)})
-            self._wait_scheduled(server.id, f"{ident}-{rank}", check)
+        data = base64.b64encode(files.cloud_config(of_rank).encode()).decode()
+        if len(data) > MOST_USER_DATA:
+            raise BadJob(f"the user data of {job.members} members is {len(data)} bytes, and nova takes "
+                         f"{MOST_USER_DATA}: ask for fewer members with more slots")
+        server = self._cloud.compute.create_server(
+            name=f"{ident}-{rank}", image_id=self._image, flavor_id=self._flavor, networks=[{"port": port}],
+            user_data=data, config_drive=True, metadata={JOB: ident, RANK: str(rank)}, **more,
+            scheduler_hints={"group": self._group, "task_groups": str(job.groups), "task_members": str(job.members),
+                             "task_rank": str(rank), **hints})
+        self._wait_scheduled(server.id, f"{ident}-{rank}", check)
 
     def _wait_scheduled(self, server: str, name: str, check: Callable[[], None]) -> None:
         while True:
@@ -109,7 +115,8 @@ class OpenStack:
         return {int(server.metadata[RANK]): State(
             running=server.status == "ACTIVE",
             failure=_fault(server) if server.status not in {"ACTIVE", *_STARTING} else "",
-            detail=server.task_state or "", host=server.compute_host or (server.host_id or "")[:12])
+            detail=server.task_state or "", host=server.compute_host or (server.host_id or "")[:12],
+            broken=server.status == "ERROR" or server.task_state == "deleting")
             for server in self._servers(ident)}
 
     def _servers(self, ident: str) -> list[Any]:
@@ -131,6 +138,33 @@ class OpenStack:
         for group in groups:
             self._cloud.compute.delete_server_group(group.id, ignore_missing=True)
         return _names("port", ports) + _names("server group", groups)
+
+    def find_reserved(self, ident: str, member: Member) -> None:
+        """Find the server group and the member's port: they outlive its server."""
+        groups = [group.id for group in self._cloud.compute.server_groups() if group.name == ident]
+        self._ports = [port.id for port in self._cloud.network.ports(description=ident) if port.name == member.name]
+        if not groups or not self._ports:
+            raise BadJob(f"this project has no server group {ident} or no port {member.name}: the job is deleted, or "
+                         f"another project's")
+        self._group = groups[0]
+
+    def remove_member(self, ident: str, member: Member) -> list[str]:
+        """Delete the server and wait until its port is free: nova may keep a deleted server for a while."""
+        servers = [server for server in self._servers(ident) if server.metadata.get(RANK) == str(member.rank)]
+        for server in servers:
+            # Also if it is being deleted: when its host was set down meanwhile, nova deletes it without the host.
+            self._cloud.compute.delete_server(server.id, ignore_missing=True)
+        if servers:
+            return _names("server", servers)
+        port = self._cloud.network.get_port(self._ports[0])
+        return [f"port {port.name} of server {port.device_id}"] if port.device_id else []
+
+    def launch_member(self, job: Job, ident: str, member: Member, contents: Sequence[files.File],
+                      check: Callable[[], None]) -> None:
+        """Make the server at the port that the old one had."""
+        # Without the hint the scheduler would look for room for all later ranks.
+        hints = {"task_avoid": member.host or "unknown"}
+        self._create(job, ident, member.rank, self._ports[0], contents, hints, check)
 
     def of_others(self, ident: str) -> list[str]:
         """Return nothing: a user may remove all servers that the project has, and sees no others."""

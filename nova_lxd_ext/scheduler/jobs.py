@@ -6,6 +6,8 @@ The tenant makes a server group for the job and gives scheduler hints:
 ``task_groups``   into how many groups the servers of the job are divided, each of which is to be on a host of its own
 ``task_members``  how many servers the job has; not needed when one request makes all of them (``--min 16 --max 16``)
 ``task_rank``     the server's rank, from 0, when they are made one after the other, in the order of their ranks
+``task_avoid``    the server replaces the one of its rank, and goes to another host than this one: a ``hostId`` of the
+                  API, or its first 12 digits, or a name
 
 Flavors have no key for this: the size of a job belongs to the job, and tenants make no flavors. Nova's API accepts any
 hint (``additionalProperties`` of its schema), so hints are validated here, and the server's fault has the reason.
@@ -14,15 +16,19 @@ hint (``additionalProperties`` of its schema), so hints are validated here, and 
 import collections
 import dataclasses
 import functools
+import re
 from collections.abc import Mapping, Sequence
 
-from nova import objects, quota
+from nova import exception, objects, quota
+from nova import utils as nova_utils
 from nova.scheduler import utils
 
 from hpcplan import taskgroups
 from hpcplan.errors import PlanError
 
-GROUPS, MEMBERS, RANK = "task_groups", "task_members", "task_rank"
+GROUPS, MEMBERS, RANK, AVOID = "task_groups", "task_members", "task_rank", "task_avoid"
+HOST = re.compile(r"[A-Za-z0-9._-]{1,255}")
+LEAST_DIGITS = 12
 REQUEST: taskgroups.Resources = {"servers": 1}
 """Resources of one server of the job: all have one flavor, so hosts are measured in how many of them they can hold."""
 
@@ -67,6 +73,33 @@ def is_move(spec: objects.RequestSpec) -> bool:
     It does so for migration, evacuation and unshelving alone (nova/conductor, ``requested_destination.cell``)."""
     destination = spec.requested_destination if "requested_destination" in spec else None
     return destination is not None and "cell" in destination
+
+
+def is_replacement(spec: objects.RequestSpec) -> bool:
+    """Return whether the server replaces the one of its rank, which nova no longer has."""
+    return spec.get_scheduler_hint(AVOID) is not None
+
+
+def avoids(spec: objects.RequestSpec, host: str) -> bool:
+    """Return whether a replacement must not go to a host.
+
+    :raises PlanError: the hint is no host, or the others contradict the request or the server group
+    """
+    members, groups, _ = numbers(spec)
+    _server_group(spec, members, groups)
+    avoided = spec.get_scheduler_hint(AVOID)
+    if not isinstance(avoided, str) or not HOST.fullmatch(avoided):
+        raise PlanError(f"scheduler hint {AVOID}={avoided!r} is no host: give a server's hostId, or 12 of its digits")
+    return avoided == host or (
+        len(avoided) >= LEAST_DIGITS and nova_utils.generate_hostid(host, spec.project_id).startswith(avoided))
+
+
+def replaced_rank(spec: objects.RequestSpec, server: str) -> int | None:
+    """Return the rank of a server that the server group got after those of the job; None if it cannot be known."""
+    try:
+        return numbers(objects.RequestSpec.get_by_instance_uuid(spec._context, server))[2]
+    except (exception.RequestSpecNotFound, PlanError):
+        return None
 
 
 def read(spec: objects.RequestSpec) -> Job | None:

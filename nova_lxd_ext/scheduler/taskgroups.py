@@ -42,6 +42,8 @@ class TaskGroupFilter(filters.BaseHostFilter):
         if not jobs.is_requested(spec_obj) or utils.request_is_rebuild(spec_obj) or jobs.is_move(spec_obj):
             return hosts
         try:
+            if jobs.is_replacement(spec_obj):
+                return [host for host in hosts if not jobs.avoids(spec_obj, host.host)]
             jobs.require_few(spec_obj)
             if not _may_fit(hosts, spec_obj):
                 raise PlanError("no hosts have room for so many servers and task groups at once, so none is started")
@@ -69,7 +71,7 @@ class TaskGroupFilter(filters.BaseHostFilter):
 
 
 class TaskGroupWeigher(weights.BaseHostWeigher):
-    """Prefer the host that the server is placed on; for a server that moves, the host of its group (algorithm 5)."""
+    """Prefer the host of the placement; for a server that moves or replaces one, that of its group (algorithm 5)."""
 
     def weight_multiplier(self, host_state: HostState) -> float:
         """Return the weight's multiplier, also per host aggregate, by a property of the option's name."""
@@ -81,7 +83,7 @@ class TaskGroupWeigher(weights.BaseHostWeigher):
         hosts, spec = [weighed.obj for weighed in weighed_obj_list], weight_properties
         if not jobs.is_requested(spec) or utils.request_is_rebuild(spec):
             return [0.0] * len(hosts)
-        if jobs.is_move(spec):
+        if jobs.is_move(spec) or jobs.is_replacement(spec):
             return _moved_scores(hosts, spec)
         try:
             job = jobs.read(spec)
@@ -165,7 +167,7 @@ def _paths(hosts: Sequence[HostState], keys: Sequence[str]) -> dict[str, tuple[s
 
 
 def _moved_scores(hosts: Sequence[HostState], spec: objects.RequestSpec) -> list[float]:
-    """Return the scores of hosts for a server that exists already; 0 where its group cannot be known."""
+    """Return the scores of hosts for a server that moves or replaces one; 0 where its group cannot be known."""
     homes = _groups(spec)
     own = homes.pop(spec.instance_uuid, None)
     if own is None:
@@ -185,9 +187,13 @@ def _groups(spec: objects.RequestSpec) -> dict[str, int]:
     if group is None or spec.instance_uuid not in group.members:
         return {}
     start = 0
-    if spec.num_instances != members:
+    if jobs.is_replacement(spec):
+        pass  # the ranks were made first
+    elif spec.num_instances != members:
         start = group.members.index(spec.instance_uuid) - rank
     elif len(group.members) != members:
         return {}  # the group had other servers before, and which ones nova no longer tells
     divided = jobs.divide(members, groups)
-    return {uuid: divided[at - start] for at, uuid in enumerate(group.members) if 0 <= at - start < members}
+    homes = {uuid: divided[at - start] for at, uuid in enumerate(group.members) if 0 <= at - start < members}
+    replaced = {uuid: jobs.replaced_rank(spec, uuid) for uuid in group.members[start + members:]}
+    return homes | {uuid: divided[at] for uuid, at in replaced.items() if at is not None and at < members}

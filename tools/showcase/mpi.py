@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The story of an MPI job: four containers on two hosts by one command, and what is left of jobs that cannot be."""
 
+import json
 import re
 import subprocess
 import time
@@ -54,7 +55,23 @@ class MpiStory(GangStory):
         self._report.check(ident, "each of the two groups has a host of its own",
                            ", ".join(f"{member.rank} on {member.host}" for member in members), job.spread(members))
         self._run_program(ident, members)
+        self._run_program(ident, self._replaced(ident, members))
         self._delete(ident)
+
+    def _replaced(self, ident: str, members: Sequence[job.Member]) -> list[job.Member]:
+        """Replace the last member, as where its host fails, and return the members with their hosts."""
+        old = members[-1]
+        self._report.chapter("A member is replaced on the other host, and the program runs again")
+        self._report.command(f"hpcjob replace openstack {ident} {old.rank} --force")
+        with self._report.timed("replace, from the command to the new member running"):
+            done = self._hpcjob("replace", "openstack", ident, str(old.rank), "--force", "--json")
+        if done.returncode:
+            raise RuntimeError(f"The member was not replaced: {done.stderr.strip()}")
+        new = job.Member(**json.loads(done.stdout)["member"])._replace(host=self._hosts(ident)[old.name])
+        self._report.check(ident, "the new member has the rank, name and address of the old one, and another host",
+                           f"{new.address} on {new.host}, before on {old.host}",
+                           new.host != old.host and new._replace(host=old.host) == old)
+        return [*members[:-1], new]
 
     def _run_program(self, ident: str, members: Sequence[job.Member]) -> None:
         self._report.command(job.RUN)

@@ -59,6 +59,47 @@ class CommandTest(testtools.TestCase):
         self.assertEqual(0, self.run_command("delete", "openstack", ident)[0])
         self.assertEqual({"servers": 0, "ports": 0, "groups": 0}, self.stack.left())
 
+    def test_replace_a_member(self) -> None:
+        ident = json.loads(self.run_command("start", "openstack", str(self.job), "--json")[1])["id"]
+        record = self.directory / ".local/state/hpcjob" / ident / "record.json"
+        self.assertEqual(0o600, record.stat().st_mode & 0o777)
+        replace = ("replace", "openstack", ident, "1")
+        status, output, errors = self.run_command(*replace)
+        self.assertEqual((3, ""), (status, output))
+        self.assertIn(f"{ident}-1 runs", errors)
+        for words in (("replace", "openstack", ident, "4"), ("replace", "opennebula", ident, "1"),
+                      ("replace", "openstack", "wave-2", "1")):
+            self.assertEqual(1, self.run_command(*words)[0])
+        status, output, errors = self.run_command(*replace, "--force")
+        self.assertEqual((0, f"1 0 {ident}-1 10.0.0.11 00000000000a\n", ""), (status, output, errors))
+
+        self.stack.undeletable = True
+        removing = threading.Event()
+        self.stack.after = lambda method, path: removing.set() if method == "DELETE" else None
+        process = self.process(*replace, "--force")
+        self.assertTrue(removing.wait(60))
+        self.assertIn("another hpcjob works on", self.run_command("delete", "openstack", ident)[2])
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+        self.assertEqual(4, process.returncode, errors)
+        self.assertIn("interrupted by SIGTERM. All other members are as they were. Go on with: hpcjob replace", errors)
+        self.stack.undeletable = False
+        status, output, errors = self.run_command(*replace, "--json")
+        member = {"rank": 1, "group": 0, "name": f"{ident}-1", "address": "10.0.0.11", "host": "00000000000a"}
+        self.assertEqual((0, {"id": ident, "member": member}), (status, json.loads(output)))
+        self.assertIn("is on its old host again", errors)  # the fake knows one other host
+        self.assertEqual({"servers": 4, "ports": 4, "groups": 1}, self.stack.left())
+        self.assertNotIn("PRIVATE", errors)
+        self.assertEqual(0, self.run_command("delete", "openstack", ident)[0])
+        self.assertFalse(record.parent.exists())
+
+    def test_job_whose_record_cannot_be_written_starts(self) -> None:
+        (self.directory / ".local").write_text("")
+        status, output, errors = self.run_command("start", "openstack", str(self.job))
+        self.assertEqual(0, status)
+        self.assertIn("no member of this job can be replaced: ", errors)
+        self.assertEqual(0, self.run_command("delete", "openstack", output.split()[1])[0])
+
     @levels.exhaustive("the same command on OpenStack stays")
     def test_start_and_delete_on_opennebula(self) -> None:
         status, output, errors = self.run_command("start", "opennebula", str(self.job), "--json")

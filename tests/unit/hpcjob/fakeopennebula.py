@@ -36,6 +36,9 @@ class FakeOpenNebula(fixtures.Fixture):
 
     def _setUp(self) -> None:
         self.vms: dict[int, dict[str, Any]] = {}
+        self.made = 0
+        #: Hosts that do not answer.
+        self.dead: set[str] = set()
         self.groups: dict[int, str] = {}
         self.group_templates: list[str] = []
         self.requests: list[tuple[Any, ...]] = []
@@ -93,15 +96,24 @@ class FakeOpenNebula(fixtures.Fixture):
     def _template_info(self, template: int, *more: Any) -> str | list[Any]:
         if template != 7:
             return [False, f"[one.template.info] Error getting virtual machine template [{template}].", NO_EXISTS]
-        return f"<VMTEMPLATE><ID>7</ID><NAME>mpi</NAME><TEMPLATE>{self.template}</TEMPLATE></VMTEMPLATE>"
+        return (f"<VMTEMPLATE><ID>7</ID><NAME>mpi</NAME><TEMPLATE><NIC><NETWORK>private</NETWORK></NIC>"
+                f"{self.template}</TEMPLATE></VMTEMPLATE>")
 
     def _template_instantiate(self, template: int, name: str, hold: bool, more: str, clone: bool) -> int | list[Any]:
         if len(self.vms) >= self.leases:
             return [False, "Cannot get IP/MAC lease from virtual network 0.", ACTION]
-        number = 100 + len(self.vms)
-        self.vms[number] = {"name": name, "state": HOLD, "lcm": 0, "context": dict(self.context), "error": "",
-                            "user": dict(re.findall(r'(HPCJOB\w*)="([^"]*)"', more)), "more": more, "host": "",
-                            "owner": "t", "address": f"10.1.0.{len(self.vms) + 5}"}
+        number = 100 + self.made
+        vm = {"name": name, "state": HOLD if hold else ACTIVE, "lcm": 0, "context": dict(self.context), "error": "",
+              "user": dict(re.findall(r'(HPCJOB\w*)="([^"]*)"', more)), "more": more, "host": "",
+              "owner": "t", "address": f"10.1.0.{number - 95}"}
+        if more.startswith("<"):
+            extra = ElementTree.fromstring(more)
+            vm |= {"user": {element.tag: element.text for element in extra if element.tag.startswith("HPCJOB")},
+                   "address": extra.findtext("NIC/IP") or vm["address"]}
+        if vm["address"] in [other["address"] for other in self.vms.values()]:
+            return [False, "Cannot get IP/MAC lease from virtual network 0.", ACTION]
+        self.made += 1
+        self.vms[number] = vm
         return number
 
     def _vm_info(self, number: int, *more: Any) -> str | list[Any]:
@@ -112,7 +124,7 @@ class FakeOpenNebula(fixtures.Fixture):
     def _vmpool_infoextended(self, *selection: Any) -> str:
         for number, vm in enumerate(self.vms.values()):
             if vm["state"] == ACTIVE and number < self.room and not vm["lcm"]:
-                vm |= {"lcm": RUNNING, "host": f"node{number // 2}"}
+                vm |= {"lcm": RUNNING, "host": "node9" if "SCHED_REQ" in vm["more"] else f"node{number // 2}"}
         return "<VM_POOL>" + "".join(self._xml(number) for number, vm in self.vms.items() if selection[0] == SEEN
                                      or vm["owner"] == "t") + "</VM_POOL>"
 
@@ -142,6 +154,8 @@ class FakeOpenNebula(fixtures.Fixture):
 
     def _vm_action(self, action: str, number: int) -> int | list[Any]:
         vm = self.vms.get(number)
+        if action == "terminate-hard" and vm and vm.get("host") in self.dead:
+            return number  # the driver fails later, and the VM is as it was
         if vm is None:
             return [False, f"[one.vm.action] Error getting virtual machine [{number}].", NO_EXISTS]
         if action == "release":

@@ -17,10 +17,12 @@ NETWORK, IMAGE, FLAVOR = "net-1", "img-1", "fl-1"
 
 
 class FakeOpenStack(fixtures.Fixture):
-    """Servers run as soon as they are looked at twice. Tests set what goes wrong.
+    """Servers run as soon as they are looked at twice, two on a host, those that avoid a host on the tenth. Tests set
+    what goes wrong.
 
     :ivar room: servers for which there is room; the next one is refused
     :ivar scheduled: whether servers get a host
+    :ivar port_kept: whether a port is still that of its deleted server
     """
 
     def _setUp(self) -> None:
@@ -30,7 +32,7 @@ class FakeOpenStack(fixtures.Fixture):
         self.requests: list[tuple[str, str, Any]] = []
         self.room = 1_000
         self.booting = self.scheduled = True
-        self.undeletable = False
+        self.undeletable = self.port_kept = False
         self.most_ports = 1_000
         self.fail: dict[tuple[str, str], int] = {}
         #: Called after each request with method and path, outside the lock.
@@ -52,11 +54,11 @@ class FakeOpenStack(fixtures.Fixture):
     def left(self) -> dict[str, int]:
         return {"servers": len(self.servers), "ports": len(self.ports), "groups": len(self.groups)}
 
-    def user_data(self, rank: int) -> dict[str, str]:
-        """The files of a server's cloud-config, by path."""
-        data = next(body["server"]["user_data"] for method, path, body in self.requests
-                    if (method, path) == ("POST", "/compute/v2.1/servers") and
-                    body["server"]["metadata"]["hpcjob-rank"] == str(rank))
+    def user_data(self, rank: int, made: int = 0) -> dict[str, str]:
+        """The files of a server's cloud-config, by path; of the first that was made with this rank."""
+        data = [body["server"]["user_data"] for method, path, body in self.requests
+                if (method, path) == ("POST", "/compute/v2.1/servers") and
+                body["server"]["metadata"]["hpcjob-rank"] == str(rank)][made]
         text = base64.b64decode(data).decode()
         content = json.loads(text.removeprefix("#cloud-config\n"))
         return {file["path"]: base64.b64decode(file["content"]).decode() for file in content["write_files"]}
@@ -111,6 +113,8 @@ class FakeOpenStack(fixtures.Fixture):
             return 201, {"port": port}
         if method == "DELETE":
             return (204, None) if self.ports.pop(name, None) else (404, {})
+        if name:
+            return (200, {"port": self.ports[name]}) if name in self.ports else (404, {})
         return 200, {"ports": [port for port in self.ports.values()
                                if query.get("description") in (None, port["description"])]}
 
@@ -139,8 +143,13 @@ class FakeOpenStack(fixtures.Fixture):
 
     def _make(self, body: Any) -> tuple[int, Any]:
         asked = body["server"]
+        port = self.ports[asked["networks"][0]["port"]]
+        if port.get("device_id"):
+            return 409, {"conflictingRequest": {"code": 409, "message": f"Port {port['id']} is still in use."}}
         server = {"id": str(uuid.uuid4()), "name": asked["name"], "metadata": asked["metadata"], "status": "BUILD",
-                  "hostId": "", "OS-EXT-STS:task_state": "scheduling", "looks": 0}
+                  "hostId": "", "OS-EXT-STS:task_state": "scheduling", "looks": 0, "port": port,
+                  "avoids": body["OS-SCH-HNT:scheduler_hints"].get("task_avoid")}
+        port["device_id"] = server["id"]
         if len(self.servers) >= self.room:
             server |= {"status": "ERROR",
                        "fault": {"code": 500, "message": "No valid host was found. no hosts have room"}}
@@ -153,12 +162,14 @@ class FakeOpenStack(fixtures.Fixture):
             server["looks"] += 1
             if server["looks"] > 2 and not self.undeletable:
                 del self.servers[name]
+                server["port"]["device_id"] = name if self.port_kept else ""
                 return None
         elif server["status"] == "BUILD" and self.scheduled:
-            server["hostId"] = f"{int(server['metadata']['hpcjob-rank']) // 2:056x}"
+            host = 10 if server["avoids"] else int(server["metadata"]["hpcjob-rank"]) // 2
+            server["hostId"] = f"{host:012x}".ljust(56, "0")
             if self.booting:
                 server |= {"status": "ACTIVE", "OS-EXT-STS:task_state": None}
-        return {key: value for key, value in server.items() if key != "looks"}
+        return {key: value for key, value in server.items() if key not in ("looks", "port", "avoids")}
 
 
 def _handler(cloud: FakeOpenStack) -> type[http.server.BaseHTTPRequestHandler]:

@@ -9,7 +9,7 @@ import fixtures
 import testtools
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from nova import exception, objects, quota
+from nova import exception, objects, quota, utils
 from nova.scheduler import weights
 
 from nova_lxd_ext.scheduler import TaskGroupFilter, TaskGroupWeigher, capacity, jobs
@@ -379,3 +379,79 @@ class MoveTest(Base):
         self.assertFalse(jobs.is_move(kit.request(records.UUID, None, {})))
         asked = objects.Destination(host="n0", node="n0")
         self.assertFalse(jobs.is_move(kit.request(records.UUID, None, {}, requested_destination=asked)))
+
+
+class ReplacementTest(Base):
+    """A server that was made anew for a rank: of 4 in 2 groups on n0 and n1, where others of the job are."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.servers = kit.uuids(5)
+        self.ranks: dict[str, int] = {}
+        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.scheduler.jobs.replaced_rank",
+                                             lambda spec, server: self.ranks.get(server)))
+
+    def replaced(self, cloud: Cloud, rank: int, avoid: str, more: list[str] | None = None, policy: str =
+                 "soft-anti-affinity", **rules: int) -> str:
+        server = kit.uuids(1)[0]
+        group = kit.server_group([*self.servers[:4], *(more or []), server], policy, **rules)
+        hints = {"task_groups": "2", "task_members": "4", "task_rank": str(rank), "task_avoid": avoid}
+        self.ranks[server] = rank
+        return cloud.schedule(kit.request(server, group, hints), [server])[0]
+
+    def running(self, *cores: int, **where: int) -> Cloud:
+        cloud = self.cloud(*cores)
+        for server, at in where.items():
+            cloud.instances[f"n{at}"][self.servers[int(server[1:])]] = objects.Instance()
+        return cloud
+
+    def test_goes_to_another_host_by_host_id_or_name(self) -> None:
+        host_id = utils.generate_hostid("n0", "p")
+        for avoid in (host_id, host_id[:12], "n0"):
+            cloud = self.running(9, 9, 9, s0=0, s2=1, s3=1)  # n1 has the other group
+            self.assertEqual("n2", self.replaced(cloud, 1, avoid))
+        self.assertRaises(exception.NoValidHost, self.replaced, self.running(9, s0=0), 1, host_id)
+
+    def test_prefers_the_host_of_its_group(self) -> None:
+        self.assertEqual("n3", self.replaced(self.running(9, 9, 9, 9, s0=3, s2=1, s3=1), 1, "n0"))
+
+    def test_needs_room_for_itself_alone(self) -> None:
+        self.assertEqual("n2", self.replaced(self.running(0, 0, 1, s1=0, s2=1, s3=1), 0, "n0"))
+
+    def test_next_member_of_the_group_follows_the_first(self) -> None:
+        cloud = self.running(9, 9, 9, 9, s2=1, s3=1)
+        first = self.replaced(cloud, 0, "n0")
+        (made,) = self.ranks
+        self.assertEqual(first, self.replaced(cloud, 1, "n0", [made]))
+
+    def test_strict_group_does_not_join_a_full_host(self) -> None:
+        cloud = self.running(9, 9, s0=0, s2=1, s3=1)
+        self.assertRaises(exception.NoValidHost, self.replaced, cloud, 1, "n0", None, "anti-affinity",
+                          max_server_per_host=2)
+
+    def test_wrong_hints(self) -> None:
+        cloud = self.running(9, 9)
+        for avoid in ("", "a b", "x" * 256):
+            error = self.assertRaises(exception.NoValidHost, self.replaced, cloud, 1, avoid)
+            self.assertIn("give a server's hostId, or 12 of its digits", str(error))
+        self.assertIn("not below task_members=4", str(self.assertRaises(exception.NoValidHost, self.replaced, cloud, 4,
+                                                                        "n0")))
+
+    def test_rank_of_an_earlier_replacement_is_read_from_its_request(self) -> None:
+        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.scheduler.jobs.replaced_rank", self.replaced_rank))
+        spec = kit.request(self.servers[0], None, {"task_groups": "2", "task_members": "4", "task_rank": "3"})
+        with mock.patch.object(objects.RequestSpec, "get_by_instance_uuid") as read:
+            read.return_value = spec
+            self.assertEqual(3, jobs.replaced_rank(spec, self.servers[0]))
+            read.side_effect = exception.RequestSpecNotFound(instance_uuid=self.servers[0])
+            self.assertIsNone(jobs.replaced_rank(spec, self.servers[0]))
+
+    replaced_rank = staticmethod(jobs.replaced_rank)
+
+    def test_moves_as_others_do(self) -> None:
+        cloud = self.running(9, 9)
+        group = kit.server_group(self.servers)
+        hints = {"task_groups": "2", "task_members": "4", "task_rank": "1", "task_avoid": "n0"}
+        spec = kit.request(self.servers[4], group, hints,
+                           requested_destination=objects.Destination(cell=objects.CellMapping(uuid=kit.CELL)))
+        self.assertEqual(2, len(TaskGroupFilter().filter_all(cloud.host_states(), spec)))
