@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from containerhost.allocation.states import State
 from containerhost.allocation.store import Allocation
 from containerhost.devices.model import PARTS, Device, Kind, Role
+from containerhost.inventory.devicechoice import Links
 from containerhost.inventory.scan import Inventory
 from containerhost.inventory.topology import NumaNode, Topology
 
@@ -122,7 +123,7 @@ class Seen:
     topology: Topology
     records: Mapping[str, Allocation]
     pins: Mapping[str, frozenset[int]]
-    links: Mapping[tuple[str, str], int]
+    links: Links
     directories: Mapping[str, str]
 
 
@@ -174,8 +175,8 @@ def _card(seen: Seen, device: Device) -> Card:
     trouble = (*((f"blocked: {record.blocked}",) if record and record.blocked else ()), *device.health)
     parts = tuple(_part(seen, part) for part in seen.inventory.devices
                   if part.parent == device.id and (part.kind in PARTS or part.role is Role.VF))
-    links = sorted((*((right, count) for (left, right), count in seen.links.items() if left == device.id),
-                    *((left, count) for (left, right), count in seen.links.items() if right == device.id)))
+    links = sorted((peer, count) for pair, count in seen.links.items() if device.id in pair
+                   for peer in pair - {device.id})
     return Card(device.id, device.kind, _title(device), tuple(_about(device)), status, owner, trouble, parts,
                 tuple(links))
 

@@ -7,7 +7,7 @@ from containerhost.allocation.store import Allocation
 from containerhost.devices import pci
 from containerhost.devices.model import Kind
 from containerhost.inventory import topology
-from containerhost.inventory.scan import Inventory, scan
+from containerhost.inventory.scan import scan
 from containerhost.linux.process.pins import pins
 from containerhost.linux.sysfs import Host
 from containerhost.operator.drawing.hostmap import HostMap, Seen, hostmap
@@ -22,11 +22,5 @@ def look(host: Host, records: Mapping[str, Allocation]) -> HostMap:
     inventory = scan(host)
     return hostmap(Seen(
         inventory=inventory, topology=topology.read(host), records=records, pins=pins(host),
-        links=_links(inventory) if host.live else {},
+        links=choices.links(device.id for device in inventory.devices if device.kind is Kind.GPU) if host.live else {},
         directories={device.address: pci.directory(host, device.address) for device in inventory.devices}))
-
-
-def _links(inventory: Inventory) -> dict[tuple[str, str], int]:
-    """Return the links between GPUs besides PCIe, each pair with the lower address first."""
-    found = choices.links(device.id for device in inventory.devices if device.kind is Kind.GPU)
-    return {(min(pair), max(pair)): count for pair, count in found.items()}
