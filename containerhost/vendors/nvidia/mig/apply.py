@@ -40,8 +40,13 @@ class Cutter:
         :raises DeviceNotFound, DeviceHeld, SpecError: a GPU cannot be cut so; nothing was changed
         """
         known = {geometry.address: geometry for geometry in self._library.read()}
-        held = {name for name, record in self._store.records().items() if record.consumer != OPERATOR}
+        held = self._held()
         return tuple(plan(geometry, pieces, held) for geometry, pieces in _wanted(known, lists))
+
+    def _held(self) -> frozenset[str]:
+        """Return the ids of GPUs and slices that somebody holds; a GPU of which a share is held is so as a whole."""
+        return frozenset(name.partition("/share")[0] for name, record in self._store.records().items()
+                         if record.consumer != OPERATOR)
 
     def apply(self, lists: Mapping[str, Sequence[str]]) -> tuple[Plan, ...]:
         """Partition the GPUs as the lists say.
@@ -74,6 +79,8 @@ class Cutter:
         try:
             self._store.claim([inventory.get(each.address)], OPERATOR, inventory.related)
         except DeviceHeld:
+            if each.address in self._held():
+                raise
             there = {device.id: device for device in inventory.by_address(each.address)}
             parts = [there[name] for name in each.removed if name in there]
             self._store.claim(parts, OPERATOR, lambda device: ())

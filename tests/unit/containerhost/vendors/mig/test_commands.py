@@ -198,6 +198,21 @@ class ApplyTest(MigCase):
         self.assertIn("an interrupted `containerhost mig apply` holds it: repeat that",
                       str(self.assertRaises(DeviceHeld, repair.clean, CUT)))
 
+    def test_gpu_of_which_a_share_is_held_is_not_cut(self) -> None:
+        share = Device(f"{WHOLE}/share0", WHOLE, Kind.GPU_SHARE, "10de", "20b0", "030200", "nvidia", parent=WHOLE)
+        self.store.claim([share], SERVER, lambda device: ())
+        self.assertIn("is held as a whole", self.apply(f"{WHOLE}: [1g.5gb]", status=1))
+        self.assert_unchanged()
+
+    def test_gpu_that_is_claimed_after_the_plan_is_not_cut(self) -> None:
+        def claimed() -> Inventory:
+            self.hold(WHOLE)
+            return self.inventory()
+
+        self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.nvidia.mig.cli.scan", claimed))
+        self.assertIn(f"{SERVER} holds {WHOLE}", self.apply(f"{WHOLE}: [1g.5gb]", status=1))
+        self.assert_unchanged()
+
     def test_environment_names_the_records(self) -> None:
         self.useFixture(fixtures.EnvironmentVariable("CONTAINERHOST_OWNERS", str(self.directory / "owners")))
         self.hold(f"{CUT}/gi1/ci0")
