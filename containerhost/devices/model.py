@@ -8,6 +8,7 @@ hexadecimal digits in groups of four (``b8ce:f603:0001:0000``, as in /sys/class/
 
 import dataclasses
 import enum
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -182,6 +183,13 @@ class Device:
         values["nodes"] = [{"path": node.path, "major": node.major, "minor": node.minor, "use": node.use}
                            for node in self.nodes]
         return values
+
+
+def divided(device_ids: Iterable[str]) -> set[str]:
+    """Return the GPUs of parts that somebody holds, though the GPU may be divided in another way since, or not at all.
+
+    Meanwhile nobody else gets the whole GPU."""
+    return {name.partition("/")[0] for name in device_ids if "/" in name}
 
 
 # Asking dataclasses for each of ten thousand devices anew takes longer than reading them from sysfs.

@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 
 from containerhost.devices import pci
-from containerhost.devices.model import PARTS, Device, Kind, Role
+from containerhost.devices.model import PARTS, Device, Kind, Role, divided
 from containerhost.inventory.devicechoice import Candidate
 from containerhost.inventory.scan import Inventory
 from containerhost.linux.sysfs import Host
@@ -19,7 +19,7 @@ def candidates(inventory: Inventory, host: Host, records: Mapping[str, object], 
     :param records: allocations by device id
     :param gpu, function: only those of a vendor and product
     """
-    cut = {device.parent for device in inventory.devices if device.kind in PARTS}
+    cut = {device.parent for device in inventory.devices if device.kind in PARTS} | divided(records)
     found = []
     for device in inventory.devices:
         wanted = {Kind.GPU: gpu, Kind.NET: function}.get(device.kind)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from nova.objects.fields import PciDeviceType
 
 from containerhost.allocation.store import Allocation
-from containerhost.devices.model import PARTS, Device, Role
+from containerhost.devices.model import PARTS, Device, Role, divided
 from containerhost.inventory.scan import Inventory
 
 DRIVER: Final = "nova"
@@ -52,7 +52,7 @@ def reserved(inventory: Inventory, records: Mapping[str, Allocation]) -> list[Re
 
 def _whole(inventory: Inventory, records: Mapping[str, Allocation],
            ) -> Iterator[tuple[Device, dict[str, Any], Reason | None]]:
-    cut = {device.parent for device in inventory.devices if device.kind in PARTS}
+    cut = {device.parent for device in inventory.devices if device.kind in PARTS} | divided(records)
     for device in inventory.devices:
         if device.kind not in PARTS and device.id not in cut:
             yield device, _entry(device), _why_reserved(device, records.get(device.id))

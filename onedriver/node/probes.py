@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import TYPE_CHECKING
 
 from containerhost import vendors
-from containerhost.devices.model import Device, Kind
+from containerhost.devices.model import Device, Kind, divided
 from containerhost.engines.contract import ContainerState, Metrics, ServerInfo, Status
 from containerhost.inventory.scan import Inventory
 from containerhost.linux.storage.diskio import DiskIo
@@ -133,7 +133,7 @@ def pci(inventory: Inventory, own: Collection[str], elsewhere: Collection[str], 
     A whole GPU and its slices exclude each other, a physical function and its virtual ones too. What cannot be given
     away is left out, and the core forgets it; what a VM has stays, healthy or not. A slice whose profile is not known
     could pass for any other: it is left out, too."""
-    whole = {device.parent for device in inventory.devices if device.parent}
+    whole = {device.parent for device in inventory.devices if device.parent} | divided((*own, *elsewhere))
     for device in inventory.devices:
         taken = {device.id, *(other.id for other in inventory.related(device))} & set(elsewhere)
         usable = device.id in own or (device.healthy and not device.host_use)

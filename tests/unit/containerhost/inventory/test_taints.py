@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import threading
+from collections.abc import Collection
 
 import testtools
 from click.testing import CliRunner, Result
@@ -19,6 +20,7 @@ from containerhost.errors import DeviceHeld, DeviceUnhealthy, HostActionFailed, 
 from containerhost.inventory.scan import HostView, scan
 from containerhost.inventory.taints import FILE, TaintFile
 from containerhost.operator.cli import main
+from nova_lxd_ext.hardware import pci
 from onedriver.node import probes
 from onedriver.node.pcifilter import PciFilter
 from tests.unit.containerhost.allocation.allocatorcase import Marking, consumer
@@ -54,7 +56,7 @@ class Taints(TaintCase):
         self.assertEqual({GPU}, self.sick())
         error = self.assertRaises(DeviceUnhealthy, self.allocator.acquire, [Request(GPU)], consumer("one"))
         self.assertIn("tainted by the operator: fan is loud", str(error))
-        self.assertNotIn(f'ADDRESS="{GPU}"', "\n".join(probes.pci(scan(self.host), (), (), PciFilter())))
+        self.assertNotIn(f'ADDRESS="{GPU[5:]}"', "\n".join(probes.pci(scan(self.host), (), (), PciFilter())))
         self.run_command("untaint", GPU)
         self.assertEqual(set(), self.sick())
         self.allocator.acquire([Request(GPU)], consumer("one"))
@@ -189,6 +191,21 @@ class UndividedGpu(TaintCase):
             self.assertIn("this host has no device", complaint)
         self.assertRaises(DeviceHeld, self.allocator.acquire, [Request(GPU)], consumer("two"))
         self.assertEqual(((), {}), (self.allocator.release(consumer("one")), self.store.records()))
+
+    def test_gpu_is_offered_by_no_cloud_while_a_part_is_held(self) -> None:
+        self.assertLessEqual({GPU, OTHER}, self.offered(()))
+        self.hold()
+        records = self.store.records()
+        self.assertLessEqual({OTHER}, self.offered(records))
+        self.assertEqual(set(), {GPU, CUT} & self.offered(records))
+        told = {entry["address"] for entry in pci.passthrough(scan(self.host), records)}
+        self.assertEqual({OTHER}, {GPU, CUT, OTHER} & told)
+
+    def offered(self, records: Collection[str]) -> set[str]:
+        """Return what OpenNebula is told of a host where its VMs, or other consumers, have these devices."""
+        inventory = scan(self.host)
+        return {device.id for device in inventory.devices for own, others in ((records, ()), ((), records))
+                if f'SHORT_ADDRESS="{device.id[5:]}"' in "\n".join(probes.pci(inventory, own, others, PciFilter()))}
 
     def test_parts_of_a_gpu_that_left_stay_blocked(self) -> None:
         self.hold()
