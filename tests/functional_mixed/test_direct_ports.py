@@ -13,9 +13,13 @@ from typing import Any, ClassVar
 from nova.tests.fixtures import neutron
 from nova.tests.functional.api.client import OpenStackApiException
 
+from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Device, LinkLayer, NodeUse, Role
-from containerhost.inventory.scan import scan
+from containerhost.inventory.scan import HostView, scan
+from containerhost.privileged import Privileged
 from tests import levels
+from tests.fakehost.control import FakeHostControl
 from tests.functional.holder import Holder
 from tests.functional.nova import killing
 from tests.functional.nova.interrupting import Interrupted
@@ -89,6 +93,37 @@ class DirectPortTest(DirectPortServers):
         self.assertEqual([FREE, FREE], self.of_physical_function())
         self.assert_nothing_left()
 
+    @levels.exhaustive("units show it; functions that come and go remain")
+    def test_a_paused_server_has_no_link(self) -> None:
+        self.addCleanup(self.set_links, "auto")
+        self.set_links("enable")  # what the operator has set comes back
+        server = self.with_ports(self.port())
+        for end in (lambda: self.act(server, "unpause", "ACTIVE"), lambda: self.ended_and_started(server),
+                    lambda: self._delete_server(server)):
+            self.assertEqual(["enable", "enable"], self.links_of_functions())
+            self.act(server, "pause", "PAUSED")
+            self.assertEqual(["disable", "enable"], self.links_of_functions())
+            end()
+        self.assertEqual(["enable", "enable"], self.links_of_functions())
+        self.assert_nothing_left()
+
+    def act(self, server: Any, action: str, state: str) -> None:
+        self.api.post_server_action(server["id"], {action: None})
+        self._wait_for_state_change(server, state)
+
+    def ended_and_started(self, server: Any) -> None:
+        """As when a host restarts under a paused server."""
+        self.lxd.engine.stop(self.container(server).name, timeout=10, force=True)
+        self._reboot_server(server, hard=True)
+
+    def set_links(self, state: str) -> None:
+        for vf in self.shown()["vfinfo_list"]:
+            subprocess.run(["ip", "link", "set", "dev", scan().get(PF).netdev, "vf", str(vf["vf"]), "state", state],
+                           check=True)
+
+    def links_of_functions(self) -> list[str]:
+        return sorted(vf["link_state"] for vf in self.shown()["vfinfo_list"])
+
     def test_functions_come_and_go_while_it_runs(self) -> None:
         ports = [self.port(), self.port()]
         server = self.with_ports(ports[0])
@@ -126,6 +161,32 @@ class DirectPortTest(DirectPortServers):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @levels.exhaustive("units show it; functions that come and go remain")
+    def test_one_whose_function_vanished_is_detached(self) -> None:
+        """LXD takes from a running container no interface that is gone: it forgets the function at the next start."""
+        control, before_vfs = FakeHostControl.from_environment(), children(PF)
+        port = self.port()
+        server = self.with_ports(port)
+        before = self.lxd.engine.metrics(self.container(server).name).pid
+        ((held, _),) = self.held().items()
+        control.set_num_vfs(PF, 0)
+        self.addCleanup(control.set_num_vfs, PF, VFS)
+        self.assertEqual(["lo"], self.inside(server, "ls", "/sys/class/net").output.split())
+        self.detach_port(server, port)
+        self.assertEqual(before, self.lxd.engine.metrics(self.container(server).name).pid)
+        self._stop_server(server)
+        self._start_server(server)
+        self.assertEqual(["lo"], self.inside(server, "ls", "/sys/class/net").output.split())
+        self._delete_server(server)
+        store = AllocationStore(self.state / "owners")
+        self.assertIn("this host has no device", store.records()[held].blocked or "")
+        control.set_num_vfs(PF, VFS)
+        DeviceAllocator(store, HostView, Privileged()).repair.clean(held)
+        self.assertEqual({}, self.held())
+        self.assertEqual([FREE, FREE], self.of_physical_function())
+        self.assertEqual([(vf.id, vf.netdev, ()) for vf in before_vfs],
+                         [(vf.id, vf.netdev, vf.health) for vf in children(PF)])
+
     def test_ports_of_all_kinds_in_their_order(self) -> None:
         infiniband = self.port("fabric", **{"binding:vif_type": "ib_hostdev", "mac_address": "52:54:00:1e:59:a1"})
         plain = self.port(**{"binding:vif_type": "tap", "binding:vnic_type": "normal"})
@@ -137,14 +198,6 @@ class DirectPortTest(DirectPortServers):
                         if scan().get(device).link_layer is LinkLayer.INFINIBAND)
         self.assertEqual("5254:0000:001e:59a1", function.rdma.port_guid)
         self.assertIn("ib0", self.inside(server, "ls", "/sys/class/net").output.split())
-        self._delete_server(server)
-        self.assert_nothing_left()
-
-    @levels.exhaustive("units show it; functions that come and go remain")
-    def test_a_limit_that_cannot_be_held(self) -> None:
-        flavor = self.flavor(quota__vif_inbound_average="1000")
-        server = self.with_ports(self.port(), flavor=flavor, expected="ERROR")
-        self.assertIn("network function is the container's own", self.fault(server))
         self._delete_server(server)
         self.assert_nothing_left()
 

@@ -14,7 +14,6 @@ from onedriver.pciaddress import from_device_id
 from tests import levels
 from tests.functional.containerhost import test_lxd_devices as devices
 from tests.functional.nvml import Nvml
-from tests.functional_docker.base import DockerDeviceCase
 from tests.functional_mixed.test_slice_flavors import FIRST, GPU, LARGE, PROFILES, SMALL
 from tests.functional_one.test_actions import POWEROFF, RESUME, ActionsCase
 from tests.functional_one.vms import Machine
@@ -56,21 +55,6 @@ class EngineTest(devices.DeviceTestCase):
         self.engine.stop("c1", timeout=20, force=True)
         self.engine.start("c1")
         self.engine.verify("c1", grants)
-
-
-@levels.exhaustive("EngineTest has it on LXD", tests=("test_two_of_one_gpu_come_and_go_one_by_one",))
-class DockerTest(DockerDeviceCase):
-    def test_two_of_one_gpu_come_and_go_one_by_one(self) -> None:
-        self.engine.create(self.spec("c1"))
-        self.engine.start("c1")
-        first, second = self.allocator.acquire([Request(THIRD), Request(FOURTH)], self.consumer("c1"))
-        for comes, there in ((first, [first]), (second, [first, second])):
-            self.engine.attach("c1", comes)
-            self.engine.verify("c1", there)
-        self.engine.detach("c1", first, [second])
-        self.engine.verify("c1", [second])
-        self.engine.detach("c1", second, [])
-        self.engine.verify("c1", [])
 
 
 class NovaTest(LiveServers):

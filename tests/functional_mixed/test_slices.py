@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """MIG slices of one GPU in two real containers."""
 
-from containerhost import errors
 from containerhost.allocation.refusals import Request
 from containerhost.devices.model import Kind
 from containerhost.inventory.scan import scan
@@ -20,10 +19,3 @@ class SliceTest(devices.DeviceTestCase):
             _, listed = self.inside(name, "sh", "-c", "cd /dev/nvidia-caps && ls")
             own = {node.path.rpartition("/")[2] for node in which.nodes if node.path.startswith("/dev/nvidia-caps/")}
             self.assertEqual(own, set(listed.split()))
-
-    def test_a_slice_and_its_gpu_exclude_each_other(self) -> None:
-        first, parent = self.slices[0], self.slices[0].parent
-        self.acquired("c1", (Request(first.id),))
-        for taken in (first.id, parent):
-            self.assertRaises(errors.DeviceHeld, self.allocator.acquire, (Request(taken),), self.consumer("c2"))
-        self.allocator.acquire((Request(self.slices[2].id),), self.consumer("c2"))

@@ -189,18 +189,3 @@ class TroubleTest(DeviceServers):
         store = AllocationStore(self.state / "owners")
         store.claim(self.gpus(), Consumer("lxdone", "lxd", "one-7", "7"), lambda device: ())
         self.assertIn("one-7", self.refused(GPU_ALIAS))
-
-    @levels.exhaustive("BreakingTest has a device that breaks in use")
-    def test_a_device_that_breaks_in_use_is_not_used_again(self) -> None:
-        server = self.server(self.flavor(**self.only(GPU_ALIAS)))
-        gpu = self.devices(server)[Kind.GPU]
-        self.control.set_fallen(gpu.address)
-        self._delete_server(server)
-        self._run_periodics()
-        (record,) = AllocationStore(self.state / "owners").records().values()
-        self.assertIn("off the bus", record.blocked)
-        reported = self.driver.get_available_resource(base.HOST)["pci_passthrough_devices"]
-        self.assertNotIn(gpu.address, reported)
-        self.control.set_fallen(gpu.address, False)
-        self.restart_compute_service(self.computes[base.HOST])
-        self.assert_nothing_left()

@@ -14,8 +14,7 @@ import fixtures
 import testtools
 
 from containerhost.allocation.allocator import DeviceAllocator
-from containerhost.allocation.refusals import Request
-from containerhost.allocation.store import AllocationStore, Consumer
+from containerhost.allocation.store import AllocationStore
 from containerhost.inventory.scan import HostView
 from containerhost.linux.process import processes, rungroup
 from containerhost.linux.process.rungroup import RunGroup
@@ -139,17 +138,6 @@ class RunTest(testtools.TestCase):
         await_that(lambda: not self.group(), "the command ends")
         self.assertEqual((), left.reconciler.reconcile("nova", "lxd", ()))
         self.assertEqual({}, self.store.records())
-
-    def test_last_gpu_goes_to_one_of_two_runs(self) -> None:
-        allocator(self.directory).acquire([Request(min(GPUS))], Consumer("nova", "lxd", "server", "1"))
-        runs = [self.started(1, "while [ ! -e $0 ]; do sleep 0.1; done") for _ in range(2)]
-        await_that(lambda: any(process.poll() is not None for process in runs), "one is refused", TIMEOUT)
-        self.assertEqual(GPUS, self.store.records().keys())
-        self.began.touch()
-        done = dict(self.ended(process) for process in runs)
-        self.assertEqual({0, 1}, done.keys())
-        self.assertRegex(done[1], "this host has 0 GPUs|holds 0000:af:00.0")
-        self.assertEqual({min(GPUS)}, self.store.records().keys())
 
 
 class BindingTest(testtools.TestCase):
