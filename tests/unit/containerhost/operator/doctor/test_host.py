@@ -92,6 +92,16 @@ class MemlockTest(DaemonCase):
         self.daemon("bash", "65536")
         self.assertEqual([], self.findings(memlock.check))
 
+    def test_helpers_of_a_daemon(self) -> None:
+        """Each container has a monitor, whose name is the daemon's, with the limits of the day when it was started."""
+        for name, command, found in (
+                ("lxd", "[lxc monitor] /var/lib/lxd/containers c1", 0), ("lxd", "lxd\0forkproxy\0" "4711", 0),
+                ("incusd", "/opt/incus/bin/incusd\0forkdns", 0), ("lxd", "lxd", 1), ("lxd", "lxd\0--group\0lxd", 1),
+                ("dockerd", "/usr/sbin/dockerd\0-H\0fd://", 1)):
+            self.daemon(name, "65536")
+            self.tree.write("/proc/77/cmdline", f"{command}\0")
+            self.assertEqual(found, len(self.findings(memlock.check)), command)
+
 
 class IdMapsTest(DaemonCase):
     def setUp(self) -> None:
