@@ -10,6 +10,7 @@ import click
 
 from containerhost.allocation import provenance as handovers
 from containerhost.allocation.store import AllocationStore
+from containerhost.errors import AllocationsUnreadable
 from containerhost.inventory.scan import scan
 from containerhost.linux.sysfs import Host
 from containerhost.operator import clioptions
@@ -32,7 +33,7 @@ def provenance(device: str, uuid: str | None, as_json: bool, owners_directory: P
     if not found:
         scan(Host()).get(device)  # refuses a misspelt one
     if uuid is not None and found:
-        seed = store.provenance.seed()
+        seed = _seed(store)
         found = [entry for entry in found if entry.get("consumer")
                  == handovers.opaque(seed, device, str(entry.get("given")), uuid)]
     complaints = [handovers.complaint(entry, device, key) for entry in found]
@@ -46,6 +47,16 @@ def provenance(device: str, uuid: str | None, as_json: bool, owners_directory: P
         click.echo(f"no hand-over of {device}{f' to the container {uuid}' if uuid else ''} is known here")
     if any(complaints):
         raise SystemExit(1)
+
+
+def _seed(store: AllocationStore) -> bytes:
+    try:
+        return store.provenance.seed()
+    except PermissionError:
+        raise
+    except (OSError, ValueError) as error:
+        raise AllocationsUnreadable(f"the host's key, by which a container's hand-overs are found, cannot be read from "
+                                    f"{store.directory / handovers.KEY}: {error}") from error
 
 
 def _row(entry: Mapping[str, Any], wrong: str | None) -> tuple[str, ...]:

@@ -275,6 +275,14 @@ class CommandTest(ProvenanceTestCase):
         for words in ((), ("--json",)):
             self.assertIn("this host has no device 0000:ff:00.0", self.command("0000:FF:00.0", *words, status=1))
 
+    def test_names_a_key_that_is_lost_or_damaged(self) -> None:
+        self.hand_over("anna", self.gpu)
+        key = self.store.directory / ".host.key"
+        for damage in (lambda: key.write_text("not mine"), key.unlink):
+            damage()
+            self.assertIn(f"{key}", self.command(self.gpu, "--container", consumer("anna").uuid, status=1))
+            self.assertIn("valid", self.command(self.gpu))
+
     def test_shows_those_of_a_device_that_left(self) -> None:
         self.hand_over("anna", self.gpu)
         self.useFixture(fixtures.MonkeyPatch("containerhost.operator.provenancecli.Host", lambda: Host("/absent")))
