@@ -20,7 +20,7 @@ from nova_lxd_ext import backend, compat, conf, unsupported
 from nova_lxd_ext.access import console, password
 from nova_lxd_ext.errors import as_nova, rebuilding, translated
 from nova_lxd_ext.hardware import placedclaims, tags
-from nova_lxd_ext.hardware.onetimeuse import one_time_use
+from nova_lxd_ext.hardware.devicespec import one_time_use
 from nova_lxd_ext.hardware.pcitracker import PciTracker
 from nova_lxd_ext.host import hostinfo, orphans, provider, startup
 from nova_lxd_ext.instance.requested import RequestedResources

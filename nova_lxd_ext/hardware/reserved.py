@@ -13,7 +13,7 @@ from nova.compute.pci_placement_translator import get_resource_class
 from nova.compute.provider_tree import ProviderTree
 
 from nova_lxd_ext import providertree
-from nova_lxd_ext.hardware import devicespec, onetimeuse
+from nova_lxd_ext.hardware import devicespec
 from nova_lxd_ext.hardware.pci import Reserved
 
 
@@ -42,7 +42,7 @@ def _by_provider(nodename: str, found: Iterable[Reserved],
         tags = devicespec.tags(entry)
         # Functions of a network are for Neutron's ports: nova does not count them in Placement. Those for one use stay
         # reported, and nova keeps them there itself.
-        if tags is None or tags.get("physical_network") or onetimeuse.tagged(tags):
+        if tags is None or tags.get("physical_network") or devicespec.one_time_use(entry):
             continue
         name = provider_name(nodename, device.parent or device.address)
         totals[name][get_resource_class(tags.get("resource_class"), device.vendor_id, device.product_id)] += 1

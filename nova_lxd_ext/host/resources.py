@@ -25,7 +25,7 @@ from containerhost.inventory.topology import CpuInfo, MemoryUse, Topology
 from containerhost.linux.sysfs import Host
 from nova_lxd_ext.hardware import pci
 from nova_lxd_ext.hardware.devicefaults import DeviceFaults
-from nova_lxd_ext.hardware.onetimeuse import one_time_use
+from nova_lxd_ext.hardware.devicespec import one_time_use
 from nova_lxd_ext.host import cpusets, hostinfo, numa
 from nova_lxd_ext.host.architectures import canonical
 from nova_lxd_ext.host.cpusets import CpuSets

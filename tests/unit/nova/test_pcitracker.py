@@ -13,7 +13,7 @@ from nova.conf import CONF
 from oslo_config import fixture as config_fixture
 
 from containerhost.errors import AllocationsUnreadable
-from nova_lxd_ext.hardware import onetimeuse
+from nova_lxd_ext.hardware import devicespec
 from nova_lxd_ext.hardware.pcitracker import PciTracker
 from tests.unit.nova import records
 
@@ -117,8 +117,8 @@ class OneTimeUseTest(testtools.TestCase):
         for spec, expected in (({"vendor_id": "10de", "one_time_use": "true"}, True), ({"vendor_id": "10de"}, False),
                                ({"vendor_id": "1002", "one_time_use": "true"}, False)):
             config.config(group="pci", device_spec=[json.dumps(spec)], report_in_placement=True)
-            found = onetimeuse.one_time_use(entry("0000:3b:00.0", label="l", numa_node=0, dev_id="d"))
+            found = devicespec.one_time_use(entry("0000:3b:00.0", label="l", numa_node=0, dev_id="d"))
             self.assertEqual(expected, found, spec)
 
     def test_without_any_spec_nothing_is(self) -> None:
-        self.assertFalse(onetimeuse.one_time_use(entry("0000:3b:00.0")))
+        self.assertFalse(devicespec.one_time_use(entry("0000:3b:00.0")))

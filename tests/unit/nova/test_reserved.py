@@ -10,8 +10,7 @@ from oslo_utils.fixture import uuidsentinel as uuids
 from containerhost.allocation.store import Allocation, Consumer
 from containerhost.devices.model import Device, Kind, Role
 from nova_lxd_ext.hardware import pci, reserved
-from nova_lxd_ext.hardware.devicespec import CONF
-from nova_lxd_ext.hardware.onetimeuse import one_time_use
+from nova_lxd_ext.hardware.devicespec import CONF, one_time_use
 from nova_lxd_ext.hardware.pci import Reason
 from tests.unit.nova.migkit import GPU_A, GPU_B, NODE, gpu, host, part
 
