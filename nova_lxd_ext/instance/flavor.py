@@ -265,14 +265,6 @@ def gpu_capabilities(extra_specs: Mapping[str, str], default: Iterable[str]) -> 
     return wanted
 
 
-def prepared_libraries(extra_specs: Mapping[str, str]) -> frozenset[str]:
-    """Return the driver capabilities whose libraries a server is to have even without a GPU.
-
-    :raises SpecError: on a name that is none
-    """
-    return gpu_capabilities(extra_specs, ())
-
-
 def processes(extra_specs: Mapping[str, str], default: int) -> int:
     """Return the most processes and threads of the container.
 

@@ -115,7 +115,7 @@ class Lifecycle:
                                      isolated=conf.isolated),
             cloud_init=cloudinit.documents(instance),
             processes=flavor.processes(chosen.extra_specs, conf.process_limit),
-            gpu_libraries=flavor.prepared_libraries(chosen.extra_specs),
+            gpu_libraries=flavor.gpu_capabilities(chosen.extra_specs, ()),  # also without a GPU
             labels=labels.of(instance)), own)
         return self.cores.preview(gpubounds.marked(spec, flavor.gpus(chosen.extra_specs, conf.gpu_capabilities)))
 
