@@ -271,9 +271,6 @@ class LXDDriver(unsupported.UnsupportedMethods):
     def check_instance_shared_storage_remote(self, context: Any, data: dict[str, str]) -> bool:
         return data["host"] == self._nodename  # a container is on one host only
 
-    def check_instance_shared_storage_cleanup(self, context: Any, data: dict[str, str]) -> None:
-        """Do nothing: the check wrote nothing."""
-
     # Moving by a restart: nova's live migration
 
     @translated(exception.MigrationPreCheckError)
@@ -306,18 +303,11 @@ class LXDDriver(unsupported.UnsupportedMethods):
     def live_migration_abort(self, instance: objects.Instance) -> None:
         self._backend.moves.ask(instance, Wanted.NOT)
 
-    def rollback_live_migration_at_source(self, context: Any, instance: objects.Instance, migrate_data: Any) -> None:
-        """Do nothing: the server runs again, and its volumes' attachments are needed until nova has restored them."""
-
     @translated()
     def rollback_live_migration_at_destination(self, context: Any, instance: objects.Instance,
                                                network_info: model.NetworkInfo, block_device_info: Any,
                                                destroy_disks: bool = True, migrate_data: Any = None) -> None:
         self._backend.live_moves.forget(context, instance, migrate_data)
-
-    def post_live_migration(self, context: Any, instance: objects.Instance, block_device_info: Any,
-                            migrate_data: Any = None) -> None:
-        """Do nothing: the server left without its volumes, ports and devices."""
 
     def post_live_migration_at_source(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo
                                       ) -> None:
