@@ -6,6 +6,8 @@ import functools
 from pathlib import Path
 from typing import Any
 
+from nova import context as nova_context
+from nova import objects
 from nova.image import glance
 from nova.virt import hardware
 from oslo_config import cfg
@@ -39,7 +41,6 @@ from nova_lxd_ext.hardware.allocations import HostSlices, Placement
 from nova_lxd_ext.hardware.devicefaults import DeviceFaults
 from nova_lxd_ext.hardware.deviceproviders import DeviceProviders
 from nova_lxd_ext.hardware.flavor_devices import DRIVER, ENGINE, FlavorDevices
-from nova_lxd_ext.host.computenode import ComputeNode
 from nova_lxd_ext.host.resources import Resources
 from nova_lxd_ext.image.imagecache import ImageCache
 from nova_lxd_ext.image.images import Cache
@@ -136,10 +137,10 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
     states = States(engine)
     placement = Placement()
     slices = HostSlices(conf.host, store, placement)
-    node = ComputeNode(conf.host)
-    flavor_devices = FlavorDevices(conf, allocator, slices, lambda: node.id)
+    node_id = functools.cache(functools.partial(compute_node_id, conf.host))
+    flavor_devices = FlavorDevices(conf, allocator, slices, node_id)
     veths = Veths(root_actions, host)
-    ports = Ports(engine, veths, Plugs(veths), DirectPorts(conf, allocator, lambda: node.id),
+    ports = Ports(engine, veths, Plugs(veths), DirectPorts(conf, allocator, node_id),
                   VifEvents(conf, virtapi))
     connectors = Connectors(conf)
     volumes = Volumes(engine, states, connectors, Copier(root_actions, conf.lxd.volume_timeout))
@@ -174,6 +175,14 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
         consoles=Consoles(conf, engine, states),
         incoming=incoming, moves=moves, live_moves=live_moves,
         live_recovery=LiveRecovery(lambda: compat.manager(virtapi), states, live_moves, deferred))
+
+
+def compute_node_id(host: str) -> int:
+    """Return the id of a host's record in nova's database; the host is its only node, too.
+
+    :raises ComputeHostNotFound: nova-compute has not yet made the record
+    """
+    return int(objects.ComputeNode.get_by_host_and_nodename(nova_context.get_admin_context(), host, host).id)
 
 
 def kernel_log(root_actions: Privileged, host: Host) -> kernellog.Log:
