@@ -178,7 +178,7 @@ def root_disk(root_gb: int, extra_specs: Mapping[str, str], pool: str) -> RootDi
 def _io_limit(extra_specs: Mapping[str, str]) -> IoLimit:
     def limit(direction: str, unit: str) -> int | None:
         """Return the lower of a direction's own limit and the total one, which LXD can only apply per direction."""
-        found = [_number(extra_specs, f"quota:disk_{which}_{unit}_sec", 0) for which in (direction, "total")]
+        found = [number(extra_specs, f"quota:disk_{which}_{unit}_sec", 0) for which in (direction, "total")]
         return min((value for value in found if value), default=None)
 
     return IoLimit(read_bytes=limit("read", "bytes"), write_bytes=limit("write", "bytes"),
@@ -209,7 +209,7 @@ def shared_memory(extra_specs: Mapping[str, str], memory_mb: int) -> int | None:
 
     :raises SpecError: the flavor's number is none, 0, or more than the server's memory
     """
-    found = _number(extra_specs, SHARED_MEMORY)
+    found = number(extra_specs, SHARED_MEMORY)
     if found is None:
         return None
     sharedmemory.require_size(found * units.Mi, memory_mb * units.Mi, SHARED_MEMORY)
@@ -229,7 +229,7 @@ def elastic(extra_specs: Mapping[str, str], topology: objects.InstanceNUMATopolo
     if any(cell.cpu_pinning for cell in (topology.cells if topology is not None else ())):
         raise errors.SpecError(f"The flavor has {VCPUS_MIN} or the like and hw:cpu_policy, which fixes the server's "
                                "cores. Remove one of the two keys.")
-    found = {key: _number(extra_specs, key, 0 if key == ELASTIC_PRIORITY else 1) for key in ELASTIC}
+    found = {key: number(extra_specs, key, 0 if key == ELASTIC_PRIORITY else 1) for key in ELASTIC}
     least, most = (None if found[key] is None else (found[key] or 0) * units.Mi for key in (MEMORY_MIN, MEMORY_MAX))
     return bounds_of(Wanted(found[VCPUS_MIN], found[VCPUS_MAX], least, most, found[ELASTIC_PRIORITY]), cpu, memory,
                    "The flavor")
@@ -241,7 +241,7 @@ def gpus(extra_specs: Mapping[str, str], capabilities: Iterable[str]) -> GpuBoun
     :param capabilities: the operator's default for ``lxd:gpu_capabilities``
     :raises SpecError: the flavor's number is none, or its GPUs are not nova's own
     """
-    least = _number(extra_specs, GPUS_MIN, 0)
+    least = number(extra_specs, GPUS_MIN, 0)
     if least is None:
         return None
     if ACCELERATORS in extra_specs:
@@ -270,7 +270,7 @@ def processes(extra_specs: Mapping[str, str], default: int) -> int:
 
     :raises SpecError: the flavor's number is none
     """
-    found = _number(extra_specs, "lxd:process_limit")
+    found = number(extra_specs, "lxd:process_limit")
     return default if found is None else found
 
 
@@ -279,7 +279,7 @@ def vf_rate(extra_specs: Mapping[str, str]) -> int | None:
 
     :raises SpecError: the flavor's number is none
     """
-    return _number(extra_specs, VF_RATE)
+    return number(extra_specs, VF_RATE)
 
 
 def restarts_to_migrate(extra_specs: Mapping[str, str], default: str) -> bool:
@@ -312,7 +312,11 @@ def _boolean(extra_specs: Mapping[str, str], key: str, default: bool) -> bool:
         raise errors.SpecError(f"Flavor key {key} must be true or false, not {extra_specs[key]!r}.") from error
 
 
-def _number(extra_specs: Mapping[str, str], key: str, least: int = 1) -> int | None:
+def number(extra_specs: Mapping[str, str], key: str, least: int = 1) -> int | None:
+    """Return the number of a key; None where the flavor does not have it.
+
+    :raises SpecError: it is no number, or less than ``least``
+    """
     text = extra_specs.get(key)
     if text is None:
         return None

@@ -16,6 +16,7 @@ from nova.network import model, os_vif_util
 from containerhost import errors
 from containerhost.engines.network.veth import Pair, Shape
 from containerhost.engines.spec import Nic
+from nova_lxd_ext.instance import flavor
 from nova_lxd_ext.instance.requested import prefix_of
 
 INNER_PREFIX = "lxd"
@@ -155,7 +156,7 @@ def shape(extra_specs: Mapping[str, str], direction: str) -> Shape | None:
 
     :raises SpecError: on a value that is no number
     """
-    average, peak, burst = (_number(extra_specs, f"quota:vif_{direction}_{what}")
+    average, peak, burst = (flavor.number(extra_specs, f"quota:vif_{direction}_{what}")
                             for what in ("average", "peak", "burst"))
     if average is None:
         if peak is not None or burst is not None:
@@ -187,15 +188,6 @@ def require_holdable(vif: model.VIF, extra_specs: Mapping[str, str]) -> None:
             f"The flavor has quota:vif_outbound_*, which cannot be held on port {vif['id']}: Open vSwitch takes what "
             f"is sent before the host could hold it. Use a QoS policy of neutron on the port or the network (openstack "
             f"network qos policy create).")
-
-
-def _number(extra_specs: Mapping[str, str], key: str) -> int | None:
-    text = extra_specs.get(key)
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdigit() or not int(text):
-        raise errors.SpecError(f"Flavor key {key} must be a whole number of at least 1, not {text!r}.")
-    return int(text)
 
 
 # os-vif.
