@@ -20,7 +20,7 @@ from containerhost import errors
 from containerhost.engines import bounds, gpubounds
 from containerhost.engines.contract import ContainerState, Engine, Status
 from containerhost.engines.corebinding import CoreBinding
-from containerhost.engines.spec import ContainerSpec, Mount
+from containerhost.engines.spec import ContainerSpec
 from containerhost.guest import resources
 from containerhost.rollback import Rollback
 from nova_lxd_ext.hardware import tags
@@ -81,7 +81,7 @@ class Lifecycle:
             with self._attachments.expecting(instance, requested):
                 parts = self._attachments.attach_all(instance, requested, view)
                 self._publish_tags(context, instance, requested.network_info)
-                mounts = self._config_drive(instance, injected_files, admin_password, requested)
+                mounts = configdrive.write(instance, injected_files, admin_password, requested.network_info)
                 spec = dataclasses.replace(spec, image=image, parts=parts, mounts=mounts)
                 with self.cores.bound(spec) as bound:
                     self._engine.create(resources.with_document(bound))
@@ -134,12 +134,6 @@ class Lifecycle:
                     self._engine.set_limits(instance.name, bound)
         except errors.ContainerHostError:
             LOG.exception("The cores that the server had before its resize stay reserved", instance=instance)
-
-    def _config_drive(self, instance: objects.Instance, injected_files: Sequence[tuple[str, str]],
-                      admin_password: str | None, requested: RequestedResources) -> tuple[Mount, ...]:
-        if not configdrive.required(instance):
-            return ()
-        return configdrive.write(instance, injected_files, admin_password, requested.network_info)
 
     def remove(self, instance: objects.Instance, requested: RequestedResources = NOTHING,
                keep_disk: bool = False) -> None:

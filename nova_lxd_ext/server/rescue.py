@@ -108,8 +108,7 @@ class Rescue:
     def _rescuing(self, instance: objects.Instance, spec: ContainerSpec, password: str | None,
                   requested: RequestedResources, view: HostView) -> None:
         parts = self._attachments.attach_all(instance, requested, view)
-        mounts = configdrive.write(instance, (), password, requested.network_info, configdrive.RESCUE) \
-            if configdrive.required(instance) else ()
+        mounts = configdrive.write(instance, (), password, requested.network_info, configdrive.RESCUE)
         with self._lifecycle.cores.bound(dataclasses.replace(spec, parts=parts, mounts=mounts)) as bound:
             self._engine.create(bound)
         self._attachments.start(instance, parts)

@@ -35,13 +35,15 @@ def required(instance: objects.Instance) -> bool:
 
 def write(instance: objects.Instance, injected_files: Sequence[tuple[str, str]], admin_password: str | None,
           network_info: model.NetworkInfo | None, directory: str = DIRECTORY) -> tuple[Mount, ...]:
-    """Write the drive anew.
+    """Write the drive of a server that has one anew.
 
     :param directory: of the server's, to keep it in
     :param injected_files: (path in the server, content); nova keeps both as content of the drive, no path of it is used
-    :returns: how the container sees it
+    :returns: how the container sees it; nothing for a server without one
     :raises OSError: when it cannot be written
     """
+    if not required(instance):
+        return ()
     extra = {"admin_pass": admin_password} if admin_password else {}
     content = metadata.InstanceMetadata(instance, content=injected_files, extra_md=extra, network_info=network_info)
     drive = directories.make(instance.uuid) / directory

@@ -303,7 +303,7 @@ class Metadata:
 class DirectoryTest(LifecycleTest):
     def test_a_file_system_without_acls_leaves_the_drive_readable_with_a_warning(self) -> None:
         log = self.useFixture(fixtures.FakeLogger())
-        configdrive.write(records.instance(), (), None, None)
+        configdrive.write(records.instance(config_drive="True"), (), None, None)
         self.useFixture(fixtures.MonkeyPatch("os.setxattr", mock.Mock(side_effect=OSError(errno.ENOTSUP, "no ACLs"))))
         configdrive.let_read(records.UUID, 100000)
         file = directories.of(records.UUID) / "configdrive/openstack/latest/meta_data.json"
@@ -312,7 +312,7 @@ class DirectoryTest(LifecycleTest):
 
     def test_the_drive_is_written_anew(self) -> None:
         for _ in range(2):
-            configdrive.write(records.instance(), (), None, None)
+            configdrive.write(records.instance(config_drive="True"), (), None, None)
             stale = directories.of(records.UUID) / "configdrive" / "stale"
             self.assertFalse(stale.exists())
             stale.touch()
