@@ -398,6 +398,7 @@ class Nova(frame.Machine):
         servers = {uuid for uuid, server in self.cloud.instances.items()}
         strangers = self.cloud.placement.allocations.keys() - under_way - servers
         assert not strangers, f"Placement has allocations of nobody: {strangers}"
+        self.allocations_are_of_their_hosts()
         for host in self.hosts.values():
             # The devices of a server whose boot, rebuild, revert or deletion failed stay its own until it is rebuilt or
             # that is repeated; nova lets its user stop it meanwhile.
@@ -408,6 +409,22 @@ class Nova(frame.Machine):
                 name = record.consumer.container
                 assert record.state is State.BLOCKED or name in kept | host.engine.specs.keys(), (
                     f"{device} is kept for {name}")
+
+    def allocations_are_of_their_hosts(self) -> None:
+        """Each server has what its flavor asks for of its own host in Placement, and of no other.
+
+        When an arrival has failed, nova gives the server its old flavor back and leaves it the allocation of the new
+        one (ComputeManager.finish_resize)."""
+        for uuid, server in self.cloud.instances.items():
+            if server.vm_state not in (vm_states.ACTIVE, vm_states.STOPPED) or uuid in self.late:
+                continue
+            sizes = [server.flavor.vcpus, *(size.vcpus for move in self.cloud.migrations.values()
+                                            for size in api.FLAVORS.values()
+                                            if move.instance_uuid == uuid and move.status == "error"
+                                            and size.id == move.new_instance_type_id)]
+            held = self.cloud.placement.allocations.get(uuid, {})
+            wanted = [{self.cloud.nodes[server.host].uuid: {"resources": {cloud.VCPU: size}}} for size in sizes]
+            assert held in wanted, f"server {uuid} ({server.vm_state} on {server.host}) holds {held}, not {wanted}"
 
     def close(self) -> None:
         self._stack.close()
