@@ -92,11 +92,12 @@ class MoveRecovery:
         confirms = move.status == CONFIRMING and instance.task_state is None and move.source_compute == host
         reverts = (instance.task_state == task_states.RESIZE_REVERTING and move.dest_compute == host
                    and lost.action is not None and not begun_reverts(lost))
+        halved = is_half_reverted(instance, move, lost)
         # Nova's start has cleared the task state, and fails the second request if that is still in the queue.
         prepared = (move.status == PRE_MIGRATING and instance.task_state in (None, task_states.RESIZE_PREP)
                     and move.source_compute == host and "prep_resize" in lost.ended
                     and "resize_instance" not in lost.methods | lost.others)
-        return (instance, lost) if waits or prepared or reverts or (lost.is_unbegun and confirms) else None
+        return (instance, lost) if waits or prepared or reverts or halved or (lost.is_unbegun and confirms) else None
 
     def send_again(self, context: Any, host: str, instance: objects.Instance, lost: Lost, move: objects.Migration
                    ) -> None:
@@ -112,8 +113,8 @@ class MoveRecovery:
             self._finish(instance, move, lost)
         elif instance.task_state is None:
             self._confirm(context, instance, move, lost)
-        elif not begun_reverts(lost):
-            self._revert(instance, move, lost)
+        elif not begun_reverts(lost) or is_half_reverted(instance, move, lost):
+            self._repeat_revert(instance, move, lost)
         else:
             self._requests().finish_revert_resize(lost.context(instance), instance, move, move.source_compute,
                                                   request_spec(lost.context(instance), instance))
@@ -214,6 +215,8 @@ class MoveRecovery:
 
     def _revert(self, instance: objects.Instance, move: objects.Migration, lost: Lost) -> None:
         context = lost.context(instance)
+        if is_half_reverted(instance, move, lost):
+            return  # a repeated first half would stop a server that the second one, in a queue maybe, has started
         if "finish_revert_resize" in lost.methods and instance.old_flavor is None:
             # Nova drops it when the request fails, before it clears the task state.
             fail(context, instance, lost, "reverting it had failed; reboot it hard")
@@ -224,8 +227,12 @@ class MoveRecovery:
             # Its allocations may be back already, so nova could not look up a port's part of them.
             self._requests().finish_revert_resize(context, instance, move, move.source_compute, None)
         elif not REVERTS & lost.others:  # nova would disconnect the volumes of a server that is back
-            forget_freed(instance)
-            self._requests().revert_resize(context, instance, move, move.dest_compute, request_spec(context, instance))
+            self._repeat_revert(instance, move, lost)
+
+    def _repeat_revert(self, instance: objects.Instance, move: objects.Migration, lost: Lost) -> None:
+        context = lost.context(instance)
+        forget_freed(instance)
+        self._requests().revert_resize(context, instance, move, move.dest_compute, request_spec(context, instance))
 
     def _confirm(self, context: Any, instance: objects.Instance, move: objects.Migration, lost: Lost) -> None:
         if instance.vm_state == vm_states.RESIZED and instance.migration_context is not None:
@@ -296,6 +303,14 @@ def free_destination(placement: Any, context: Any, instance: objects.Instance, m
 def begun_reverts(lost: Lost) -> frozenset[str]:
     """Return the methods of a revert that any host has begun: for the user, or in place of a resize that was undone."""
     return REVERTS & (lost.methods | lost.others)
+
+
+def is_half_reverted(instance: objects.Instance, move: objects.Migration, lost: Lost) -> bool:
+    """Return whether this host may have sent the second request of a revert, which has not begun, before it was killed.
+
+    The first one calls the move reverted, and sends it then."""
+    return (instance.task_state == task_states.RESIZE_REVERTING and move.status == "reverted"
+            and "revert_resize" in lost.methods and "finish_revert_resize" not in lost.methods | lost.others)
 
 
 def forget_freed(instance: objects.Instance) -> None:

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -116,6 +117,28 @@ class RecoveryTest(testtools.TestCase):
                         frozenset({"prep_resize"}) | begun)):
                 self.recovery(requests).recover(HOST, [self.server])
             self.assertEqual((not begun, bool(begun)), (requests.revert_resize.called, bool(self.deferred.calls)))
+
+    def test_killed_at_the_end_of_a_revert_it_is_repeated_only_if_its_second_half_never_begins(self) -> None:
+        """That may be in the queue: then the repeated first half would stop a server that is back."""
+        self.move.dest_compute, self.server.task_state = HOST, task_states.RESIZE_REVERTING
+        self.server.migration_context = objects.MigrationContext(migration_id=self.move.id)
+        requests = mock.Mock()
+        for status, later, at_once, repeated in (
+                ("reverting", frozenset(), True, True), ("reverted", frozenset(), False, True),
+                ("reverted", frozenset({"finish_revert_resize"}), False, False)):
+            requests.reset_mock()
+            self.move.status = status
+            lost = Lost(SimpleNamespace(action=instance_actions.REVERT_RESIZE, user_id="tenant", request_id="req-1"),
+                        frozenset({"revert_resize"}), frozenset(), frozenset())
+            with self.subTest(status, later=later), mock.patch(
+                    "nova_lxd_ext.server.lostrequests.of", side_effect=lambda *_, lost=lost: lost):
+                self.recovery(requests).recover(HOST, [self.server])
+                self.assertEqual(at_once, requests.revert_resize.called)
+                lost = dataclasses.replace(lost, others=later)
+                with mock.patch("nova_lxd_ext.server.lostrequests.of", return_value=lost):
+                    self.deferred.minutes_pass()
+                self.assertEqual(repeated, requests.revert_resize.called)
+                requests.finish_revert_resize.assert_not_called()
 
     def test_move_to_this_host_whose_server_did_something_else_since_is_dropped(self) -> None:
         """The server's host cleared the task state at its start while this one, which prepared the move, was down."""
