@@ -1,13 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep the devices of a host in memory, and records that a killed process does not write any more."""
+"""Keep devices and containers in memory, and records that a killed process does not write any more."""
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
+from containerhost import errors
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Device
 from containerhost.inventory.scan import HostView, Inventory
 from containerhost.linux.sysfs import Host
+from tests.unit.nova import fakes
+
+#: Requests to an engine that change something.
+CHANGES = ("create", "start", "stop", "freeze", "unfreeze", "delete", "attach", "detach", "rename", "update_devices",
+           "reconfigure", "relabel", "set_limits")
 
 
 class View(HostView):
@@ -36,3 +44,29 @@ class Store(AllocationStore):
     def _remove(self, device_ids: Iterable[str]) -> None:
         self._step()
         super()._remove(device_ids)
+
+
+class Engine(fakes.FakeEngine):
+    """Let the plan of faults decide how each request ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._late = False
+        for name in CHANGES:
+            setattr(self, name, functools.partial(self._changed, getattr(self, name)))
+
+    def _changed(self, action: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        """Make a change; of one that timed out the caller does not learn that it was made."""
+        self._late = False
+        result = action(*args, **more)
+        if self._late:
+            raise errors.EngineTimeout(f"{action.__name__}: no answer within the time limit")
+        return result
+
+    def _faulty(self, method: str, fault: str | None) -> None:
+        if fault == "fails":
+            raise errors.EngineError(f"{method}: the engine failed")
+        if fault == "unavailable":
+            raise errors.EngineUnavailable(f"{method}: the daemon is away")
+        self._late = fault == "times out"
+        self.asked.clear()

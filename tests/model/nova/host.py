@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,45 +48,26 @@ from nova_lxd_ext.server.recovery import Recovery
 from nova_lxd_ext.server.rescue import Rescue
 from nova_lxd_ext.storage.ephemerals import Ephemerals
 from nova_lxd_ext.storage.volumes import Volumes
+from tests.model import inmemory
 from tests.model.inmemory import Store, View
 from tests.model.nova.cloud import Cloud, Killed
 from tests.model.nova.compute import RESCUE_IMAGE, Compute
 from tests.unit.nova import fakes
 
-CHANGES = ("create", "start", "stop", "freeze", "unfreeze", "delete", "attach", "detach", "rename", "update_devices",
-           "reconfigure", "relabel", "set_limits")
 
-
-class Engine(fakes.FakeEngine):
-    """Let the plan of faults decide how each request ends.
-
-    :ivar arriving: containers whose transfer has not ended, and those that lack changes of the one that runs
-    """
+class Engine(inmemory.Engine):
+    """:ivar arriving: containers whose transfer has not ended, and those that lack changes of the one that runs"""
 
     def __init__(self, cloud: Cloud) -> None:
         super().__init__()
         self._cloud = cloud
         self.arriving: set[str] = set()
-        self._late = self._empty = False
-        for name in CHANGES:
-            setattr(self, name, functools.partial(self._changed, getattr(self, name)))
-
-    def _changed(self, action: Callable[..., Any], *args: Any, **more: Any) -> Any:
-        """Make a change; of one that timed out the caller does not learn that it was made."""
-        self._late = False
-        result = action(*args, **more)
-        if self._late:
-            raise errors.EngineTimeout(f"{action.__name__}: no answer within the time limit")
-        return result
+        self._empty = False
 
     def _called(self, method: str, name: str | None = None) -> None:
         fault = self._cloud.step("engine")
-        if fault == "fails":
-            raise errors.EngineError(f"{method}: the engine failed")
-        if fault == "unavailable":
-            raise errors.EngineUnavailable(f"{method}: the daemon is away")
-        self._late, self._empty = fault == "times out", fault == "answers empty"
-        self.asked.clear()
+        self._faulty(method, fault)
+        self._empty = fault == "answers empty"
         super()._called(method, name)
 
     def containers(self) -> tuple[ContainerState, ...]:

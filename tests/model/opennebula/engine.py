@@ -2,20 +2,19 @@
 """Engines in memory whose containers have content, and a plan of what happens to the processes that use them."""
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from containerhost import errors
 from containerhost.engines.contract import ContainerState, Status
 from containerhost.engines.spec import ContainerSpec, Part
-from tests.unit.nova import fakes
+from tests.model import inmemory
+from tests.model.inmemory import CHANGES
 from tests.unit.nova.fakes import Killed
 
 FAULTS = ("killed", "fails", "times out", "unavailable")
-CHANGES = ("create", "start", "stop", "freeze", "unfreeze", "delete", "attach", "detach", "rename", "update_devices",
-           "reconfigure", "relabel", "set_limits")
 LABEL = "one.vm"
 
 
@@ -60,7 +59,7 @@ class Process:
         return fault
 
 
-class Engine(fakes.FakeEngine):
+class Engine(inmemory.Engine):
     """:ivar content: of each container: which of the VM's writes it has
     :ivar images: content of each image
     """
@@ -68,30 +67,14 @@ class Engine(fakes.FakeEngine):
     def __init__(self, process: Process) -> None:
         super().__init__()
         self._process = process
-        self._late = False
         self.content: dict[str, int] = {}
         self.images: dict[str, int] = {}
-        for name in CHANGES:
-            setattr(self, name, functools.partial(self._changed, getattr(self, name)))
-
-    def _changed(self, action: Callable[..., Any], *args: Any, **more: Any) -> Any:
-        """Make a change; of one that timed out the caller does not learn that it was made."""
-        self._late = False
-        result = action(*args, **more)
-        if self._late:
-            raise errors.EngineTimeout(f"{action.__name__}: no answer within the time limit")
-        return result
 
     def _called(self, method: str, name: str | None = None) -> None:
         fault = self._process.step("engine")
-        if fault == "fails":
-            raise errors.EngineError(f"{method}: the engine failed")
-        if fault == "unavailable":
-            raise errors.EngineUnavailable(f"{method}: the daemon is away")
-        self._late = fault == "times out"
+        self._faulty(method, fault)
         if self._late and method not in (*CHANGES, "kill"):
             raise errors.EngineTimeout(f"{method}: no answer within the time limit")
-        self.asked.clear()
         super()._called(method, name)
 
     def exists(self, name: str) -> bool:
@@ -186,7 +169,7 @@ class DockerEngine(Engine):
         return None
 
     def root_ids(self, name: str = "") -> tuple[int, int]:
-        return super().root_ids(name) if name in self.specs else fakes.os.getuid(), fakes.os.getgid()
+        return super().root_ids(name) if name in self.specs else os.getuid(), os.getgid()
 
     def purge(self) -> None:
         """Forget images that nothing names."""
