@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The installed scripts, called as oned calls them, on the real LXD and emulated devices."""
 
-import shutil
 import subprocess
 import tarfile
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from lxdone import backend, conf
 from onedriver import actions
 from tests import levels
 from tests.conformance.engine.frame import picture
-from tests.functional import lostgpucontract
+from tests.functional import drivercontract, lostgpucontract
 from tests.functional.containerhost.base import leftovers
 from tests.functional_one import diskfiles
 from tests.functional_one.node import Node, Result
@@ -36,7 +35,7 @@ def raised(error: Exception) -> None:
     raise error
 
 
-class ActionsCase(testtools.TestCase):
+class ActionsCase(drivercontract.Actions, testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.node = self.useFixture(Node())
@@ -60,28 +59,10 @@ class ActionsCase(testtools.TestCase):
         # The kernel's interfaces are there at once, what the emulated /sys tells of them a moment later.
         await_that(lambda: self.before == picture(), "every device is what it was")
 
-    def ok(self, action: str, machine: Machine, *arguments: str, lcm: int = 3) -> str:
-        result = self.node.act(action, machine, *arguments, lcm=lcm)
-        self.assertEqual((0, ""), (result.status, result.reason), result.err)
-        return result.out
-
     def refused(self, words: str, action: str, machine: Machine, *arguments: str, lcm: int = 3) -> Result:
-        result = self.node.act(action, machine, *arguments, lcm=lcm)
-        self.assertNotEqual(0, result.status, result.out)
-        self.assertIn(words, result.reason)
-        self.assertTrue(result.reason.endswith("."), result.reason)
+        result = super().refused(words, action, machine, *arguments, lcm=lcm)
         self.assertEqual(1, len([line for line in result.err.splitlines() if line in result.reason]), result.err)
         return result
-
-    def deployed(self, machine: Machine | None = None) -> Machine:
-        machine = machine or Machine()
-        self.node.give_disk(machine)
-        self.assertEqual(f"{machine.name}\n", self.ok("deploy", machine, lcm=BOOT))
-        self.addCleanup(self.ok, "cancel", machine, lcm=CLEANUP)
-        return machine
-
-    def status(self, machine: Machine) -> Status:
-        return self.engine.container(machine.name).status
 
     def pid(self, machine: Machine) -> int:
         return self.engine.metrics(machine.name).pid or 0
@@ -97,7 +78,8 @@ class ActionsCase(testtools.TestCase):
 
 @levels.exhaustive("RootTest has two VMs of one image; a power-off keeps devices", tests=(
     "test_devices_changed_while_it_was_off", "test_two_vms_of_one_image"))
-class LifeTest(ActionsCase):
+@levels.exhaustive("the other one of its kind stays", tests=("test_cancel_works_from_nothing_and_twice",))
+class LifeTest(drivercontract.LifeContract, ActionsCase):
     def test_from_deploy_to_terminate(self) -> None:
         self.node.forks = False
         machine = self.deployed(Machine(nics=(0,), cpu="0.5", vcpu=2,
@@ -124,27 +106,14 @@ class LifeTest(ActionsCase):
         self.assertEqual({self.gpus[0].id}, set(AllocationStore(self.node.owners).records()))
         self.ok("deploy", machine, lcm=RESUME)
         self.assertEqual("kept\n", self.inside(machine, "cat", "/root/file"))
-        self.assertEqual("/dev/nvidia0\n", self.inside(machine, "sh", "-c", "ls /dev/nvidia0 /dev/nvidia1 2>/dev/null"))
+        self.assertEqual("/dev/nvidia0\n", self.inside(machine, "sh", "-c", drivercontract.NVIDIA))
 
     def test_devices_changed_while_it_was_off(self) -> None:
         machine = self.deployed(Machine(devices=(self.gpus[0],)))
         self.ok("cancel", machine, lcm=POWEROFF)
         self.ok("deploy", machine.changed(devices=(self.gpus[1],)), lcm=RESUME)
         self.assertEqual({self.gpus[1].id}, set(AllocationStore(self.node.owners).records()))
-        self.assertEqual("/dev/nvidia1\n", self.inside(machine, "sh", "-c", "ls /dev/nvidia0 /dev/nvidia1 2>/dev/null"))
-
-    def test_suspend_and_resume_keep_its_processes(self) -> None:
-        machine = self.deployed()
-        before = self.pid(machine)
-        for _ in range(2):
-            self.ok("save", machine, lcm=SUSPEND)
-        self.assertEqual(Status.FROZEN, self.status(machine))
-        for _ in range(2):
-            self.ok("restore", machine, lcm=RESTORE)
-        self.assertEqual((Status.RUNNING, before), (self.status(machine), self.pid(machine)))
-        self.ok("save", machine, lcm=SUSPEND)
-        self.engine.stop("one-1", timeout=TIMEOUT, force=True)
-        self.refused("its memory is lost", "restore", machine, lcm=RESTORE)
+        self.assertEqual("/dev/nvidia1\n", self.inside(machine, "sh", "-c", drivercontract.NVIDIA))
 
     @levels.exhaustive("a stop and a start, which it is made of, stay")
     def test_reboot_and_reset_start_anew(self) -> None:
@@ -154,13 +123,6 @@ class LifeTest(ActionsCase):
             self.ok(action, machine)
             self.assertNotIn(self.pid(machine), (before, 0))
         self.assertIn("ibp1", self.inside(machine, "cat", "/proc/net/dev"))
-
-    @levels.exhaustive("the other one of its kind stays")
-    def test_cancel_works_from_nothing_and_twice(self) -> None:
-        self.ok("cancel", Machine(), lcm=CLEANUP)
-        machine = self.deployed()
-        for _ in range(2):
-            self.ok("cancel", machine, lcm=CLEANUP)
 
     def test_two_vms_of_one_image(self) -> None:
         first, second = self.deployed(), self.deployed(Machine(2))
@@ -183,16 +145,8 @@ class ChangedMeanwhileTest(ActionsCase):
 @levels.exhaustive("functional_onedock has a GPU that left; a function that comes stays", tests=(
     "test_a_function_comes_to_a_vm_that_was_started_without_rdma",
     "test_a_gpu_that_left_the_host_keeps_nothing_else_from_changing"))
-class DevicesTest(lostgpucontract.LostGpuContract, ActionsCase):
-    @levels.exhaustive("the other one of its kind stays")
-    def test_exactly_the_chosen_devices(self) -> None:
-        machine = self.deployed(Machine(devices=(self.gpus[1], self.vfs[0])))
-        self.assertEqual("/dev/nvidia1\n", self.inside(machine, "sh", "-c", "ls /dev/nvidia0 /dev/nvidia1 2>/dev/null"))
-        other = Machine(2, devices=(self.gpus[1],))
-        self.node.give_disk(other)
-        self.refused("lxd/one-1 (lxdone 1) holds", "deploy", other, lcm=BOOT)
-        self.assertFalse(self.engine.exists("one-2"))
-
+@levels.exhaustive("the other one of its kind stays", tests=("test_exactly_the_chosen_devices",))
+class DevicesTest(drivercontract.DevicesContract, lostgpucontract.LostGpuContract, ActionsCase):
     def test_a_gpu_and_a_function_come_and_go_while_it_runs(self) -> None:
         machine = self.deployed(Machine(devices=(self.vfs[0],)))
         before = self.pid(machine)
@@ -362,12 +316,7 @@ class ChangesTest(ActionsCase):
         self.assertIn("ETH0_IP='10.0.0.1'", self.inside(machine, "cat", "/context/context.sh"))
 
 
-class ProbesTest(ActionsCase):
-    def test_a_new_node_tells_how_much_room_its_datastores_have(self) -> None:
-        """Without that oned leaves every VM PENDING."""
-        shutil.rmtree(self.node.datastores, ignore_errors=True)
-        self.assertRegex(self.node.probe("host/system").out, r'(?m)^DS_LOCATION_FREE_MB="?[1-9][0-9]*"?$')
-
+class ProbesTest(drivercontract.ProbesContract, ActionsCase):
     def test_the_host_and_its_vms(self) -> None:
         machine = self.deployed(Machine(devices=(self.gpus[0],)))
         system = self.node.probe("host/system")
@@ -387,7 +336,9 @@ class ProbesTest(ActionsCase):
             self.assertEqual(expected, self.node.probe("vm/status").out)
 
 
-class RefusalsTest(ActionsCase):
+class RefusalsTest(drivercontract.RefusalsContract, ActionsCase):
+    absent = "/nonexistent/unix.socket"
+
     def test_what_cannot_be_is_refused_and_changes_nothing(self) -> None:
         machine = Machine()
         self.node.give_disk(machine)
@@ -433,12 +384,7 @@ class RefusalsTest(ActionsCase):
     def test_container_of_an_older_vm_of_the_same_number_is_left_alone(self) -> None:
         """OpenNebula counts anew after its database was restored."""
         machine = self.deployed()
-        later = machine.changed(stime=machine.stime + 1)
-        for action in ("deploy", "shutdown", "cancel", "reset", "save"):
-            self.refused("is of another VM 1", action, later, lcm=BOOT)
-        self.ok("cancel", machine, lcm=POWEROFF)
-        for action, lcm in (("deploy", BOOT), ("cancel", CLEANUP), ("reset", BOOT)):
-            self.refused("is of another VM 1", action, later, lcm=lcm)
+        self.later_of_the_same_number(machine)
         self.useFixture(fixtures.EnvironmentVariable("LXDONE_CONF", self.node.environment["LXDONE_CONF"]))
         self.assertRaises(EngineConflict, backend.vmm(conf.load()).forget, 1)  # as monitoring does
         self.assertEqual(Status.STOPPED, self.status(machine))
@@ -449,10 +395,3 @@ class RefusalsTest(ActionsCase):
         result = self.node.act("deploy", machine, lcm=BOOT)
         self.assertNotEqual(0, result.status)
         self.assertIn("remove that line from the template", result.err)
-
-    def test_a_daemon_that_is_away_is_told(self) -> None:
-        self.node.configure('project = ""\n')
-        self.node._conf.write_text('endpoint = "/nonexistent/unix.socket"\n')
-        self.refused("/nonexistent/unix.socket", "reset", Machine())
-        self.node._conf.write_text("no_such_option = 1\n")
-        self.refused("there is no option no_such_option", "reset", Machine())

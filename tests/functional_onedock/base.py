@@ -8,14 +8,13 @@ import testtools
 
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Kind, Role
-from containerhost.engines.contract import Status
 from containerhost.inventory.scan import scan
 from containerhost.linux.sysfs import Host
 from tests.conformance.engine.frame import picture
+from tests.functional import drivercontract
 from tests.functional.lxd import mounts_below
 from tests.functional_docker.dockerd import Daemon, leftovers
 from tests.functional_one.diskfiles import loops
-from tests.functional_one.node import Result
 from tests.functional_one.vms import Machine
 from tests.functional_onedock.node import DockerNode
 from tests.waiting import await_that
@@ -25,7 +24,7 @@ BOOT, RESUME, RESTORE, BOOT_UNDEPLOYED = 2, 20, 21, 32
 OURS = ("one-1", "one-2", "oi-", "ifb-")  # interfaces
 
 
-class OnedockCase(testtools.TestCase):
+class OnedockCase(drivercontract.Actions, testtools.TestCase):
     """:cvar inline: the driver is called within this process; LifeTest calls the scripts"""
 
     inline = True
@@ -62,30 +61,8 @@ class OnedockCase(testtools.TestCase):
         return {name for image in self.node.docker.daemon.api().images(all=True)
                 for name in (image["Id"], *(image["RepoTags"] or ()))}
 
-    def ok(self, action: str, machine: Machine, *arguments: str, lcm: int = 3) -> str:
-        result = self.node.act(action, machine, *arguments, lcm=lcm)
-        self.assertEqual((0, ""), (result.status, result.reason), result.err)
-        return result.out
-
-    def refused(self, words: str, action: str, machine: Machine, *arguments: str, lcm: int = 3) -> Result:
-        result = self.node.act(action, machine, *arguments, lcm=lcm)
-        self.assertNotEqual(0, result.status, result.out)
-        self.assertIn(words, result.reason)
-        self.assertTrue(result.reason.endswith("."), result.reason)
-        return result
-
-    def deployed(self, machine: Machine | None = None, image: str = "polite") -> Machine:
-        machine = machine or Machine()
-        self.node.give_disk(machine, image=image)
-        self.assertEqual(f"{machine.name}\n", self.ok("deploy", machine, lcm=BOOT))
-        self.addCleanup(self.ok, "cancel", machine, lcm=CLEANUP)
-        return machine
-
     def inspect(self, machine: Machine) -> dict:
         return dict(self.engine.client.container(machine.name))
-
-    def status(self, machine: Machine) -> Status:
-        return self.engine.container(machine.name).status
 
     def pid(self, machine: Machine) -> int:
         return int(self.inspect(machine)["State"]["Pid"])

@@ -5,7 +5,6 @@ import base64
 import contextlib
 import itertools
 import re
-import shutil
 from collections.abc import Iterator
 from unittest import mock
 
@@ -13,6 +12,7 @@ from containerhost.engines.docker.engine import DockerEngine
 from containerhost.errors import EngineTimeout
 from onedriver.monitor import Type
 from tests import levels
+from tests.functional import drivercontract
 from tests.functional_one.front_end import FrontEnd
 from tests.functional_one.vms import Machine
 from tests.functional_onedock.base import CLEANUP, POWEROFF, RESUME, SUSPEND, OnedockCase
@@ -153,12 +153,7 @@ def late(method: str, number: int) -> Iterator[None]:
         yield
 
 
-class ProbesTest(OnedockCase):
-    def test_a_new_node_tells_how_much_room_its_datastores_have(self) -> None:
-        """Without that oned leaves every VM PENDING."""
-        shutil.rmtree(self.node.datastores, ignore_errors=True)
-        self.assertRegex(self.node.probe("host/system").out, r'(?m)^DS_LOCATION_FREE_MB="?[1-9][0-9]*"?$')
-
+class ProbesTest(drivercontract.ProbesContract, OnedockCase):
     def test_the_host_and_its_vms(self) -> None:
         machine = self.deployed(Machine(devices=(self.gpus[0],), nics=(0,), context=addressed("10.1.0.5")))
         system = self.node.probe("host/system")

@@ -8,6 +8,7 @@ from containerhost.allocation.store import AllocationStore
 from containerhost.engines.contract import Status
 from onedock import imageref
 from tests import levels
+from tests.functional import drivercontract
 from tests.functional_one.vms import Machine
 from tests.functional_onedock.base import (
     BOOT,
@@ -31,7 +32,8 @@ NETWORK = (("ETH0_MAC", "02:00:0a:63:01:00"), ("ETH0_IP", "10.1.0.5"), ("ETH0_MA
 TELL = "sh -c 'id -g; pwd; echo $A; hostname; trap \"exit 0\" TERM; while :; do sleep 1000 & wait $!; done'"
 
 
-class LifeTest(OnedockCase):
+@levels.exhaustive("the other one of its kind stays", tests=("test_cancel_works_from_nothing_and_twice",))
+class LifeTest(drivercontract.LifeContract, OnedockCase):
     inline = False
 
     def test_from_deploy_to_terminate(self) -> None:
@@ -84,19 +86,6 @@ class LifeTest(OnedockCase):
         self.assertEqual("kept\n", self.inside(machine, "cat", "/root-file"))
         self.assertEqual({self.gpus[1].id, self.vfs[0].id}, set(AllocationStore(self.node.owners).records()))
         self.assertEqual("/dev/nvidia1\n", self.shell(machine, "ls /dev/nvidia0 /dev/nvidia1 2>/dev/null"))
-
-    def test_suspend_and_resume_keep_its_processes(self) -> None:
-        machine = self.deployed()
-        before = self.pid(machine)
-        for _ in range(2):
-            self.ok("save", machine, lcm=SUSPEND)
-        self.assertEqual(Status.FROZEN, self.status(machine))
-        for _ in range(2):
-            self.ok("restore", machine, lcm=RESTORE)
-        self.assertEqual((Status.RUNNING, before), (self.status(machine), self.pid(machine)))
-        self.ok("save", machine, lcm=SUSPEND)
-        self.engine.stop("one-1", timeout=60, force=True)
-        self.refused("its memory is lost", "restore", machine, lcm=RESTORE)
 
     def test_what_it_wrote_stays_when_a_later_step_of_its_resumption_fails(self) -> None:
         """oned cancels it after a failure of a network driver, and says only from what state it was to come back."""
@@ -180,13 +169,6 @@ class LifeTest(OnedockCase):
         self.assertEqual("written\n", self.inside(other, "cat", "/kept"))
         self.assertEqual(ref.image, self.inspect(other)["Image"])
         self.ok("cancel", other, lcm=CLEANUP)
-
-    @levels.exhaustive("the other one of its kind stays")
-    def test_cancel_works_from_nothing_and_twice(self) -> None:
-        self.ok("cancel", Machine(), lcm=CLEANUP)
-        machine = self.deployed()
-        for _ in range(2):
-            self.ok("cancel", machine, lcm=CLEANUP)
 
     def test_what_the_transfer_driver_drops_is_gone(self) -> None:
         machine = self.deployed(Machine(devices=(self.gpus[0],), nics=(0,)))

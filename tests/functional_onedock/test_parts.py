@@ -11,13 +11,13 @@ from containerhost.linux import charnodes
 from containerhost.linux.sysfs import Host
 from tests import levels
 from tests.conformance.engine.frame import ENXIO, EPERM
-from tests.functional import leftdevicescontract, lostgpucontract
+from tests.functional import drivercontract, leftdevicescontract, lostgpucontract
+from tests.functional.drivercontract import NVIDIA
 from tests.functional_one.vms import ROOT, Machine
 from tests.functional_onedock.base import BOOT, CLEANUP, POWEROFF, RESUME, OnedockCase
 from tests.waiting import await_that
 
 SYS_RESOURCE = 24  # linux/capability.h
-NVIDIA = "ls /dev/nvidia0 /dev/nvidia1 2>/dev/null"
 DISK = ("<DISK><DISK_ID>{number}</DISK_ID><TYPE>{kind}</TYPE><FORMAT>raw</FORMAT><SIZE>8</SIZE>{more}</DISK>")
 MARK = "<ATTACH>YES</ATTACH>"
 PLACE = ("/var/lib/one//datastores/0/1/disk.3", "sdc", "2")
@@ -45,16 +45,8 @@ def may_grow() -> bool:
     return bool(int(fields["CapEff"], 16) >> SYS_RESOURCE & 1)
 
 
-class DevicesTest(OnedockCase):
-    @levels.exhaustive("the other one of its kind stays")
-    def test_exactly_the_chosen_devices(self) -> None:
-        machine = self.deployed(Machine(devices=(self.gpus[1], self.vfs[0])))
-        self.assertEqual("/dev/nvidia1\n", self.shell(machine, NVIDIA))
-        other = Machine(2, devices=(self.gpus[1],))
-        self.node.give_disk(other)
-        self.refused("docker/one-1 (onedock 1) holds", "deploy", other, lcm=BOOT)
-        self.assertFalse(self.engine.exists("one-2"))
-
+@levels.exhaustive("the other one of its kind stays", tests=("test_exactly_the_chosen_devices",))
+class DevicesTest(drivercontract.DevicesContract, OnedockCase):
     def test_a_device_that_a_container_on_lxd_has_is_refused(self) -> None:
         store, other = AllocationStore(self.node.owners), Consumer("lxdone", "lxd", "one-7", "7")
         store.claim([self.gpus[0]], other, lambda device: ())

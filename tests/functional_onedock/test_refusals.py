@@ -18,15 +18,18 @@ from containerhost.engines.docker.images import Images
 from containerhost.errors import EngineError
 from onedock import imageref
 from onedock.imageref import ImageRef
+from tests.functional import drivercontract
 from tests.functional_docker.base import MiB
 from tests.functional_one.vms import Machine
-from tests.functional_onedock.base import BOOT, CLEANUP, POWEROFF, RESUME, SHUTDOWN, UNDEPLOY, OnedockCase, own
+from tests.functional_onedock.base import BOOT, CLEANUP, RESUME, SHUTDOWN, UNDEPLOY, OnedockCase, own
 from tests.functional_onedock.test_life import SAVED
 
 HOSTILE = "$(touch /pwned); `reboot` | ../../etc\" ' \\ \n"
 
 
-class RefusalsTest(OnedockCase):
+class RefusalsTest(drivercontract.RefusalsContract, OnedockCase):
+    absent = "unix:///nonexistent/docker.sock"
+
     def test_what_cannot_be_is_refused_and_changes_nothing(self) -> None:
         machine = Machine()
         self.node.give_disk(machine)
@@ -96,12 +99,7 @@ class RefusalsTest(OnedockCase):
     def test_container_of_an_older_vm_of_the_same_number_is_left_alone(self) -> None:
         """OpenNebula counts anew after its database was restored."""
         machine = self.deployed()
-        later = machine.changed(stime=machine.stime + 1)
-        for action in ("deploy", "shutdown", "cancel", "reset", "save"):
-            self.refused("is of another VM 1", action, later, lcm=BOOT)
-        self.ok("cancel", machine, lcm=POWEROFF)
-        for action, lcm in (("deploy", BOOT), ("cancel", CLEANUP), ("reset", BOOT)):
-            self.refused("is of another VM 1", action, later, lcm=lcm)
+        later = self.later_of_the_same_number(machine)
         self.assertEqual(Status.STOPPED, self.status(machine))
         for _ in range(2):  # what the transfer driver asks for at the end of the later one
             self.assertEqual(0, self.node.command("onedock drop 1").status)
@@ -111,12 +109,6 @@ class RefusalsTest(OnedockCase):
         self.ok("deploy", later, lcm=BOOT)
         self.assertEqual(0, self.node.command("onedock drop 1").status)
         self.assertFalse(self.engine.exists("one-1"))
-
-    def test_an_engine_that_is_away_is_told(self) -> None:
-        self.node._conf.write_text('endpoint = "unix:///nonexistent/docker.sock"\n')
-        self.refused("/nonexistent/docker.sock", "reset", Machine())
-        self.node._conf.write_text("no_such_option = 1\n")
-        self.refused("there is no option no_such_option", "reset", Machine())
 
     def test_a_full_disk_loses_nothing(self) -> None:
         machine = self.deployed(Machine(disks=SAVED))

@@ -6,10 +6,11 @@ import subprocess
 import fixtures
 
 from tests.conformance.engine.frame import ENXIO, EPERM
+from tests.functional.drivercontract import NVIDIA
 from tests.functional_docker.dockerd import Daemon
 from tests.functional_one.vms import Machine
 from tests.functional_onedock.base import OnedockCase
-from tests.functional_onedock.test_parts import NVIDIA, forget
+from tests.functional_onedock.test_parts import forget
 
 
 class Unified(fixtures.Fixture):
