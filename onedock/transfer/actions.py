@@ -9,12 +9,13 @@ imageref.py), which has it afterwards. Data is copied as it is.
 import importlib
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from onedock import datafiles
 from onedock.transfer import turns
-from onedock.transfer.nodes import Node, copied
+from onedock.transfer.nodes import Node
 from onedriver import disk_paths
 from onedriver.disk_paths import DiskPath
 from onedriver.errors import BadInput, DriverError, NotSupported
@@ -88,7 +89,8 @@ def mv(call: Call) -> None:
         Node(source.host).ask("release", source.directory)
         return
     with Node(source.host).reading("send", source.directory) as stream:
-        Node(target.host).ask("receive", target.directory, copied(stream), name=source.directory.name)
+        Node(target.host).ask("receive", target.directory, lambda node: shutil.copyfileobj(stream, node),
+                              name=source.directory.name)
     if sees_mark(target, source):
         raise DriverError(f"{source.host}:{source.directory} and {target.host}:{target.directory} are one directory, "
                           f"though "

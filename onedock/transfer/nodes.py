@@ -3,7 +3,6 @@
 
 import contextlib
 import json
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -32,19 +31,16 @@ class Node:
         :param content: writes what follows the request
         :raises DriverError: with what the node said
         """
-        with self._asked(do, path, content, more) as answer:
+        with self.reading(do, path, content, **more) as answer:
             line = answer.read(ANSWER_LIMIT)
         try:
             return json.loads(line)
         except ValueError as error:
             raise DriverError(f"{self.host} answers {line[:100]!r} instead of what {do} asked for") from error
 
-    def reading(self, do: str, path: Path, **more: Any) -> contextlib.AbstractContextManager[BinaryIO]:
-        """Read content that the node sends; only after the block is it known to be complete."""
-        return self._asked(do, path, None, more)
-
     @contextlib.contextmanager
-    def _asked(self, do: str, path: Path, content: Content | None, more: dict[str, Any]) -> Iterator[BinaryIO]:
+    def reading(self, do: str, path: Path, content: Content | None = None, **more: Any) -> Iterator[BinaryIO]:
+        """Read content that the node sends; only after the block is it known to be complete."""
         what = f"{self.host}: {do} of {path}"
         with tempfile.TemporaryFile() as complaints, self._ssh(complaints) as ssh:
             stdin = pipes.writer(cast(BinaryIO, ssh.stdin), what)
@@ -74,7 +70,3 @@ def tell(stdin: BinaryIO, request: Request, content: Content | None) -> None:
         stdin.flush()
         if content:
             content(stdin)
-
-
-def copied(source: BinaryIO) -> Content:
-    return lambda target: shutil.copyfileobj(source, target)
