@@ -7,6 +7,8 @@ A test case mixes these in beside its driver's own. Import the module, not its c
 import shutil
 from typing import Any
 
+from containerhost.allocation.store import AllocationStore
+from containerhost.devices.model import Device
 from containerhost.engines.contract import Status
 from tests.functional_one.node import Result
 from tests.functional_one.vms import Machine
@@ -71,6 +73,35 @@ class DevicesContract:
         self.node.give_disk(other)
         self.refused(f"{self.engine.name}/one-1 ({self.node.driver} 1) holds", "deploy", other, lcm=BOOT)
         self.assertFalse(self.engine.exists("one-2"))
+
+    def test_a_gpu_and_a_function_come_and_go_while_it_runs(self: Any) -> None:
+        machine = self.deployed(Machine(devices=(self.vfs[0],)))
+        before = self.pid(machine)
+        for device, sign in ((self.gpus[0], "/dev/nvidia0"), (self.vfs[1], "/sys/class/net/ib12")):
+            more = machine.changed(devices=(self.vfs[0], device), attach="pci")
+            for _ in range(2):
+                self.ok("attach_nic", more, machine.mac(9), "-", "-", "dummy", "one-1-9")
+            self.assertEqual(f"{sign}\n", self.inside(machine, "ls", "-d", sign))
+            self.check_attached(machine, device)
+            for _ in range(2):
+                self.ok("detach_nic", more, machine.mac(9))
+            self.assertIn("No such file", self.inside(machine, "ls", "-d", sign))
+            self.assertEqual({self.vfs[0].id}, set(AllocationStore(self.node.owners).records()))
+        self.assertEqual(before, self.pid(machine))
+        self.assertIn("ibp0", self.inside(machine, "cat", "/proc/net/dev"))
+
+    def check_attached(self, machine: Machine, device: Device) -> None:
+        """Check what the driver's engine alone has to stand while a device is attached."""
+
+    def test_an_attachment_that_cannot_be_changes_nothing(self: Any) -> None:
+        machine = self.deployed()
+        self.deployed(Machine(2, devices=(self.gpus[0],)))
+        arguments = (machine.mac(9), "-", "-", "dummy", "one-1-9")
+        taken = machine.changed(devices=(self.gpus[0],), attach="pci")
+        self.refused(f"{self.engine.name}/one-2 ({self.node.driver} 2) holds", "attach_nic", taken, *arguments)
+        self.refused("0 NICs and PCI devices", "attach_nic", machine, *arguments)
+        self.check_refused(machine, arguments)
+        self.assertEqual({self.gpus[0].id}, set(AllocationStore(self.node.owners).records()))
 
 
 class ProbesContract:
