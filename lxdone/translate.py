@@ -15,7 +15,7 @@ from onedriver.errors import BadInput, NotSupported
 from onedriver.node import context, limits, validation
 from onedriver.node.limits import NodeCores, cpu, elastic, elastic_gpus, memory, processes
 from onedriver.node.names import labels, name
-from onedriver.section import NO, YES
+from onedriver.section import own_flag
 from onedriver.vm import OVS, Disk, Nic, Vm
 
 IMAGE_LABEL = "one.image"  # fingerprint of the image its root was made of
@@ -78,13 +78,10 @@ def gpu_capabilities(own: Mapping[str, str]) -> frozenset[str] | None:
 
 
 def allowed(own: Mapping[str, str], key: str, permitted: bool) -> bool:
-    """Parse a truth value; other words are refused: the *text* "no" is not true."""
-    value = own.get(key, "").upper()
-    if value and value not in YES | NO:
-        raise BadInput(f"{key} is {value[:60]!r}, but must be YES or NO")
-    if value in YES and not permitted:
+    asked = own_flag(own, key)
+    if asked and not permitted:
         raise NotSupported(f"{key}=YES is not allowed on this host; its administrator can allow it in /etc/lxdone.toml")
-    return value in YES
+    return asked
 
 
 def has_size_of_image(disk: Disk) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from containerhost.engines.spec import Health, Program
 from onedriver.errors import BadInput, NotSupported
-from onedriver.section import NO, YES
+from onedriver.section import own_flag
 
 PREFIX = "DOCKER_"
 PROCESS_LIMIT = "DOCKER_PROCESS_LIMIT"
@@ -67,7 +67,7 @@ def read(own: Mapping[str, str], context: Mapping[str, str], allowed: Collection
         directory=matching(own, "DOCKER_WORKDIR", DIRECTORY, "an absolute path without .."),
         user=matching(own, "DOCKER_USER", USER, "a user, or user:group, by name or number"), health=health(own),
         hostname=matching({**context, **own}, hostname, HOSTNAME, "a host's name"))
-    return Attributes(program, environment(own), flag(own, "DOCKER_READ_ONLY"), raw(own, allowed))
+    return Attributes(program, environment(own), own_flag(own, "DOCKER_READ_ONLY"), raw(own, allowed))
 
 
 def words(own: Mapping[str, str], key: str) -> tuple[str, ...] | None:
@@ -89,13 +89,6 @@ def matching(values: Mapping[str, str], key: str, pattern: re.Pattern[str], what
     if value and not pattern.fullmatch(value):
         raise BadInput(f"{key} is {value[:80]!r}, but must be {what}")
     return value or None
-
-
-def flag(own: Mapping[str, str], key: str) -> bool:
-    value = own.get(key, "").upper()
-    if value and value not in YES | NO:
-        raise BadInput(f"{key} is {value[:80]!r}, but must be YES or NO")
-    return value in YES
 
 
 def environment(own: Mapping[str, str]) -> dict[str, str]:

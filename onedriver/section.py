@@ -5,7 +5,7 @@ Every refusal names the attribute and what it may be."""
 
 import decimal
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Self
 
 from onedriver.errors import BadInput
@@ -71,11 +71,9 @@ class Section:
         value = self.text(key)
         if value is None:
             return None
-        if value.upper() in YES:
-            return True
-        if value.upper() in NO:
-            return False
-        raise self._wrong(key, value, "YES or NO")
+        if value.upper() not in YES | NO:
+            raise self._wrong(key, value, "YES or NO")
+        return value.upper() in YES
 
     def choice(self, key: str, words: Collection[str]) -> str | None:
         value = self.text(key)
@@ -130,3 +128,11 @@ def require_few(texts: Collection[str], name: str) -> None:
     """Refuse a section with too many attributes, given its :meth:`Section.texts`."""
     if len(texts) > MOST_NAMES:
         raise BadInput(f"{name} has more than {MOST_NAMES} attributes: remove some")
+
+
+def own_flag(own: Mapping[str, str], key: str) -> bool:
+    """Read one of the attributes that belong to a driver: left out, it is false."""
+    value = own.get(key, "").upper()
+    if value and value not in YES | NO:
+        raise BadInput(f"{key} is {value[:80]!r}, but must be YES or NO")
+    return value in YES
