@@ -5,6 +5,6 @@ from onedriver import document, vm
 from tests.unit.onedriver.samples import changed
 
 
-def machine(*changes: tuple[str, str], more: str = "") -> vm.Vm:
+def machine(*changes: tuple[str, str], more: str = "", own_prefix: str = "LXD_") -> vm.Vm:
     data = changed("deployment.xml", *changes, *([("<VMID>", f"{more}<VMID>")] if more else []))
-    return vm.vm(document.parse(data, "VM"))
+    return vm.vm(document.parse(data, "VM"), own_prefix)

@@ -34,6 +34,7 @@ class LcmStatesTest(testtools.TestCase):
     def test_a_lost_disk_is_not_silently_a_new_one(self) -> None:
         for lcm in (19, 20, 21, 22, 32, 35):
             self.assertRaises(DriverError, validation.of_a_new_container, in_state(lcm))
+            validation.of_a_new_container(in_state(lcm), kept=True)
         validation.of_a_new_container(in_state(2))
 
     def test_what_is_not_supported_is_an_action(self) -> None:

@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""VMs for the tests of translations: the recorded deployment, changed."""
+import functools
 
 from onedock.attributes import PREFIX
-from onedriver import document, vm
-from tests.unit.onedriver.samples import changed
+from tests.unit.lxdone import machines
 
-
-def machine(*changes: tuple[str, str], more: str = "") -> vm.Vm:
-    data = changed("deployment.xml", *changes, *([("<VMID>", f"{more}<VMID>")] if more else []))
-    return vm.vm(document.parse(data, "VM"), PREFIX)
+machine = functools.partial(machines.machine, own_prefix=PREFIX)

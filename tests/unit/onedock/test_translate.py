@@ -4,8 +4,7 @@ import testtools
 from containerhost.engines.spec import Cpu, Memory, Program, Security
 from onedock import attributes, lcm_states, translate
 from onedock.conf import Options
-from onedriver.errors import BadInput, DriverError, NotSupported
-from onedriver.node import validation
+from onedriver.errors import BadInput, NotSupported
 from onedriver.node.limits import NodeCores
 from tests.unit.onedock.machines import machine
 
@@ -67,9 +66,3 @@ class RefusalsTest(testtools.TestCase):
                 for number in (6, 7, 12, 18, 23, 29)}
         self.assertEqual({6: (False, False), 7: (True, True), 12: (False, True), 18: (False, False),
                           23: (False, False), 29: (True, True)}, kept)
-
-    def test_a_vm_that_ran_before_needs_what_it_wrote(self) -> None:
-        for number in (19, 20, 21, 22, 32):
-            self.assertRaises(DriverError, validation.of_a_new_container, self.in_state(number), False)
-            validation.of_a_new_container(self.in_state(number), True)
-        validation.of_a_new_container(self.in_state(2), False)
