@@ -41,13 +41,9 @@ def make(target: Path, size: int, file_system: str | None) -> None:
     if size < 1:
         raise BadInput(f"a disk must have a size of 1 MiB or more, but is to have {size}")
     with replacing(target) as unfinished:
-        empty(unfinished, size)
+        with unfinished.open("xb") as file:
+            file.truncate(size * MIB)
         tool([f"mkfs.{kind}", *MAKERS[kind], str(unfinished)], f"no {kind} could be made in {target}")
-
-
-def empty(path: Path, size: int) -> None:
-    with path.open("xb") as file:
-        file.truncate(size * MIB)
 
 
 def require_growth(path: Path, size: int) -> None:
