@@ -41,9 +41,7 @@ def take(name: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with locked() as directory:
-            connection = connected(name)
-            if connection is not None:
-                connection.close()
+            if is_held(name):
                 raise AlreadyRunning(f"{name} runs already")
             path = path_of(name)
             directory.unlink(path.name)
@@ -105,11 +103,8 @@ def end(name: str, timeout: float) -> bool:
 def forget(name: str) -> None:
     """Remove the file of a socket that nobody listens at."""
     with locked() as directory:
-        connection = connected(name)
-        if connection is None:
+        if not is_held(name):
             directory.unlink(path_of(name).name)
-        else:
-            connection.close()
 
 
 def connected(name: str) -> socket.socket | None:
