@@ -3,6 +3,7 @@
 
 import contextlib
 import io
+import logging
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,6 +14,7 @@ import fixtures
 import onedock.node
 from onedock import imageref
 from onedock.imageref import ImageRef
+from onedriver import program
 from tests.functional.lxd import memlock
 from tests.functional_docker.dockerd import Daemon, Docker
 from tests.functional_one import node
@@ -58,8 +60,11 @@ class DockerNode(node.Node):
         if not self.inline:
             return super().run(action, argv, stdin)
         out, err = io.StringIO(), io.StringIO()
-        with (fixtures.EnvironmentVariable("ONEDOCK_CONF", str(self._conf)), contextlib.redirect_stdout(out),
-              contextlib.redirect_stderr(err), mock.patch("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))):
+        log = logging.StreamHandler(err)
+        log.setFormatter(program.OnedFormatter())
+        with (fixtures.LogHandler(log), fixtures.EnvironmentVariable("ONEDOCK_CONF", str(self._conf)),
+              contextlib.redirect_stdout(out), contextlib.redirect_stderr(err),
+              mock.patch("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))):
             status = onedock.node.COMMAND.vmm(action, argv)
         return Result(status, out.getvalue(), err.getvalue())
 
