@@ -59,6 +59,8 @@ class MoveRecovery:
                 where = "" if is_at_home(move) else " and host"
                 self._forget(context, instance, move)
                 record_outcome(context, instance, lost, f"the server keeps its old size{where}")
+            case Step.FINISH_MOVE | Step.REVERT_MOVE if is_half_done(instance, move, lost):
+                LOG.warning("The second request of move %s may be in a queue", move.uuid, instance=instance)
             case Step.UNDO_MOVE:
                 self._undo(context, instance, move, lost)
             case Step.FINISH_MOVE:
@@ -92,7 +94,7 @@ class MoveRecovery:
         confirms = move.status == CONFIRMING and instance.task_state is None and move.source_compute == host
         reverts = (instance.task_state == task_states.RESIZE_REVERTING and move.dest_compute == host
                    and lost.action is not None and not begun_reverts(lost))
-        halved = is_half_reverted(instance, move, lost)
+        halved = is_half_done(instance, move, lost)
         # Nova's start has cleared the task state, and fails the second request if that is still in the queue.
         prepared = (move.status == PRE_MIGRATING and instance.task_state in (None, task_states.RESIZE_PREP)
                     and move.source_compute == host and "prep_resize" in lost.ended
@@ -113,7 +115,7 @@ class MoveRecovery:
             self._finish(instance, move, lost)
         elif instance.task_state is None:
             self._confirm(context, instance, move, lost)
-        elif not begun_reverts(lost) or is_half_reverted(instance, move, lost):
+        elif not begun_reverts(lost) or is_half_done(instance, move, lost):
             self._repeat_revert(instance, move, lost)
         else:
             self._requests().finish_revert_resize(lost.context(instance), instance, move, move.source_compute,
@@ -215,8 +217,6 @@ class MoveRecovery:
 
     def _revert(self, instance: objects.Instance, move: objects.Migration, lost: Lost) -> None:
         context = lost.context(instance)
-        if is_half_reverted(instance, move, lost):
-            return  # a repeated first half would stop a server that the second one, in a queue maybe, has started
         if "finish_revert_resize" in lost.methods and instance.old_flavor is None:
             # Nova drops it when the request fails, before it clears the task state.
             fail(context, instance, lost, "reverting it had failed; reboot it hard")
@@ -305,12 +305,14 @@ def begun_reverts(lost: Lost) -> frozenset[str]:
     return REVERTS & (lost.methods | lost.others)
 
 
-def is_half_reverted(instance: objects.Instance, move: objects.Migration, lost: Lost) -> bool:
-    """Return whether this host may have sent the second request of a revert, which has not begun, before it was killed.
+def is_half_done(instance: objects.Instance, move: objects.Migration, lost: Lost) -> bool:
+    """Return whether this host may have sent the second request of a move, which has not begun, before it was killed.
 
-    The first one calls the move reverted, and sends it then."""
-    return (instance.task_state == task_states.RESIZE_REVERTING and move.status == "reverted"
-            and "revert_resize" in lost.methods and "finish_revert_resize" not in lost.methods | lost.others)
+    It is the first one's last step. Nova would fail a server for which it comes twice, and a revert's first one, which
+    calls the move reverted just before, would stop a server that is back."""
+    second = SECOND_REQUESTS.get(instance.task_state)
+    return (second is not None and second.first in lost.methods and second.method not in lost.methods | lost.others
+            and (instance.task_state == task_states.RESIZE_MIGRATED or move.status == "reverted"))
 
 
 def forget_freed(instance: objects.Instance) -> None:

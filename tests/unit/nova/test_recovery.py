@@ -140,6 +140,25 @@ class RecoveryTest(testtools.TestCase):
                 self.assertEqual(repeated, requests.revert_resize.called)
                 requests.finish_revert_resize.assert_not_called()
 
+    def test_killed_at_the_end_of_a_resize_its_second_half_is_sent_again_only_if_it_never_begins(self) -> None:
+        """It may be in the queue, and nova fails a server for which it comes twice."""
+        self.move.status, self.server.task_state = "post-migrating", task_states.RESIZE_MIGRATED
+        self.server.migration_context = objects.MigrationContext(migration_id=self.move.id)
+        self.server.old_flavor = None
+        for host, later, repeated in ((HOST, frozenset(), True), ("two", frozenset(), True),
+                                      ("two", frozenset({"finish_resize"}), False)):
+            requests, self.move.dest_compute, self.server.host = mock.Mock(), host, host
+            lost = Lost(SimpleNamespace(action=instance_actions.RESIZE, user_id="tenant", request_id="req-1"),
+                        frozenset({"resize_instance"}), frozenset({"prep_resize"}), frozenset({"prep_resize"}))
+            with self.subTest(host, later=later):
+                with mock.patch("nova_lxd_ext.server.lostrequests.of", return_value=lost):
+                    self.recovery(requests).recover(HOST, [self.server] if host == HOST else [])
+                requests.finish_resize.assert_not_called()
+                lost = dataclasses.replace(lost, others=lost.others | later)
+                with mock.patch("nova_lxd_ext.server.lostrequests.of", return_value=lost):
+                    self.deferred.minutes_pass()
+                self.assertEqual(repeated, requests.finish_resize.called)
+
     def test_move_to_this_host_whose_server_did_something_else_since_is_dropped(self) -> None:
         """The server's host cleared the task state at its start while this one, which prepared the move, was down."""
         self.move.source_compute, self.move.dest_compute, self.server.task_state = "two", HOST, None
