@@ -115,6 +115,7 @@ class OpenStackTest(Case):
         self.assertIn("not removed after 180 s: server wave-1-1. If its host does not answer, an operator switches the "
                       "machine off and says so: openstack compute service set --down HOST nova-compute. All", said)
         self.assertTrue(said.endswith("hpcjob replace openstack wave-1 1 --force"), said)
+        self.assertIn("not removed after 180 s", self.refused(Vacant))  # one that is being deleted needs no force
         self.assertEqual(4, len(self.posts()))
         self.cloud.undeletable, self.cloud.port_kept = False, True
         self.assertIn("180 s: port wave-1-1 of server ", self.refused(Vacant))
