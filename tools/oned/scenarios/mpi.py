@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An MPI job of four containers on the two nodes, started by one command of a user of OpenNebula; and jobs that cannot
-be, of which nothing may be left."""
+"""An MPI job of four containers on the two nodes, started by one command of a user of OpenNebula, a member of which is
+replaced; and jobs that cannot be, of which nothing may be left."""
 
+import json
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -83,16 +84,40 @@ def run_a_job(someone: User) -> str:
     vms = someone.vms()
     require(job.spread(members), f"the hosts of the members are {members}")
     require(all(member.host == stage.one.host(vms[member.name]) for member in members), f"oned has others: {members}")
-    first = vms[members[0].name]
-    stage.inside(first, "/etc/hpcjob/wait")
-    output = stage.inside(first, job.RUN)
-    found = job.ranks(output)
-    require(job.by_rank_map(members, found, output), f"mpirun printed {output!r}, the job's members are {members}")
+    run_program(someone, members)
     require(stage.inside(vms[members[3].name], "cat /etc/hpcjob/rank").strip() == "3", "a member has another rank")
+    members = replace_a_member(someone, ident, members)
+    found = run_program(someone, members)
     done = someone.hpcjob("delete", "opennebula", ident)
     require(done.returncode == 0, f"the job is not removed: {done.stderr}")
     nothing_left(someone, ident)
     return "; ".join(job.lines(members, found))
+
+
+def run_program(someone: User, members: Sequence[job.Member]) -> list[job.Rank]:
+    first = someone.vms()[members[0].name]
+    someone.stage.inside(first, "/etc/hpcjob/wait")
+    output = someone.stage.inside(first, job.RUN)
+    found = job.ranks(output)
+    require(job.by_rank_map(members, found, output), f"mpirun printed {output!r}, the job's members are {members}")
+    return found
+
+
+def replace_a_member(someone: User, ident: str, members: Sequence[job.Member]) -> list[job.Member]:
+    """Replace the last member, as where its host fails, and return the members with their hosts."""
+    old = members[-1]
+    replace = ("replace", "opennebula", ident, str(old.rank), "--json")
+    done = someone.hpcjob(*replace)
+    require(done.returncode == 3, f"a member that runs is replaced: {done.returncode}, {done.stderr}")
+    before = someone.vms()
+    done = someone.hpcjob(*replace, "--force")
+    require(done.returncode == 0, f"the member is not replaced: {done.stderr}")
+    new = job.Member(**json.loads(done.stdout)["member"])
+    vms = someone.vms()
+    require(new.host not in ("", old.host) and new._replace(host=old.host) == old, f"of {old} became {new}")
+    require(before.keys() == vms.keys() and before[old.name] != vms[old.name], f"the VMs are {vms}, were {before}")
+    require(new.host == someone.stage.one.host(vms[new.name]), f"oned has {new.name} on another host than {new.host}")
+    return [*members[:-1], new]
 
 
 def delete_a_member_during_the_start(someone: User) -> None:
