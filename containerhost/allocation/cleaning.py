@@ -193,8 +193,11 @@ class Cleaner:
 
 
 def has_ended(device_id: str, inventory: Inventory) -> bool:
-    """Return whether a slice or share is none any more, as its GPU was divided in another way: nothing is to clean."""
-    return device_id not in inventory and device_id.partition("/")[0] in inventory
+    """Return whether a slice or share is none any more, as its GPU was divided in another way: nothing is to clean.
+
+    Its GPU must be sound: one without its driver names no slices."""
+    whole, _, _ = device_id.partition("/")
+    return device_id not in inventory and whole in inventory and inventory.get(whole).sound
 
 
 def require_well(device_id: str, view: HostView) -> None:

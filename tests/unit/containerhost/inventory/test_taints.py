@@ -207,6 +207,14 @@ class UndividedGpu(TaintCase):
         return {device.id for device in inventory.devices for own, others in ((records, ()), ((), records))
                 if f'SHORT_ADDRESS="{device.id[5:]}"' in "\n".join(probes.pci(inventory, own, others, PciFilter()))}
 
+    def test_parts_of_a_gpu_that_has_no_driver_stay_blocked(self) -> None:
+        """It tells of no slice then, and may still be divided as before."""
+        self.hold()
+        self.tree.path(f"/sys/bus/pci/devices/{CUT}/driver").unlink()
+        (complaint,) = self.allocator.release(consumer("one"))
+        self.assertIn(f"this host has no device {SLICE}", complaint)
+        self.assertEqual([SLICE], list(self.store.records()))
+
     def test_parts_of_a_gpu_that_left_stay_blocked(self) -> None:
         self.hold()
         self.tree.path(f"/sys/bus/pci/devices/{GPU}").unlink()
