@@ -54,10 +54,12 @@ class Placement:
     """Nova's client of Placement, with the calls that nova-compute and the driver make.
 
     :ivar allocations: provider -> resources, by consumer
+    :ivar moved_of_two: consumers whose allocations of several hosts became another's
     """
 
     def __init__(self, step: Callable[[], None]) -> None:
         self.allocations: dict[str, dict[str, Any]] = {}
+        self.moved_of_two: set[str] = set()
         self._step = step
 
     def allocate(self, consumer: str, provider: str, vcpus: int) -> None:
@@ -76,6 +78,8 @@ class Placement:
     def move_allocations(self, context: Any, source: str, target: str) -> bool:
         self._step()
         self.allocations[target] = self.allocations.pop(source)
+        if len(self.allocations[target]) > 1:
+            self.moved_of_two.add(source)
         return True
 
     def delete_allocation_for_instance(self, context: Any, uuid: str, consumer_type: str = "instance",

@@ -61,6 +61,7 @@ class Nova(frame.Machine):
     :ivar reverting: servers whose resize is being reverted
     :ivar evacuated: to which host servers were evacuated: nova removes their disks when the old one returns, also where
         the evacuation fails
+    :ivar off: hosts from which servers were evacuated and which have not come up since: the scheduler chooses none
     :ivar late: servers with a resize that begins after their host's start has cleared its task state: nova writes its
         old record of the server over what was done since, also over which image has the data of a shelved one
     """
@@ -79,6 +80,7 @@ class Nova(frame.Machine):
         cloud.install(self.cloud, self._stack)
         self.cloud.images |= {api.BASE_IMAGE, RESCUE_IMAGE}
         self.late: set[str] = set()
+        self.off: set[str] = set()
         self.hosts: dict[str, Host] = {}
         for number, name in enumerate(("one", "two"), 1):
             (directory / name).mkdir()
@@ -107,6 +109,8 @@ class Nova(frame.Machine):
         """Start nova-compute. It comes up, or it was killed once more or the engine failed."""
         process = host.begin()
         self._run(host, process, lambda: host.start(process), starting=True)
+        if host.process is not None:
+            self.off.discard(host.name)
         for message in (message for queue in self.cloud.queues.values() for message in queue):
             server = self.cloud.instances.get(getattr(message.arguments.get("instance"), "uuid", ""))
             if message.method == "prep_resize" and server is not None and server.task_state is None:
@@ -155,8 +159,11 @@ class Nova(frame.Machine):
     @precondition(lambda self: len(self.cloud.instances) < SERVERS)
     @rule(host=host_name, size=size_name, faults=faults)
     def boot(self, host: str, size: str, faults: Any) -> None:
-        api.boot(self.cloud, host, api.FLAVORS[size])
+        api.boot(self.cloud, self.scheduled(host), api.FLAVORS[size])
         self._finish(faults, False)
+
+    def scheduled(self, host: str) -> str:
+        return self.other(self.hosts[host]).name if host in self.off else host
 
     def _possible(self) -> list[tuple[str, str]]:
         return [(name, uuid) for uuid, server in self.cloud.instances.items() for name in api.REQUESTS
@@ -202,18 +209,25 @@ class Nova(frame.Machine):
     @rule(data=st.data(), host=host_name, size=size_name, faults=faults, late=st.booleans())
     def resize(self, data: Any, host: str, size: str, faults: Any, late: bool) -> None:
         uuid = data.draw(st.sampled_from(self._movable()), "server")
-        server = self.cloud.instances[uuid]
+        server, host = self.cloud.instances[uuid], self.scheduled(host)
         if server.flavor.id == api.FLAVORS[size].id and server.host == host:
             host = self.other(self.hosts[host]).name
+            if host in self.off:
+                return
         self.count("resize" if server.host == host else "resize to another host")
         api.resize(self.cloud, uuid, host, api.FLAVORS[size])
         self._finish(faults, late)
 
-    @precondition(lambda self: self._movable())
+    def _migratable(self) -> list[str]:
+        """Return servers for which the scheduler finds another host."""
+        return [uuid for uuid in self._movable()
+                if self.other(self.hosts[self.cloud.instances[uuid].host]).name not in self.off]
+
+    @precondition(lambda self: self._migratable())
     @rule(data=st.data(), faults=faults, late=st.booleans())
     def migrate(self, data: Any, faults: Any, late: bool) -> None:
         """Migrate a server to the other host with the size it has."""
-        uuid = data.draw(st.sampled_from(self._movable()), "server")
+        uuid = data.draw(st.sampled_from(self._migratable()), "server")
         server = self.cloud.instances[uuid]
         self.count("migrate")
         api.resize(self.cloud, uuid, self.other(self.hosts[server.host]).name, server.flavor)
@@ -251,6 +265,7 @@ class Nova(frame.Machine):
         host = self.hosts[self.cloud.instances[uuid].host]
         self.count("evacuate")
         self.fail_host(host)
+        self.off.add(host.name)
         self.evacuate_to(self.other(host).name, uuid)
         self._finish(faults, late)
 
@@ -266,7 +281,7 @@ class Nova(frame.Machine):
     @rule(data=st.data(), host=host_name, faults=faults, late=st.booleans())
     def unshelve(self, data: Any, host: str, faults: Any, late: bool) -> None:
         self.count("unshelve")
-        api.unshelve(self.cloud, data.draw(st.sampled_from(self._shelved()), "server"), host)
+        api.unshelve(self.cloud, data.draw(st.sampled_from(self._shelved()), "server"), self.scheduled(host))
         self._finish(faults, late)
 
     # Rules: the hosts
@@ -414,7 +429,8 @@ class Nova(frame.Machine):
         """Each server has what its flavor asks for of its own host in Placement, and of no other.
 
         When an arrival has failed, nova gives the server its old flavor back and leaves it the allocation of the new
-        one (ComputeManager.finish_resize)."""
+        one (ComputeManager.finish_resize). A move of an evacuated server takes along the allocation of the host that
+        has not returned, which that host's start does not find then; it is the server's again if the move ends."""
         for uuid, server in self.cloud.instances.items():
             if server.vm_state not in (vm_states.ACTIVE, vm_states.STOPPED) or uuid in self.late:
                 continue
@@ -422,8 +438,10 @@ class Nova(frame.Machine):
                                             for size in api.FLAVORS.values()
                                             if move.instance_uuid == uuid and move.status == "error"
                                             and size.id == move.new_instance_type_id)]
-            held = self.cloud.placement.allocations.get(uuid, {})
-            wanted = [{self.cloud.nodes[server.host].uuid: {"resources": {cloud.VCPU: size}}} for size in sizes]
+            held, own = self.cloud.placement.allocations.get(uuid, {}), self.cloud.nodes[server.host].uuid
+            if uuid in self.cloud.placement.moved_of_two:
+                held = {provider: resources for provider, resources in held.items() if provider == own}
+            wanted = [{own: {"resources": {cloud.VCPU: size}}} for size in sizes]
             assert held in wanted, f"server {uuid} ({server.vm_state} on {server.host}) holds {held}, not {wanted}"
 
     def close(self) -> None:
