@@ -12,7 +12,7 @@ conf.register()
 
 class DirectoryTest(LifecycleTest):
     def test_only_the_containers_root_reads_the_drive(self) -> None:
-        configdrive.write(records.instance(), (), None, None)
+        configdrive.write(records.instance(config_drive="True"), (), None, None)
         configdrive.let_read(records.UUID, 100000)
         home = directories.of(records.UUID)
         modes = {str(path.relative_to(home)): path.stat().st_mode & 0o777 for path in (home, *home.rglob("*"))}
