@@ -100,9 +100,10 @@ class ConsolesTest(testtools.TestCase):
         return kind + self.name in single_instance.names()
 
     def servers(self) -> list[int]:
-        """Process ids."""
-        return [int(process.name) for process in Path("/proc").glob("[0-9]*")
-                if f"vnc.server\0{catclient.__name__}\0{self.name}\0" in command(process)]
+        """Return the ids of this process's children that serve; one of a server's has its command line until exec."""
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        return [int(child) for child in children
+                if f"vnc.server\0{catclient.__name__}\0{self.name}\0" in command(Path("/proc", child))]
 
     def test_a_client_sees_what_was_printed_and_types(self) -> None:
         self.consoles.provide(self.wanted())
