@@ -45,6 +45,7 @@ class LocalEngine:
     :ivar import_root: imports a root file system, as a tarball, under a name, and returns what a spec calls its image;
         its program is /sbin/init
     :ivar remove_root: removes the image of that name. Idempotent
+    :ivar require_room: raises EngineError if there is no such storage pool, or no project that permits containers
     :ivar sets_addresses: a granted interface has its addresses when its container runs; else the guest sets them
     """
 
@@ -54,6 +55,7 @@ class LocalEngine:
     privileged: Privileged
     import_root: Callable[[bytes, str], str]
     remove_root: Callable[[str], None]
+    require_room: Callable[[str], None] = lambda pool: None
     sets_addresses: bool = False
 
 

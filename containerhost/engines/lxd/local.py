@@ -2,6 +2,7 @@
 """Build the engines of LXD and of Incus for :mod:`containerhost.engines.local`."""
 
 import io
+import os
 import platform
 
 from containerhost.engines.local import LocalEngine, Settings
@@ -9,10 +10,11 @@ from containerhost.engines.lxd import client
 from containerhost.engines.lxd.engine import LxdEngine
 from containerhost.engines.lxd.images import Images
 from containerhost.engines.lxd.live import Live
+from containerhost.errors import EngineError
 from containerhost.images import metadata
 from containerhost.privileged import Privileged
 
-INCUS_SOCKET = "/var/lib/incus/unix.socket"
+INCUS = "/var/lib/incus"
 
 
 def lxd(settings: Settings) -> LocalEngine:
@@ -20,7 +22,7 @@ def lxd(settings: Settings) -> LocalEngine:
 
 
 def incus(settings: Settings) -> LocalEngine:
-    return _at(settings.endpoint or INCUS_SOCKET, settings)
+    return _at(settings.endpoint or os.path.join(os.environ.get("INCUS_DIR", INCUS), "unix.socket"), settings)
 
 
 def _at(endpoint: str | None, settings: Settings) -> LocalEngine:
@@ -36,4 +38,9 @@ def _at(endpoint: str | None, settings: Settings) -> LocalEngine:
         if image := images.find(name):
             images.delete(image.fingerprint)
 
-    return LocalEngine(found, live, live, privileged, import_root, remove_root)
+    def require_room(pool: str) -> None:
+        if words := found.forbidden():
+            raise EngineError(words)
+        found.pool(pool)
+
+    return LocalEngine(found, live, live, privileged, import_root, remove_root, require_room)

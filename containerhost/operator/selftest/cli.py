@@ -68,6 +68,8 @@ def selftest(engine_name: str | None, project: str, pool: str, gpus: tuple[str, 
     store, host = AllocationStore(owners), Host()
     settings = local.Settings("", project, owners, records)
     name, endpoint = _engine(engine_name, settings)
+    settings = dataclasses.replace(settings, endpoint=endpoint)
+    local.load(name, settings).require_room(pool)
 
     def chosen() -> tuple[tuple[str, ...], tuple[str, ...]]:
         return free(store, host, gpus, functions), free_pair(store, host, functions) if pair else ()
@@ -76,7 +78,6 @@ def selftest(engine_name: str | None, project: str, pool: str, gpus: tuple[str, 
         device_ids, both = chosen()
         click.echo(_preview(name, tuple(dict.fromkeys((*device_ids, *both))), as_json))
         return
-    settings = dataclasses.replace(settings, endpoint=endpoint)
     consumers = [Consumer(rungroup.DRIVER, name, rungroup.supervisor(), str(uuid.uuid4())) for _ in range(2)]
     rows = [_examined(host, owners, (*gpus, *functions))]
 
@@ -116,21 +117,22 @@ def free(store: AllocationStore, host: Host, gpus: Sequence[str], functions: Seq
     :raises DeviceNotFound, NoPlacement: one is not there, of the other kind or not free, or none is
     """
     inventory, records = HostView(host, untainted=(*gpus, *functions)).inventory, store.records()
-    found = [inventory.get(name) for name in (*gpus, *functions)]
-    for index, device in enumerate(found):
-        if (device.kind is Kind.NET) is (index < len(gpus)):
-            raise NoPlacement(f"device {device.id} is no {'GPU' if index < len(gpus) else 'network function'}")
+    wanted = [(inventory.get(name), kind) for kind, named in (("GPU", gpus), ("network function", functions))
+              for name in named]
+    for device, kind in wanted:
+        if (device.kind is Kind.NET) is (kind == "GPU"):
+            raise NoPlacement(f"device {device.id} is no {kind}")
         holder = [f"{records[device.id].consumer} has it"] if device.id in records else []
         if reasons := (*holder, *device.health, *(f"the host uses it: {use}" for use in device.host_use)):
             raise NoPlacement(f"device {device.id} is not free and healthy: {'; '.join(reasons)}")
-    if not found:
+    if not wanted:
         candidates = [each for each in freedevices.candidates(inventory, host, records)
                       if each.is_gpu or inventory.get(each.id).role is Role.VF]
         kinds = {each.is_gpu for each in candidates}
         if not kinds:
             raise NoPlacement("no GPU and no virtual function is free and healthy here: see `containerhost list`")
         return tuple(each.id for each in devicechoice.choose(candidates, True in kinds, False in kinds).devices)
-    return tuple(dict.fromkeys(device.id for device in found))
+    return tuple(dict.fromkeys(device.id for device, _ in wanted))
 
 
 def free_pair(store: AllocationStore, host: Host, functions: Sequence[str]) -> tuple[str, ...]:
@@ -165,7 +167,7 @@ def _engine(wanted: str | None, settings: local.Settings) -> tuple[str, str]:
             return name, endpoint
         except (EngineUnavailable, SpecError) as error:
             reasons.append(str(error))
-    raise EngineUnavailable(f"no engine answers: {'; '.join(reasons)}")
+    raise EngineUnavailable("\n  ".join(("no engine answers:", *reasons)))
 
 
 def _examined(host: Host, owners: Path, untainted: Sequence[str]) -> Row:

@@ -15,6 +15,7 @@ from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.allocation.refusals import Request
 from containerhost.devices.findings import Finding
+from containerhost.engines import local
 from containerhost.inventory.scan import HostView
 from containerhost.operator import doctor
 from containerhost.operator.selftest import cli, rootimage
@@ -206,3 +207,15 @@ class ComputationTest(testtools.TestCase):
 
     def test_plug_in_brings_the_program(self) -> None:
         compile(Nvidia.computation(), "computation", "exec")
+
+
+class EngineTest(testtools.TestCase):
+    def test_no_engine_has_a_line_for_each_and_incus_has_its_own_directory(self) -> None:
+        for name in ("LXD_DIR", "INCUS_DIR", "DOCKER_HOST"):
+            self.useFixture(fixtures.EnvironmentVariable(name, f"/nonexistent/{name}"))
+        self.useFixture(fixtures.EnvironmentVariable("DOCKER_HOST", "unix:///nonexistent/docker.sock"))
+        settings = local.Settings("", "", pathlib.Path("/nonexistent"), pathlib.Path("/nonexistent"))
+        error = self.assertRaises(errors.EngineUnavailable, cli._engine, None, settings)
+        lines = str(error).splitlines()
+        self.assertEqual(4, len(lines), lines)
+        self.assertIn("/nonexistent/INCUS_DIR/unix.socket", lines[2])
