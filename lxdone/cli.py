@@ -36,7 +36,10 @@ def main(words: Sequence[str]) -> int:
 
             return livecopy.act(script, argv)
         case ["probe", "vm/execution", *sent]:  # often, and without LXD
-            return program.run("vm/execution", lambda: executions(sent))
+            from lxdone import conf
+            from onedriver.node import commands
+
+            return program.run("vm/execution", lambda: commands.unreported(Path(conf.load().state), sent))
         case ["vmm" | "probe", _, *_] | ["command", _, _] | ["reconcile"]:
             from lxdone import node
 
@@ -44,10 +47,3 @@ def main(words: Sequence[str]) -> int:
         case _:
             print(USAGE, file=sys.stdout if asked else sys.stderr)
             return 0 if asked else 2
-
-
-def executions(sent: Sequence[str]) -> str:
-    from lxdone import conf
-    from onedriver.node import commands
-
-    return commands.unreported(Path(conf.load().state), sent)

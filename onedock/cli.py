@@ -46,7 +46,10 @@ def main(words: Sequence[str]) -> int:
         case ["usage", directory]:
             return run("usage", lambda: usage(directory))
         case ["probe", "vm/execution", *sent]:  # often, and without Docker
-            return run("vm/execution", lambda: executions(sent))
+            from onedock import conf
+            from onedriver.node import commands
+
+            return run("vm/execution", lambda: commands.unreported(Path(conf.load().state), sent))
         case (["reconcile"] | ["vmm" | "probe" | "image", _, *_] | ["drop", _] | ["leave" | "command", _, _]
               | ["lock", _, _, _] | ["lock", _, _, _, "frozen"]):
             from onedock import node
@@ -91,10 +94,3 @@ def usage(directory: str) -> str:
     from onedock.transfer import usage
 
     return usage.of_datastore(Path(directory))
-
-
-def executions(sent: Sequence[str]) -> str:
-    from onedock import conf
-    from onedriver.node import commands
-
-    return commands.unreported(Path(conf.load().state), sent)

@@ -187,12 +187,11 @@ def _groups(spec: objects.RequestSpec) -> dict[str, int]:
     if group is None or spec.instance_uuid not in group.members:
         return {}
     start = 0
-    if jobs.is_replacement(spec):
-        pass  # the ranks were made first
-    elif spec.num_instances != members:
-        start = group.members.index(spec.instance_uuid) - rank
-    elif len(group.members) != members:
-        return {}  # the group had other servers before, and which ones nova no longer tells
+    if not jobs.is_replacement(spec):  # before a replacement, the group had the ranks alone
+        if spec.num_instances != members:
+            start = group.members.index(spec.instance_uuid) - rank
+        elif len(group.members) != members:
+            return {}  # the group had other servers before, and which ones nova no longer tells
     divided = jobs.divide(members, groups)
     homes = {uuid: divided[at - start] for at, uuid in enumerate(group.members) if 0 <= at - start < members}
     replaced = {uuid: jobs.replaced_rank(spec, uuid) for uuid in group.members[start + members:]}

@@ -27,7 +27,7 @@ from containerhost.linux.sysfs import Host as Tree
 from nova_lxd_ext import conf
 from tests.fakehost import description, tree
 from tests.model import frame
-from tests.model.nova import api, cloud
+from tests.model.nova import api, cloud, placement
 from tests.model.nova.cloud import EXPECTED, Killed
 from tests.model.nova.compute import RESCUE_IMAGE
 from tests.model.nova.host import Host, Process
@@ -441,7 +441,7 @@ class Nova(frame.Machine):
             held, own = self.cloud.placement.allocations.get(uuid, {}), self.cloud.nodes[server.host].uuid
             if uuid in self.cloud.placement.moved_of_two:
                 held = {provider: resources for provider, resources in held.items() if provider == own}
-            wanted = [{own: {"resources": {cloud.VCPU: size}}} for size in sizes]
+            wanted = [{own: {"resources": {placement.VCPU: size}}} for size in sizes]
             assert held in wanted, f"server {uuid} ({server.vm_state} on {server.host}) holds {held}, not {wanted}"
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ import json
 import stat
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from xml.etree import ElementTree
 
 import fixtures
@@ -214,8 +215,9 @@ class OpenNebulaTest(Case):
     def test_network_that_gives_another_address_leaves_no_member(self) -> None:
         del self.cloud.vms[101]
         info = self.cloud._vm_info
-        self.cloud._vm_info = lambda number, *more: info(number).replace("10.1.0.6", "10.1.0.77")  # type: ignore
-        self.assertIn("the address 10.1.0.77 and not its own, 10.1.0.6", self.refused(Vacant))
+        another = mock.Mock(side_effect=lambda number, *_: info(number).replace("10.1.0.6", "10.1.0.77"))
+        with mock.patch.object(self.cloud, "_vm_info", another):
+            self.assertIn("the address 10.1.0.77 and not its own, 10.1.0.6", self.refused(Vacant))
         self.assertNotIn("wave-1-1", self.vms())
 
     def test_vm_on_hold_is_no_member(self) -> None:
