@@ -9,6 +9,7 @@ before, 255 the check itself failed.
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 
 import nova.conf
@@ -106,6 +107,9 @@ def _complaints(records: Iterable[Allocation]) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words == ["--version"]:
+        print(f"nova-lxd-ext-status, version {metadata.version('nova-lxd-ext')}")
+        return 0
     conf.register()
-    return upgradecheck.main(nova.conf.CONF, "nova", Checks(nova.conf.CONF),
-                             list(sys.argv[1:] if arguments is None else arguments))
+    return upgradecheck.main(nova.conf.CONF, "nova", Checks(nova.conf.CONF), words)

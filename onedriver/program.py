@@ -61,12 +61,14 @@ def start(main: Callable[[Sequence[str]], int]) -> int:
     """Run a driver's command with the arguments of this process, and return the exit status."""
     if os.geteuid() == 0:
         os.chdir("/")  # programs look for their configuration where they are called, which may be anybody's directory
-    if sys.argv[1:] == ["--version"]:
-        from importlib import metadata  # noqa: PLC0415  (no action needs it)
+    return print_version() if sys.argv[1:] == ["--version"] else main(sys.argv[1:])
 
-        print(f"{Path(sys.argv[0]).name}, version {metadata.version('nova-lxd-ext')}")
-        return 0
-    return main(sys.argv[1:])
+
+def print_version() -> int:
+    from importlib import metadata  # noqa: PLC0415  (no action needs it)
+
+    print(f"{Path(sys.argv[0]).name}, version {metadata.version('nova-lxd-ext')}")
+    return 0
 
 
 def run(what: str, body: Callable[[], str | None], known: Mapping[type[Exception], int] | None = None,

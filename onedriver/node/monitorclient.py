@@ -36,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     program.log_to(sys.stderr)
     match words:
+        case ["--version"]:
+            return program.print_version()
         case [_, "stop", driver, host, *_]:
             return program.run("stop of monitoring", lambda: stop(name_of(driver, host)))
         case [directory, "go-on", fd, *rest]:

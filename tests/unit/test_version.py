@@ -9,17 +9,11 @@ from pathlib import Path
 from unittest import mock
 
 import testtools
-from click.testing import CliRunner
 
-from containerhost.operator import cli
-from hpcjob import __main__ as hpcjob
-from lxdone import __main__ as lxdone
-from lxdone import install as lxdone_install
-from onedock import __main__ as onedock
-from onedock import install as onedock_install
-
-VERSION = metadata.version("nova-lxd-ext")
+DISTRIBUTION = metadata.distribution("nova-lxd-ext")
 SETUP = Path(__file__).parents[2] / "setup.cfg"
+# Docker's runtime passes each argument on to runc; the guest's helper is one file that is copied into images.
+WITHOUT = {"containerhost-ociruntime", "containerhost-guest"}
 
 
 class VersionTest(testtools.TestCase):
@@ -27,17 +21,16 @@ class VersionTest(testtools.TestCase):
         """Between two releases it has the number of commits, too."""
         setup = configparser.ConfigParser()
         setup.read(SETUP)
-        self.assertEqual(setup["metadata"]["version"], VERSION.partition(".dev")[0])
+        self.assertEqual(setup["metadata"]["version"], DISTRIBUTION.version.partition(".dev")[0])
 
-    def test_commands_of_click(self) -> None:
-        for command in (cli.main, hpcjob.main, lxdone_install.main, onedock_install.main):
-            told = CliRunner().invoke(command, ["--version"])
-            self.assertEqual((0, f"version {VERSION}\n"), (told.exit_code, told.output.partition(", ")[2]))
-
-    def test_commands_that_oned_calls(self) -> None:
-        for name, command in (("lxdone", lxdone.main), ("onedock", onedock.main)):
+    def test_every_command_tells_it(self) -> None:
+        for point in DISTRIBUTION.entry_points.select(group="console_scripts"):
+            if point.name in WITHOUT:
+                continue
             told = io.StringIO()
-            with mock.patch("sys.argv", [f"/usr/bin/{name}", "--version"]), contextlib.redirect_stdout(told), \
-                    mock.patch("os.chdir"):
-                self.assertEqual(0, command())
-            self.assertEqual(f"{name}, version {VERSION}\n", told.getvalue())
+            with self.subTest(point.name), mock.patch("sys.argv", [f"/usr/bin/{point.name}", "--version"]), \
+                    contextlib.redirect_stdout(told), mock.patch("os.chdir"):
+                with contextlib.suppress(SystemExit):  # as click ends
+                    self.assertEqual(0, point.load()())
+                # click names this test's own program.
+                self.assertEqual(f"version {DISTRIBUTION.version}\n", told.getvalue().partition(", ")[2], point.name)
