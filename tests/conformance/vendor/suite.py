@@ -17,7 +17,7 @@ from unittest import mock
 
 import testtools
 
-from containerhost import vendors
+from containerhost import privileged, vendors
 from containerhost.allocation import scrub
 from containerhost.devices.grants import GPU_CAPABILITIES, Grant, GrantOptions
 from containerhost.devices.model import CharNode, Device, Kind, NodeUse
@@ -239,14 +239,14 @@ class GpuConformance(VendorConformance):
         attribute = self.tree.function(self.first) / name
         finish = threading.Timer(0.2, attribute.write_text, [f"{done}\n"])
 
-        def begin(_: Privileged, address: str) -> bool:
+        def begin(*_: object) -> bool:
             attribute.unlink(missing_ok=True)
             attribute.write_text(f"{goes_on}\n")
             finish.start()
             return True
 
         self.addCleanup(finish.join)
-        with mock.patch.object(Privileged, "reset", begin), \
+        with mock.patch.object(Privileged, "reset", begin), mock.patch.object(privileged, "write", begin), \
                 mock.patch.object(sys.modules[self.vendor.__module__], "Host", lambda: self.tree.host):
             self.assertTrue(self.vendor.reset(self.first))
         self.assertEqual(done, attribute.read_text().strip())
