@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Define every error that containerhost raises, worded for the person who reads it.
 
-A message says what was asked, what was found and what to do about it. Drivers map these classes onto their
+A message states the request, the problem and the remedy. Drivers map these classes onto their
 cloud's own errors in one place each; they never parse a message.
 """
 
 
 class ContainerHostError(Exception):
-    """Root of all errors of this package."""
+    """Signal any error of this package."""
 
 
 class DeviceError(ContainerHostError):
@@ -15,11 +15,11 @@ class DeviceError(ContainerHostError):
 
 
 class DeviceNotFound(DeviceError):
-    """Signal that the address names nothing in this host's inventory."""
+    """Signal that the address is not in this host's inventory."""
 
 
 class DeviceUnhealthy(DeviceError):
-    """Signal that the device is there, but its health has at least one complaint."""
+    """Signal that the device exists, but is not healthy."""
 
 
 class DeviceHeld(DeviceError):
@@ -27,27 +27,27 @@ class DeviceHeld(DeviceError):
 
 
 class DeviceBusy(DeviceHeld):
-    """Signal that another process prepares or cleans the device and does not come to an end."""
+    """Signal that another process prepares or cleans the device and does not finish."""
 
 
 class DeviceInUse(DeviceError):
-    """Signal that a process in the container uses what is to be taken away."""
+    """Signal that a process in the container uses what would be detached."""
 
 
 class NotDrained(DeviceError):
-    """Signal that containers still have the device, though nobody new is given it."""
+    """Signal that containers still have the device, although no new one gets it."""
 
 
 class AllocationsUnreadable(DeviceError):
-    """Signal that the allocation records cannot be trusted, so nothing is handed out until they can (fail closed)."""
+    """Signal that the allocation records cannot be trusted, so nothing is allocated until they can (fail closed)."""
 
 
 class ScrubFailed(DeviceError):
-    """Signal that a device came back but could not be cleaned; it is marked and not reused."""
+    """Signal that a returned device could not be cleaned; it is marked and not reused."""
 
 
 class HostActionFailed(DeviceError):
-    """Signal that the kernel or a host tool refused a step on a device. Its own words are in the message."""
+    """Signal that the kernel or a host tool refused an action. The message includes theirs."""
 
 
 class ResetRefused(HostActionFailed):
@@ -55,11 +55,11 @@ class ResetRefused(HostActionFailed):
 
 
 class SpecError(ContainerHostError):
-    """Signal that a container specification asks for something that cannot be; nothing was changed."""
+    """Signal that a container specification is invalid; nothing was changed."""
 
 
 class UnsupportedOnHost(SpecError):
-    """Signal that this host cannot give what a container specification asks for; another may. Nothing was changed."""
+    """Signal that this host does not support a container specification; another may. Nothing was changed."""
 
 
 class NoPlacement(SpecError):
@@ -67,17 +67,17 @@ class NoPlacement(SpecError):
 
 
 class EngineError(ContainerHostError):
-    """Signal that a container engine refused or failed a request. Its own words are in the message."""
+    """Signal that a container engine refused or failed a request. The message includes the engine's."""
 
 
 class EngineUnavailable(EngineError):
-    """Signal that the engine does not answer: not running, restarting, or refusing the connection."""
+    """Signal that the engine does not respond: not running, restarting, or refusing the connection."""
 
 
 class OperationForgotten(EngineUnavailable):
-    """Signal that the engine does not know a background operation: it finished, or the daemon restarted.
+    """Signal that the engine no longer knows a background operation: it finished, or the daemon restarted.
 
-    What the operation was to change tells how it ended.
+    Its target shows how it ended.
     """
 
 
@@ -86,24 +86,24 @@ class EngineTimeout(EngineError):
 
 
 class EngineNotFound(EngineError):
-    """Signal that the engine knows no object of that name."""
+    """Signal that the engine has no object of that name."""
 
 
 class EngineConflict(EngineError):
-    """Signal that the object changed since it was read, or exists already."""
+    """Signal that the object has changed since it was read, or already exists."""
 
 
 class EngineChanged(EngineConflict):
-    """Signal that the object changed since it was read."""
+    """Signal that the object has changed since it was read."""
 
 
 class NotAsGranted(EngineError):
-    """Signal that a running container sees more or less than its grants say."""
+    """Signal that a running container sees more or less than its grants permit."""
 
 
 class EngineBusy(EngineConflict):
-    """Another operation on the object has not ended yet."""
+    """Signal that another operation on the object has not ended yet."""
 
 
 class StorageFull(EngineError):
-    """Signal that the storage pool has no room for what was asked."""
+    """Signal that the storage pool has no room for the request."""

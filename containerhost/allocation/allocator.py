@@ -2,8 +2,9 @@
 """Allocate devices of this host to containers, and release them.
 
 The states of an allocation and their order: :mod:`containerhost.allocation.states`. A process that changes a device
-holds that device's lock (:meth:`AllocationStore.working`) from its look at the record to the end of the change, and
-writes the new state first. After a crash the record alone tells how to finish or undo what was begun.
+holds that device's lock (:meth:`AllocationStore.working`) from reading the record until the change is complete, and
+writes the new state first. After a crash the record alone determines how an interrupted operation is finished or
+undone.
 """
 
 import logging
@@ -31,10 +32,10 @@ LOG = logging.getLogger(__name__)
 
 
 class DeviceAllocator:
-    """Give a host's devices to consumers, and take them back clean, on the records that all drivers share.
+    """Allocate a host's devices to consumers and reclaim them clean, on the records that all drivers share.
 
-    Methods that read the host take the view of the operation that they are a part of; without one, a call is an
-    operation of its own. Below a device's lock they read that device anew.
+    Methods that read the host take the view of the enclosing operation; without one, each call scans the host
+    itself. Under a device's lock they read that device again.
 
     :param view: makes the view of a new operation
     :param foreign: device id -> container, for what containers of the engine use by their configuration, in any
@@ -60,7 +61,7 @@ class DeviceAllocator:
 
     def acquire(self, requests: Sequence[Request], consumer: Consumer, view: HostView | None = None
                 ) -> tuple[Grant, ...]:
-        """Claim, prepare and attach all the devices, or none. Idempotent: what the consumer has already it keeps.
+        """Claim, prepare and attach all the devices, or none. Idempotent: the consumer keeps those that it already has.
 
         :returns: one grant for each request, in order
         :raises DeviceNotFound, DeviceUnhealthy, DeviceHeld, AllocationsUnreadable, SpecError: nothing was changed
@@ -94,11 +95,11 @@ class DeviceAllocator:
 
     def leave_out(self, requests: Sequence[Request], consumer: Consumer, least: int, view: HostView | None = None
                   ) -> tuple[Request, ...]:
-        """Detach GPUs that are out of order from a stopped container that can do without some; they stay allocated.
+        """Detach faulty GPUs from a stopped container that can run without some; they stay allocated.
 
-        :param least: GPUs that it has at least
-        :returns: the requests of what it starts with
-        :raises SpecError, DeviceUnhealthy: it cannot have so many
+        :param least: the minimum number of GPUs
+        :returns: the requests for the devices that it starts with
+        :raises SpecError, DeviceUnhealthy: it cannot have that many
         """
         view, mine = view or self.view(), self._store.held_by(consumer)
         refusals.require_gpus(view.inventory, requests, mine, least)
@@ -109,31 +110,31 @@ class DeviceAllocator:
         return tuple(request for request in requests if view.inventory.get(request.address).id not in left)
 
     def require_gpus(self, requests: Sequence[Request], consumer: Consumer, least: int, view: HostView) -> None:
-        """Refuse a container that is to keep more GPUs than it can have. Changes nothing.
+        """Refuse a container whose minimum of GPUs exceeds what it can have. Changes nothing.
 
-        :raises SpecError, DeviceUnhealthy: it is one
+        :raises SpecError, DeviceUnhealthy: it is refused
         """
         refusals.require_gpus(view.inventory, requests, self._store.held_by(consumer), least)
 
     def present(self, requests: Sequence[Request], consumer: Consumer) -> tuple[Request, ...]:
-        """Return the requests without those of devices that the consumer's container does not have for now."""
+        """Return the requests, without those for devices currently detached from the consumer's container."""
         away = self.detached(consumer)
         return tuple(request for request in requests if request.address not in away)
 
     def gone(self, consumer: Consumer, view: HostView) -> frozenset[str]:
-        """Return the ids of those of :meth:`detached` that this host does not have."""
+        """Return the ids of those of :meth:`detached` that this host no longer has."""
         mine = self._store.held_by(consumer)
         return refusals.gone(view.inventory, mine) if refusals.detached(mine) else frozenset()
 
     def detached(self, consumer: Consumer) -> frozenset[str]:
-        """Return the ids of devices that are allocated to the consumer, whose container does not have them for now."""
+        """Return the ids of devices that are allocated to the consumer but currently detached from its container."""
         return refusals.detached(self._store.held_by(consumer))
 
     def grants(self, requests: Sequence[Request], consumer: Consumer, view: HostView | None = None
                ) -> tuple[Grant, ...]:
-        """Return what the consumer has, as grants. Changes nothing.
+        """Return the grants of the consumer's devices. Changes nothing.
 
-        :raises DeviceHeld: it does not have one of them
+        :raises DeviceHeld: it does not hold one of them
         """
         return refusals.granted((view or self.view()).inventory, requests, self._store.held_by(consumer), consumer)
 
@@ -147,9 +148,9 @@ class DeviceAllocator:
         return tuple(make_grant(device, options) for device, options in wanted)
 
     def users(self, grants: Iterable[Grant], view: HostView | None = None) -> tuple[str, ...]:
-        """Return the processes in containers that are seen to have a device of ``grants`` open, in words.
+        """Describe the container processes that have a device of ``grants`` open.
 
-        For a share of a GPU this is the whole GPU, because nothing tells by which share a process has it open."""
+        For a share of a GPU, the whole GPU is checked: which share a process opened it by is unknown."""
         nodes, view = list[CharNode](), view or self.view()
         for grant in grants:
             shared = grant.device.kind is Kind.GPU_SHARE and grant.device.parent
@@ -157,7 +158,7 @@ class DeviceAllocator:
         return self._users_of(nodes)
 
     def require_unused(self, grants: Iterable[Grant]) -> None:
-        """Refuse devices that a process in a container is seen to use; for a share of a GPU this cannot be told.
+        """Refuse devices that a container process has open; not detectable for a share of a GPU.
 
         :raises DeviceInUse: a process in a container has a device of ``grants`` open
         """
@@ -178,8 +179,8 @@ class DeviceAllocator:
     def held(self, consumer: Consumer, view: HostView | None = None) -> tuple[Grant, ...]:
         """Return the consumer's devices that are still on this host, as grants without options.
 
-        They tell each one's nodes and interface. Left out are devices that its container goes on without, and a GPU
-        that is blocked because the container may still use what it was detached from."""
+        They name each device's nodes and interface. Excluded are devices that its container runs without, and a GPU
+        that is blocked because the container may still use it after its detachment."""
         inventory, mine = (view or self.view()).inventory, self._store.held_by(consumer)
         there = {device.id for device in inventory.devices
                  if not (device.kind in REVOKED and device.id in mine and mine[device.id].holders)}
@@ -187,7 +188,7 @@ class DeviceAllocator:
         return refusals.granted(inventory, [Request(device) for device in mine if device in there], mine, consumer)
 
     def held_by(self, consumer: Consumer) -> frozenset[str]:
-        """Return the ids of the devices that the consumer has; blocked ones too."""
+        """Return the ids of the consumer's devices, blocked ones included."""
         return frozenset(self._store.held_by(consumer))
 
     def consumers_of(self, driver: str, engine: str) -> frozenset[Consumer]:
@@ -207,14 +208,14 @@ class DeviceAllocator:
 
     def release_device(self, device_id: str, consumer: Consumer, container: int | None, view: HostView | None = None
                        ) -> tuple[str, ...]:
-        """Clean and free one device that was detached from a container, which may run on. Idempotent.
+        """Clean and free one device that was detached from a container, which may still run. Idempotent.
 
         :param container: its first process; None when it does not run
         """
         return self._release_all(self.held_by(consumer) & {device_id}, consumer, container, view or self.view())
 
     def cancel(self, device_id: str, consumer: Consumer, view: HostView) -> None:
-        """Release a device that :meth:`acquire` claimed anew and the engine then refused. Idempotent."""
+        """Release a device that :meth:`acquire` newly claimed and the engine then refused. Idempotent."""
         with self._store.working([device_id]):
             self._undo(device_id, consumer, view)
 
@@ -233,7 +234,7 @@ class DeviceAllocator:
             raise
 
     def _undo(self, device_id: str, consumer: Consumer, view: HostView) -> None:
-        """Restore a device after a failed acquisition, under the device's lock. No container has had it."""
+        """Restore a device after a failed acquisition, under the device's lock. It was never in a container."""
         record = self._store.held_by(consumer).get(device_id)
         if record is not None:
             view.refresh([device_id])
@@ -245,7 +246,7 @@ class DeviceAllocator:
                      ) -> tuple[str, ...]:
         """Clean and free devices, and return complaints.
 
-        :param device_ids: what the consumer had a moment ago; another process may have cleaned it since
+        :param device_ids: ids read without a lock: another process may have cleaned these devices since
         """
         if not device_ids:
             return ()

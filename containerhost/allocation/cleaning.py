@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clean devices that were detached from their containers, and free them, or block them. Under each device's lock.
+"""Clean devices that were detached from their containers, then free or block them, under each device's lock.
 
 A device is free when no handle on it can be left: the containers that may have had it have ended, or its driver has
-revoked all handles (:mod:`containerhost.allocation.scrub`). Else it is blocked until these containers end.
+revoked all handles (:mod:`containerhost.allocation.scrub`). Otherwise it is blocked until these containers end.
 """
 
 import functools
@@ -36,8 +36,8 @@ Holders = Callable[[Consumer], Collection[int]]
 class Cleaner:
     """Clean devices that containers were detached from, then free them, or block those that cannot be cleaned.
 
-    :param holders: tells the first processes of the containers, of those that run, that may have got a consumer's
-        devices: its own, and those that it shares memory with
+    :param holders: returns the first processes of the running containers that may have a consumer's devices: its
+        own, and those that it shares memory with
     """
 
     def __init__(self, store: AllocationStore, functions: Functions, privileged: Privileged, host: Host,
@@ -51,8 +51,8 @@ class Cleaner:
     def _may_have(self, consumer: Consumer, container: int | None) -> frozenset[int]:
         """Return the first processes of the containers that may have a consumer's devices.
 
-        :param container: one of them, if the caller knows it
-        :raises ScrubFailed: the engine or a record does not say which these are
+        :param container: the first process of one of them, if the caller knows it
+        :raises ScrubFailed: the engine or a record does not identify them
         """
         try:
             return frozenset((*self._holders(consumer), *(() if container is None else (container,))))
@@ -61,7 +61,7 @@ class Cleaner:
                 f"cannot determine which containers may have the devices of {consumer}: {error}") from error
 
     def free(self, record: Allocation, container: int | None, view: HostView, *, given: bool = True) -> str | None:
-        """Clean a device and free it, or block it. One that is only claimed was not changed.
+        """Clean a device and free it, or block it. A device that is only claimed needs no cleaning.
 
         :param container: first process of the container that had it; None when that does not run
         :param given: False if no container has had it
@@ -98,7 +98,7 @@ class Cleaner:
     def _begin(self, record: Allocation, container: int | None) -> Allocation:
         """Record that a device is being cleaned, and which containers may have it.
 
-        :raises ScrubFailed: that cannot be told
+        :raises ScrubFailed: the containers cannot be determined
         """
         try:
             holders = map(Process.of, self._may_have(record.consumer, container))
@@ -111,7 +111,7 @@ class Cleaner:
     def clean(self, record: Allocation, view: HostView) -> tuple[str, ...]:
         """Clean a device whose record says that it is being cleaned.
 
-        :returns: what was done, in words
+        :returns: a description of each step
         :raises ScrubFailed, DeviceNotFound, DeviceUnhealthy: it is blocked for that reason
         """
         try:
@@ -124,7 +124,7 @@ class Cleaner:
     def scrub_detached(self, record: Allocation, view: HostView) -> tuple[str, ...]:
         """Clean a device that its container was detached from.
 
-        :returns: what was done, in words
+        :returns: a description of each step
         :raises ScrubFailed, DeviceNotFound, DeviceUnhealthy: it is not clean
         """
         running = self.running(record)
@@ -158,9 +158,9 @@ class Cleaner:
         return self._privileged.users([(node.major, node.minor) for node in own_nodes(device)])
 
     def running(self, record: Allocation) -> frozenset[int]:
-        """Return the first processes of the containers that may have the device, of those that run on.
+        """Return the first processes of the running containers that may have the device.
 
-        :raises ScrubFailed: the record does not say which they are
+        :raises ScrubFailed: the record does not name them
         """
         if not self._store.in_this_boot(record):
             return frozenset()
@@ -172,14 +172,14 @@ class Cleaner:
 
     def scrub(self, device: Device, restore: Mapping[str, str], view: HostView, timeout: float = 0.0
               ) -> tuple[str, ...]:
-        """See :func:`containerhost.allocation.scrub.scrub`."""
+        """Call :func:`containerhost.allocation.scrub.scrub`."""
         others = self._unheld(device, view) if device.kind is Kind.GPU else ()
         return scrub(device, restore, self._functions.of(device), self._privileged, self._host, others, timeout)
 
     def _unheld(self, device: Device, view: HostView) -> tuple[str, ...]:
-        """Return the addresses of the vendor's other whole GPUs that are unallocated; none if a record cannot be read.
+        """Return the addresses of the vendor's other unallocated whole GPUs; none if a record is unreadable.
 
-        One that is allocated at this moment has no client yet, and waits for a reset."""
+        One that is allocated concurrently has no client yet, and waits for the reset."""
         try:
             records = self._store.records()
         except AllocationsUnreadable:
@@ -193,9 +193,9 @@ class Cleaner:
 
 
 def has_ended(device_id: str, inventory: Inventory) -> bool:
-    """Return whether a slice or share is none any more, as its GPU was divided in another way: nothing is to clean.
+    """Return whether a slice or share no longer exists because its GPU was repartitioned: there is nothing to clean.
 
-    Its GPU must be sound: one without its driver names no slices."""
+    Its GPU must be healthy: without its driver it lists no slices."""
     whole, _, _ = device_id.partition("/")
     return device_id not in inventory and whole in inventory and inventory.get(whole).sound
 

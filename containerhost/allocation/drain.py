@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wait until no container has a device that is kept from new holders."""
+"""Wait until no container has a device that new containers must not get."""
 
 from collections.abc import Mapping
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell what is wrong with the devices of a container, or of the host. Pure."""
+"""Report faults of the devices of a container, or of the host. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -13,7 +13,7 @@ GONE = "this host has no such device any more"
 
 
 class Fault(NamedTuple):
-    """Describe a device that no new container gets: it is sick, tainted, blocked, or has left the host.
+    """Describe a device that no new container gets: it is sick, tainted, blocked, or missing from the host.
 
     :ivar kind: None if it has left the host
     :ivar complaints: of its health, the taint's included
@@ -31,7 +31,7 @@ class Fault(NamedTuple):
 
 
 def of(records: Iterable[Allocation], inventory: Inventory) -> tuple[str, ...]:
-    """Return what is wrong with the devices of one consumer, in words.
+    """Describe the faults of one consumer's devices.
 
     :param records: of one owner
     :returns: one text for each device that is sick or gone: ``0000:3b:00.0: fallen off the bus; ...``
@@ -48,7 +48,7 @@ def of(records: Iterable[Allocation], inventory: Inventory) -> tuple[str, ...]:
 
 
 def of_host(records: Mapping[str, Allocation], inventory: Inventory) -> tuple[Fault, ...]:
-    """Return the devices of the host that no new container gets, by id; those that the host itself uses left out.
+    """Return the faulty devices of the host by id, without those that the host itself uses.
 
     :param records: all of the host
     """

@@ -30,7 +30,7 @@ class Functions:
         """Prepare a function's interfaces, GUIDs, MAC, VLAN and rate; return whether an interface was changed.
 
         :param former: the consumer's record, if it had the device before
-        :raises UnsupportedOnHost: the card does not limit its VFs so
+        :raises UnsupportedOnHost: the card does not support this limit on its VFs
         """
         if device.kind is not Kind.NET:
             return False
@@ -67,9 +67,10 @@ class Functions:
 
     def _limit(self, device: Device, function: NetFunction, options: GrantOptions, consumer: Consumer,
                former: Allocation | None) -> None:
-        """Limit what a VF sends, or restore the limit of before.
+        """Limit a VF's transmit rate, or restore the previous limit.
 
-        The first request changes nothing: a card without limits refuses it too, while there is nothing to restore yet.
+        The first request repeats the current limit: a card without rate limits refuses it before anything must be
+        restored.
         """
         before = former.restore.get("max_tx_rate") if former else None
         if options.max_tx_rate is None and before is None:
@@ -86,7 +87,7 @@ class Functions:
                                     f"(0 is no limit): {error}") from error
 
     def set_link(self, device: Device, record: Allocation, up: bool) -> None:
-        """Take the link from a VF that the record's consumer has, or restore it."""
+        """Disable the link of a VF that the record's consumer has, or restore it."""
         function = self.of(device)
         if "link" not in record.restore:
             record = self._store.prepare(device.id, record.consumer, {"link": function.port()["link"]})
@@ -95,7 +96,7 @@ class Functions:
     def rebind(self, record: Allocation, view: HostView) -> None:
         """Bind the function's driver if a killed process unbound it.
 
-        :raises HostActionFailed: it does not come back
+        :raises HostActionFailed: the driver does not bind
         """
         for device in unbound({record.device_id: record}, view):
             self.of(device).rebind(driver=record.restore.get("driver"), count=len(record.netdevs))
@@ -103,7 +104,7 @@ class Functions:
 
 
 def unbound(records: Mapping[str, Allocation], view: HostView) -> tuple[Device, ...]:
-    """Return the network functions that no driver is bound to, without blocked ones."""
+    """Return the network functions without a driver, blocked ones excluded."""
     if not records:
         return ()
     return tuple(device for device in view.inventory.devices

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prepare a network function for a container and restore it: GUIDs, driver, reset, names of its interfaces.
+"""Prepare a network function for a container and restore it: GUIDs, driver, reset, interface names.
 
 Used before a container gets the function and after it had it. Every wait has a limit: the kernel returns the interfaces
 of a dead network namespace, and makes a newly bound driver's interfaces, only a moment later.
@@ -63,7 +63,7 @@ class NetFunction:
         return self.netdevs()
 
     def set_guids(self, node_guid: str, port_guid: str) -> None:
-        """Give a VF its GUIDs; :meth:`rebind` makes its driver take them."""
+        """Set the GUIDs of a VF; :meth:`rebind` makes its driver apply them."""
         for netdev, index in self._parents("GUIDs"):
             self._privileged.set_vf_guids(netdev, index, node_guid, port_guid)
 
@@ -74,14 +74,14 @@ class NetFunction:
 
     def set_port(self, mac: str, vlan: int, spoof_check: bool | None = None, trust: bool | None = None, *,
                  qos: int = 0) -> None:
-        """Give an Ethernet VF the MAC and VLAN it must use; zeros and 0 leave it free.
+        """Set the MAC and VLAN that an Ethernet VF must use; zeros and 0 remove the restriction.
 
-        :meth:`rebind` makes its driver take the MAC."""
+        :meth:`rebind` makes its driver apply the MAC."""
         for netdev, index in self._parents("MAC and VLAN"):
             self._privileged.set_vf_port(netdev, index, mac, vlan, spoof_check, trust, qos)
 
     def port(self) -> dict[str, str]:
-        """Return a VF's VLAN, switches, rate and link, as a record's ``restore`` has them; none that the card lacks.
+        """Return a VF's VLAN, switches, rate and link, as in a record's ``restore``, without those that the card lacks.
 
         Not its MAC: some drivers report one that they chose themselves, and hold the VF to it once it is set.
         """
@@ -97,12 +97,12 @@ class NetFunction:
         raise HostActionFailed(f"`ip link show dev {netdev}` does not list VF {index}: {done.stderr.strip()}")
 
     def set_rate(self, rate: int) -> None:
-        """Let a VF send at most ``rate`` Mbit/s, whatever its holder sets; 0 is no limit."""
+        """Limit the transmit rate of a VF to ``rate`` Mbit/s, whatever its holder sets; 0 is no limit."""
         for netdev, index in self._parents("rates"):
             self._privileged.set_vf_rate(netdev, index, rate)
 
     def set_link(self, state: str) -> None:
-        """Let a VF have its card's link (auto), one always (enable), or none (disable): it sends and gets nothing."""
+        """Set the link of a VF: that of its card (auto), always up (enable), or always down (disable)."""
         for netdev, index in self._parents("link"):
             self._privileged.set_vf_link(netdev, index, state)
 
@@ -125,7 +125,7 @@ class NetFunction:
                                    f"it was set")
 
     def rebind(self, *, reset: bool = False, driver: str | None = None, count: int = 1) -> bool:
-        """Start the function anew: unbind its driver, reset it if asked, bind, and wait for its interfaces.
+        """Restart the function: unbind its driver, reset it if asked, bind, and wait for its interfaces.
 
         :param count: how many interfaces it has
         :param driver: the driver to bind when it has none, because an earlier rebind was interrupted
@@ -154,9 +154,9 @@ class NetFunction:
                                    f"{BIND_TIMEOUT:g} s after they were set")
 
     def rename(self, names: Sequence[str]) -> None:
-        """Give the interfaces their ``names`` back: the kernel returns them under whatever names are free.
+        """Restore the interfaces' ``names``: the kernel returns them under whatever names are free.
 
-        :raises HostActionFailed: they are not called so in time
+        :raises HostActionFailed: they do not have these names in time
         """
         self._each(len(names), lambda port, present: self._privileged.rename_netdev(present, names[port])
                    if present != names[port] else None)
@@ -165,14 +165,14 @@ class NetFunction:
                                    f"{', '.join(names)}, {RETURN_TIMEOUT:g} s after they were called so")
 
     def link_down_and_flush(self, count: int = 1) -> None:
-        """Leave the interfaces down and without addresses.
+        """Set the interfaces down and remove their addresses.
 
         :param count: how many it has
         """
         self._each(count, lambda port, present: self._privileged.link_down_and_flush(present))
 
     def _each(self, count: int, act: Callable[[int, str], None]) -> None:
-        """Apply a function to each interface. Meanwhile udev may rename one that has just appeared."""
+        """Apply a function to each interface, which udev may rename concurrently."""
         for port in range(count):
             while True:
                 present = self.await_netdevs(count)[port]

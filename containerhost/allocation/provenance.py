@@ -47,9 +47,9 @@ class Provenance:
         self._host = host
 
     def of(self, device_id: str) -> list[HandOver]:
-        """Return what is kept of a device, the oldest first.
+        """Return the hand-overs of a device, oldest first.
 
-        :raises AllocationsUnreadable: it cannot be read
+        :raises AllocationsUnreadable: they cannot be read
         """
         path = self._root / hidden_name(file_name(device_id), SUFFIX)
         try:
@@ -68,7 +68,7 @@ class Provenance:
         return found[-1] if found else None
 
     def add(self, record: Allocation, cleaning: Mapping[str, Any] | None, released: str) -> None:
-        """Write that a device is handed over, unless no container had it. Called under the store's lock.
+        """Record the hand-over of a device, unless no container had it. Called under the store's lock.
 
         :param cleaning: what was done and found; None if the operator freed it by hand
         :param released: now
@@ -116,7 +116,7 @@ class Provenance:
         return seed
 
     def _readable(self, device_id: str) -> list[HandOver]:
-        """Return what is kept of a device; nothing where it cannot be read, which must not keep the device blocked."""
+        """Return the hand-overs of a device; nothing if they are unreadable, which must not keep the device blocked."""
         try:
             return self.of(device_id)
         except AllocationsUnreadable as error:
@@ -125,7 +125,7 @@ class Provenance:
 
 
 def opaque(seed: bytes, device_id: str, given: str, uuid: str) -> str:
-    """Return the id of a consumer in one hand-over: nothing without the key links it to another, or to the uuid."""
+    """Return the id of a consumer in one hand-over; only the key links it to another hand-over, or to the uuid."""
     return hmac.new(seed, f"consumer {device_id} {given} {uuid}".encode(), hashlib.sha256).hexdigest()[:32]
 
 
@@ -144,7 +144,7 @@ def signed(entry: Mapping[str, Any], seed: bytes) -> HandOver:
 
 
 def complaint(entry: Mapping[str, Any], device_id: str, key: str | None) -> str | None:
-    """Return what is wrong with a hand-over; None if this host signed it for the device, and nothing was changed.
+    """Return why a hand-over is invalid; None if this host signed it for the device and it is unmodified.
 
     :param key: the host's public key
     """
@@ -162,6 +162,6 @@ def complaint(entry: Mapping[str, Any], device_id: str, key: str | None) -> str 
 
 
 def _text(entry: Mapping[str, Any]) -> bytes:
-    """Return what is signed: JSON without white space, the names sorted, without the signature itself."""
+    """Return the signed text: JSON without white space, with sorted keys, without the signature itself."""
     return json.dumps({name: value for name, value in entry.items() if name != "signature"}, sort_keys=True,
                       separators=(",", ":")).encode()

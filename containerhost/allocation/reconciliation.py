@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finish or undo what a crash interrupted, from the records: see :data:`containerhost.allocation.states.RECOVERY`."""
+"""Finish or undo interrupted allocations from the records: see :data:`containerhost.allocation.states.RECOVERY`."""
 
 import functools
 from collections.abc import Callable, Collection
@@ -31,7 +31,7 @@ class Reconciler:
         self._privileged = privileged
 
     def reconcile(self, driver: str, engine: str, alive: Collection[str]) -> tuple[str, ...]:
-        """Finish or undo what a crash interrupted, of this driver and engine only, and thaw containers.
+        """Finish or undo the interrupted allocations of this driver and engine only, and thaw containers.
 
         :param alive: containers that are known to exist. The caller has made sure by a second source that all others
             are gone; here the engine's configurations are asked as well
@@ -62,7 +62,7 @@ class Reconciler:
         return tuple(complaints)
 
     def reconcile_one(self, consumer: Consumer, *, exists: bool, view: HostView | None = None) -> tuple[str, ...]:
-        """Finish or undo what a crash interrupted, of one consumer. No process may be acquiring its devices.
+        """Finish or undo the interrupted allocations of one consumer. No process may be acquiring its devices.
 
         :param exists: its container is known to exist. The caller has made sure by two sources that it does not
         :returns: complaints
@@ -95,7 +95,7 @@ class Reconciler:
         return tuple(complaints)
 
     def interrupted(self, driver: str, engine: str, exists: Callable[[Consumer], bool]) -> frozenset[Consumer]:
-        """Return the consumers of which :meth:`reconcile_one` would free a device, by the records alone.
+        """Return the consumers of which :meth:`reconcile_one` would free a device, judging by the records alone.
 
         :param exists: asked only about consumers whose devices are freed if they do not exist
         """
@@ -137,6 +137,6 @@ class Reconciler:
                         configured=user is not None, ended=record.ended)
 
     def _configured(self, device_id: str, inventory: Inventory) -> str | None:
-        """Return the container whose configuration has the device; None also for one that left the host."""
+        """Return the container whose configuration names the device; None also if the device left the host."""
         device = next((device for device in inventory.devices if device.id == device_id), None)
         return self._foreign(concerned(device, inventory)).get(device_id) if device else None

@@ -25,7 +25,7 @@ ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z:._-]*(?:/[0-9A-Za-z][0-9A-Za-z:._-]*)*")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Consumer:
-    """A container: which driver made it (``nova``), on which engine (``lxd``), its name there, the cloud's uuid."""
+    """Identify a container: its driver (``nova``), its engine (``lxd``), its name there and the cloud's uuid."""
 
     driver: str
     engine: str
@@ -38,19 +38,19 @@ class Consumer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Allocation:
-    """Record which consumer has a device, how far its allocation has got, and what must be restored to free it.
+    """Record which consumer has a device, the state of its allocation, and what must be restored to free it.
 
     :ivar restore: what the device must be set back to before it is free, by the name of the setting
-    :ivar blocked: why no other container may have the device; None when it is not blocked. It stays while the device is
-        cleaned once more
+    :ivar blocked: why no other container may have the device; None when it is not blocked. It stays while the device
+        is cleaned once more
     :ivar boot_id: the host's boot in which the state was written; None if unknown
     :ivar since: when the device came into its state, in UTC as ISO 8601; None if unknown
     :ivar container: first process of the consumer's container, if that ran on without the device
-    :ivar holders: first processes of all containers that may have had the device and ran when it was taken away; None
-        if unknown
+    :ivar holders: first processes of all containers that may have had the device and ran when it was taken away;
+        None if unknown
     :ivar given: when a container was given the device first, in UTC as ISO 8601; None if none was
     :ivar before: the last hand-over before this allocation, of :mod:`containerhost.allocation.provenance`
-    :ivar rest: what other releases wrote of it
+    :ivar rest: fields written by other releases
     """
 
     device_id: str
@@ -104,7 +104,7 @@ def content(record: Allocation) -> dict[str, Any]:
 def parse(path: Path) -> Allocation:
     """Parse the file of a record.
 
-    :raises AllocationsUnreadable: it is not what ``_content`` makes, in this version or another
+    :raises AllocationsUnreadable: it does not have the format of ``_content`` in any version
     """
     data = load(path)
     try:
@@ -146,7 +146,7 @@ def _processes(data: Any) -> tuple[Process, ...] | None:
 
 
 def _state(data: Mapping[str, Any]) -> State:
-    """Return the state; one that is missing or unknown is inferred: a container may have had the device."""
+    """Return the state; a missing or unknown one is inferred, assuming that a container had the device."""
     blocked = data["blocked"] is not None
     inferred = State.BLOCKED if blocked else State.ATTACHED
     found = data.get("state", inferred)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose what a consumer is given of a host, and refuse what it cannot have. Pure."""
+"""Choose the devices of a host for a consumer's requests, and refuse what it cannot have. Pure."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
@@ -52,12 +52,12 @@ def usable(inventory: Inventory, request: Request, mine: Mapping[str, Allocation
 
 def left_out(inventory: Inventory, requests: Iterable[Request], mine: Mapping[str, Allocation], least: int
              ) -> frozenset[str]:
-    """Return the GPUs that a stopped container is to start without: those out of order, if enough are left.
+    """Return the faulty GPUs that a stopped container must start without, if enough are left.
 
-    Tainted ones are rather used than sick ones. Only what is allocated to it already counts: a new claim on a GPU that
-    is out of order is refused.
+    Tainted ones are preferred to sick ones. Only GPUs already allocated to it count: a new claim on a faulty GPU is
+    refused.
 
-    :param least: GPUs that it has at least
+    :param least: the minimum number of GPUs
     """
     had = {name for name, record in mine.items() if record.state in (State.ATTACHED, State.DETACHED)}
     gpus = whole_gpus(inventory, requests)
@@ -67,9 +67,9 @@ def left_out(inventory: Inventory, requests: Iterable[Request], mine: Mapping[st
 
 
 def require_gpus(inventory: Inventory, requests: Iterable[Request], mine: Mapping[str, Allocation], least: int) -> None:
-    """Refuse a container that is to keep more GPUs than it can have.
+    """Refuse a container whose minimum of GPUs exceeds what it can have.
 
-    :raises SpecError: no more were claimed for it
+    :raises SpecError: fewer were claimed for it
     :raises DeviceUnhealthy: too many have left the host
     """
     found, lost = len(whole_gpus(inventory, requests)), gone(inventory, mine)
@@ -86,12 +86,12 @@ def whole_gpus(inventory: Inventory, requests: Iterable[Request]) -> list[Device
 
 
 def gone(inventory: Inventory, mine: Mapping[str, Allocation]) -> frozenset[str]:
-    """Return what the consumer's container does not have for now, and the host neither."""
+    """Return the ids of the consumer's detached devices that this host no longer has."""
     return detached(mine) - {device.id for device in inventory.devices}
 
 
 def detached(mine: Mapping[str, Allocation]) -> frozenset[str]:
-    """Return what the consumer's container does not have for now."""
+    """Return the ids of devices currently detached from the consumer's container."""
     return frozenset(name for name, record in mine.items() if record.state is State.DETACHED)
 
 
@@ -118,7 +118,7 @@ def require_distinct(wanted: Iterable[tuple[Device, GrantOptions]], mine: Iterab
 
 def granted(inventory: Inventory, requests: Iterable[Request], mine: Mapping[str, Allocation], consumer: Consumer
             ) -> tuple[Grant, ...]:
-    """Return what the consumer has of the requested devices, as grants.
+    """Return the grants of those requested devices that the consumer has.
 
     :raises DeviceHeld: it does not have one of them
     """
@@ -145,7 +145,7 @@ def own_nodes(device: Device) -> tuple[CharNode, ...]:
 
 
 def concerned(device: Device, inventory: Inventory) -> tuple[Device, ...]:
-    """Return the device and those by which a container's configuration may name it.
+    """Return the device and all devices by which a container's configuration may name it.
 
     Other parts of the same GPU count: a container that has one of those by its nodes names the GPU's node, too."""
     return tuple({other.id: other for other in (
@@ -154,7 +154,7 @@ def concerned(device: Device, inventory: Inventory) -> tuple[Device, ...]:
 
 def refuse_configured(users: Mapping[str, str], inventory: Inventory, devices: Iterable[Device], consumer: Consumer
                       ) -> None:
-    """Refuse devices that another container's configuration names, or a device related to them.
+    """Refuse devices that, or whose related devices, another container's configuration names.
 
     :param users: device id -> container
     :raises DeviceHeld: such a container exists

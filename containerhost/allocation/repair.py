@@ -31,7 +31,7 @@ class DeviceRepair:
         self._foreign = foreign
 
     def reset_devices(self, consumer: Consumer, view: HostView | None = None) -> tuple[str, ...]:
-        """Reset the consumer's unhealthy GPUs, which stay its own. Its container is stopped.
+        """Reset the consumer's unhealthy GPUs, which stay allocated to it. Its container is stopped.
 
         :returns: complaints, one for each that could not be reset
         """
@@ -50,8 +50,8 @@ class DeviceRepair:
     def rebind_driver(self, consumer: Consumer, view: HostView | None = None) -> None:
         """Bind the drivers of the consumer's functions that a killed process unbound to clean them.
 
-        :raises HostActionFailed: one does not come back
-        :raises DeviceBusy: another process is at work on it
+        :raises HostActionFailed: a driver does not bind
+        :raises DeviceBusy: another process is changing it
         """
         view = view or self._view()
         for device in unbound(self._store.held_by(consumer), view):
@@ -62,11 +62,11 @@ class DeviceRepair:
                     self._functions.rebind(record, view)
 
     def set_link_state(self, consumer: Consumer, up: bool, view: HostView | None = None) -> tuple[str, ...]:
-        """Take the link from the consumer's virtual functions while its container is frozen, or restore it.
+        """Disable the link of the consumer's virtual functions while its container is frozen, or restore it.
 
-        The kernel, which is not frozen, would go on answering.
+        The kernel, which is not frozen, would still answer.
 
-        :returns: complaints, one for each function whose link is as it was
+        :returns: complaints, one for each function whose link is unchanged
         """
         complaints, view = [], view or self._view()
         for device_id, record in self._store.held_by(consumer).items():
@@ -80,14 +80,14 @@ class DeviceRepair:
         return tuple(complaints)
 
     def clean(self, device_id: str) -> tuple[str, ...]:
-        """Clean and free, for the operator, a device that is blocked, free or was interrupted while cleaned.
+        """Clean and free, for the operator, a device that is blocked, free, or whose cleaning was interrupted.
 
-        One that the container of its consumer goes on without stays allocated.
+        A device that its consumer's container runs without stays allocated.
 
         :returns: what was done, one text each
         :raises DeviceNotFound, DeviceHeld, AllocationsUnreadable: nothing was changed
-        :raises ScrubFailed, DeviceUnhealthy: it is blocked for that reason, or stays allocated; so it is where
-            DeviceNotFound tells that it left the host meanwhile
+        :raises ScrubFailed, DeviceUnhealthy: it is blocked for that reason, or stays allocated; also on
+            DeviceNotFound if it left the host meanwhile
         """
         view = self._view()
         device_id = view.inventory.get(device_id).id
@@ -110,7 +110,7 @@ class DeviceRepair:
             return done
 
     def _take_for_cleaning(self, device: Device, inventory: Inventory) -> None:
-        """Mark the device blocked before it is cleaned, so that a crash leaves a device that nobody is given."""
+        """Mark the device blocked before its cleaning, so that a crash leaves it unavailable."""
         refuse_host_use(device)
         if device.netdev_away:
             raise DeviceHeld(f"device {device.id} is not cleaned: its interface is in another network namespace, so a "
@@ -121,7 +121,7 @@ class DeviceRepair:
 
 
 def _holder(consumer: Consumer) -> str:
-    """Return who has a device and how it is freed, in words."""
+    """Describe who has a device and how to free it."""
     if consumer.driver == OPERATOR.driver:  # a command: its container names it, such as mig-apply
         command = consumer.container.replace("-", " ")
         return f"an interrupted `containerhost {command}` holds it: repeat that, unless it is still at work"
@@ -129,7 +129,7 @@ def _holder(consumer: Consumer) -> str:
 
 
 def is_cleanable(record: Allocation) -> bool:
-    """Return whether the operator may clean the device, under its lock: nobody has it or is cleaning it."""
+    """Return whether the operator may clean the device, under its lock: no process holds or cleans it."""
     return record.state in (State.BLOCKED, State.CLEANING) or record.consumer == OPERATOR
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bring a returned device into the state it was given away in, or say why it cannot be.
+"""Restore a returned device to the state in which it was handed out, or report why it cannot be.
 
 A tenant was root over the device: what can be reset is reset, and nothing a tenant set may reach the next one. The
 driver decides whether a handle is left: it resets no GPU in use, and a function that was unbound has none.
@@ -24,11 +24,11 @@ def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, pri
           others: Collection[str] = (), timeout: float = 0.0) -> tuple[str, ...]:
     """Clean a returned device.
 
-    :param restore: what was remembered before the device was given away: ``netdev``, ``driver``, ``node_guid``,
+    :param restore: settings recorded before the device was handed out: ``netdev``, ``driver``, ``node_guid``,
         ``port_guid``, ``mac``, ``vlan``, ``link``, ``spoof_check``, ``trust``, ``max_tx_rate``
     :param others: of :meth:`containerhost.vendors.base.Vendor.reset_with`
     :param timeout: seconds for which the reset of a GPU is tried again while its driver refuses it
-    :returns: what was done, in words
+    :returns: a description of each step
     :raises ScrubFailed: the device is not clean; it must not be given to anybody
     """
     try:
@@ -48,7 +48,7 @@ def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, pri
 
 
 def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction) -> tuple[bool, tuple[str, ...]]:
-    """Clean a network function: free its MAC, restore all else, restart the function and its driver.
+    """Clean a network function: clear its MAC, restore its settings, restart the function and its driver.
 
     That drops the tenant's MAC, MTU, filters and queues. Its interfaces are left down, without addresses and under
     their own names.
@@ -87,7 +87,7 @@ def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction)
 
 
 def reset_gpu(device: Device, privileged: Privileged, others: Collection[str]) -> bool:
-    """Reset a whole GPU as its vendor does it.
+    """Reset a whole GPU by its vendor's method.
 
     Where the vendor has no way, its driver clears memory when it hands it out, and a reset under the driver would not
     be safe."""
@@ -95,7 +95,7 @@ def reset_gpu(device: Device, privileged: Privileged, others: Collection[str]) -
 
 
 def acknowledge_errors(device: Device, privileged: Privileged, host: Host) -> None:
-    """Log that a device was reset, so that its earlier errors do not count any more.
+    """Log the reset of a device, so that its earlier errors no longer count.
 
     Nothing is written where nothing was reported: healthy devices do not fill the log. A VF's errors are those of its
     card."""

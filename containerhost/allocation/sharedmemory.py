@@ -42,7 +42,7 @@ SUFFIX = ".json"
 class JobMemory:
     """Describe the shared memory that a container requests.
 
-    :ivar tenant, job: as the cloud knows them, never as the guest says
+    :ivar tenant, job: from the cloud, never from the guest
     :ivar size: bytes
     """
 
@@ -65,22 +65,22 @@ class SharedMemories:
         self._lock = FileLock(directory / ".lock", LOCK_TIMEOUT)
 
     def path(self, wanted: JobMemory) -> str:
-        """Return where the memory is mounted on the host, for an engine all of whose containers have the same users."""
+        """Return the mount point on the host, for an engine whose containers all have the same user ids."""
         return str(MOUNTS / self._name(wanted))
 
     def view(self, wanted: JobMemory, member: Consumer) -> str:
-        """Return where a member's view of the memory is on the host, for a container with users of its own."""
+        """Return the mount point of a member's view on the host, for a container with its own user id range."""
         return str(MOUNTS / view_name(self._name(wanted), member))
 
     def show(self, wanted: JobMemory, member: Consumer, ids: IdMap | None) -> None:
-        """Mount a member's view. The container has joined, and is about to start.
+        """Mount a member's view before the container, which has joined, starts.
 
         :param ids: the container's; None where its users are the host's
         """
         self._mounts.show_memory(view_name(self._name(wanted), member), dataclasses.astuple(ids) if ids else None)
 
     def join(self, wanted: JobMemory, member: Consumer) -> None:
-        """Make a container a member, of this memory alone, and mount that. Idempotent.
+        """Make a container a member of only this memory, and mount it. Idempotent.
 
         :raises SpecError: the job has memory of another size on this host
         """
@@ -103,7 +103,7 @@ class SharedMemories:
             self._leave_all_but(name, member)
 
     def leave(self, member: Consumer) -> None:
-        """End the membership of a container that is stopped or gone; unmount what has no member. Idempotent."""
+        """End the membership of a stopped or deleted container; unmount memory without members. Idempotent."""
         if not self._names():
             return
         with self._locked():
@@ -114,7 +114,7 @@ class SharedMemories:
         return next((str(MOUNTS / name) for name, _ in self._memberships(member)), None)
 
     def mates(self, consumer: Consumer) -> frozenset[Consumer]:
-        """Return the containers that may have got something from this one by a socket in shared memory.
+        """Return the containers that may have received an open file from this one through a socket in shared memory.
 
         :raises AllocationsUnreadable: the record of a memory that it has a view of cannot be read
         """
@@ -122,10 +122,10 @@ class SharedMemories:
                          if consumer in found.members | found.former for mate in found.members) - {consumer}
 
     def first_processes(self, pid: Callable[[str], int | None], consumer: Consumer) -> frozenset[int]:
-        """Return the first processes of a container and of its :meth:`mates`, of those that run.
+        """Return the first processes of a running container and of its running :meth:`mates`.
 
         :param pid: an engine's
-        :raises AllocationsUnreadable, EngineError: it cannot be told
+        :raises AllocationsUnreadable, EngineError: they cannot be determined
         """
         found = set[int | None]()
         for each in {consumer} | self.mates(consumer):
@@ -137,7 +137,7 @@ class SharedMemories:
         return frozenset(member for name in self._names() if (found := self._read(name)) for member in found.members)
 
     def reconcile(self, exists: Callable[[Consumer], bool]) -> None:
-        """Remove members that have no container any more, and mounts that have no member.
+        """Remove members whose container no longer exists, and mounts without members.
 
         :param exists: whether a container may be there; only what two witnesses deny is not
         """
@@ -147,7 +147,7 @@ class SharedMemories:
         self.unmount_unrecorded()
 
     def unmount_unrecorded(self) -> None:
-        """Unmount what no record has; a container that has it keeps it until it ends."""
+        """Unmount memory without a record; a container that uses it keeps it until it ends."""
         if not any(name.startswith(self._prefix) for name in self._mounts.present_memories()):
             return
         with self._locked():
@@ -181,7 +181,7 @@ class SharedMemories:
         self._restore(name, dataclasses.replace(found.without(member), former=frozenset(kept)))
 
     def _restore(self, name: str, record: "_Record") -> None:
-        """Let a memory be as a record says: one without members is unmounted."""
+        """Mount the memory of a record; unmount memory without members."""
         if record.members:
             self._write(name, record)
             return
@@ -192,7 +192,7 @@ class SharedMemories:
     # Records.
 
     def _name(self, wanted: JobMemory) -> str:
-        """Return a name that no other job, tenant or driver has, and in which nothing of the tenant's text is."""
+        """Return a name that is unique among jobs, tenants and drivers, and contains no tenant text."""
         text = json.dumps([wanted.tenant, wanted.job])
         return f"{self._prefix}{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
@@ -229,7 +229,7 @@ class SharedMemories:
 class _Record:
     """Record the size in bytes and the members of a job's shared memory.
 
-    :ivar former: who is no member any more, and had devices then
+    :ivar former: former members that had devices when they left
     """
 
     size: int
@@ -267,7 +267,7 @@ def require_size(size: int, memory: int, asked: str) -> None:
 
     :param size, memory: bytes
     :param asked: the key or attribute that asks for it
-    :raises SpecError: it is larger, or nothing
+    :raises SpecError: it is larger, or 0
     """
     if not MIB <= size <= memory:
         raise SpecError(f"{asked}={size // MIB}: shared memory takes from 1 MiB to the {memory // MIB} MiB of memory "

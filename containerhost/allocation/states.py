@@ -8,7 +8,7 @@
      ├──────────────── release ──────────────────▶ CLEANING
      └──────────────── operator ────────────────── BLOCKED
 
-The record has the new state before the host changes, so a state says the most that can have happened to the device.
+The record has the new state before the host changes, so a state is an upper bound of what happened to the device.
 """
 
 import enum
@@ -25,7 +25,7 @@ class State(enum.StrEnum):
     :cvar PREPARED: its settings may have been changed, and no container was given it
     :cvar ATTACHED: a container may have it, or had it
     :cvar DETACHED: it is its consumer's, whose container does not have it for now and goes on without it
-    :cvar CLEANING: its container was detached from it; being cleaned, or to be cleaned once more
+    :cvar CLEANING: its container was detached from it; it is being cleaned, or its cleaning must be repeated
     :cvar BLOCKED: it could not be cleaned; the record has the reason
     """
 
@@ -55,7 +55,7 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
 
 
 def require_transition(device_id: str, old: State, new: State) -> None:
-    """Refuse a transition that the state machine does not have.
+    """Refuse a transition that the state machine does not permit.
 
     :raises DeviceHeld: the state machine has no such transition
     """
@@ -64,7 +64,7 @@ def require_transition(device_id: str, old: State, new: State) -> None:
 
 
 class Action(enum.StrEnum):
-    """Name what recovery does about an allocation that no process is working on.
+    """Name what recovery does with an allocation that no process is working on.
 
     :cvar KEEP: the consumer keeps the device as it is
     :cvar REBIND: it keeps the device; its driver is bound again if a crash left it unbound
@@ -97,7 +97,7 @@ RECOVERY = {(state, *case): action for state, actions in _ACTIONS.items()
 
 
 def recovery(state: State, *, same_boot: bool, exists: bool, configured: bool = False, ended: bool = False) -> Action:
-    """Return what to do about an allocation that no process is working on.
+    """Return the recovery action for an allocation that no process is working on.
 
     :param same_boot: the host has not restarted since the state was written; also if that is unknown
     :param exists: the consumer's container is known to exist
@@ -111,10 +111,10 @@ def recovery(state: State, *, same_boot: bool, exists: bool, configured: bool = 
 
 
 def is_interrupted(state: State, *, same_boot: bool, exists: bool, ended: bool = False) -> bool:
-    """Return whether an allocation that no process is working on is to be freed.
+    """Return whether recovery frees an allocation that no process is working on.
 
-    One that was blocked in this boot is only when the containers that may have had it have ended: it would be cleaned
-    again in every round of monitoring, to be blocked again. The parameters are those of :func:`recovery`.
+    One that was blocked in this boot is freed only after the containers that may have had it have ended. Otherwise
+    every round of monitoring would clean and block it again. The parameters are those of :func:`recovery`.
     """
     if state is State.BLOCKED and same_boot and not ended:
         return False

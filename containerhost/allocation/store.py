@@ -73,13 +73,13 @@ class AllocationStore:
 
     def claim(self, devices: Sequence[Device], consumer: Consumer, related: Callable[[Device], Iterable[Device]]
               ) -> None:
-        """Make ``consumer`` hold all ``devices``, or none. It keeps what it holds already.
+        """Claim all ``devices`` for ``consumer``, or none. It keeps those that it already holds.
 
         That includes a GPU that is blocked because its container may still use it.
 
         :param related: the devices that no other consumer may hold beside this one (Inventory.related)
         :raises DeviceHeld: another consumer has one of them or a related one, or one is blocked
-        :raises DeviceNotFound: something is no device id
+        :raises DeviceNotFound: an id is not valid
         :raises AllocationsUnreadable: the records cannot be trusted, or stay locked
         """
         for device in devices:
@@ -105,10 +105,10 @@ class AllocationStore:
         return held
 
     def prepare(self, device_id: str, consumer: Consumer, restore: Mapping[str, str]) -> Allocation:
-        """Record what the device must be set back to; call it *before* changing anything.
+        """Record the settings to restore on a device; call it *before* changing anything.
 
-        What was recorded first in this boot stays: a repeated attempt would otherwise record the changed values as the
-        former ones. A device that a container may have had stays ATTACHED.
+        The first record of this boot stays: a repeated attempt would record the changed values as the original ones.
+        A device that a container may have had stays ATTACHED.
 
         :returns: the record as it is now
         :raises DeviceNotFound: nobody holds the device
@@ -123,10 +123,10 @@ class AllocationStore:
             return record
 
     def attach(self, device_ids: Iterable[str], consumer: Consumer) -> None:
-        """Record that the consumer's container may have the devices; call it before the container is given them.
+        """Record that the consumer's container may have the devices; call it before they are attached.
 
         :raises DeviceNotFound: nobody holds one of them
-        :raises DeviceHeld: another consumer does, or it is blocked and the container did not run on without it
+        :raises DeviceHeld: another consumer does, or it is blocked and the container was not running without it
         """
         with self._locked():
             owned = [self._owned(device_id, consumer) for device_id in device_ids]
@@ -138,11 +138,11 @@ class AllocationStore:
                                         given=record.given or now("microseconds")))
 
     def detach(self, device_ids: Iterable[str], consumer: Consumer, container: int | None) -> None:
-        """Record that the container has lost the devices, which stay allocated to its consumer; call it afterwards.
+        """Record that the devices were detached from the container and stay allocated; call it afterwards.
 
         :param container: its first process; None if it does not run
         :raises DeviceNotFound: nobody holds one of them
-        :raises DeviceHeld: another consumer does, or its container was never given it
+        :raises DeviceHeld: another consumer does, or its container never had it
         """
         process = None if container is None else Process.of(container)
         with self._locked():
@@ -152,7 +152,7 @@ class AllocationStore:
 
     def begin_cleaning(self, device_id: str, container: Process | None = None,
                        holders: Iterable[Process] | None = None) -> Allocation:
-        """Record that the device is being cleaned; its container is detached from it.
+        """Record that the device, detached from its container, is being cleaned.
 
         :param container, holders: of :class:`Allocation`; without holders, those that were recorded stay
         :returns: the record as it is now
@@ -165,7 +165,7 @@ class AllocationStore:
             return record
 
     def block(self, device_id: str, reason: str) -> None:
-        """Keep the device from everybody until it is cleaned, or :meth:`free`, because it could not be cleaned.
+        """Block the device until it is cleaned, or until :meth:`free`, because it could not be cleaned.
 
         :raises DeviceNotFound: nobody holds the device
         """
@@ -173,7 +173,7 @@ class AllocationStore:
             self._write(self._moved(self._record(device_id), State.BLOCKED, blocked=reason))
 
     def free(self, device_id: str) -> None:
-        """Release a blocked device whatever consumer it had, because somebody cleaned it by hand.
+        """Release a blocked device, whatever its consumer, because the operator cleaned it.
 
         :raises DeviceNotFound: nobody holds the device
         :raises DeviceHeld: it is not blocked, so its consumer may be using it
@@ -185,10 +185,10 @@ class AllocationStore:
             self._hand_over(record, None)
 
     def release(self, device_id: str, consumer: Consumer, cleaning: Mapping[str, Any] | None = None) -> None:
-        """Free a device that was cleaned, or that nobody was given. Idempotent: does nothing if it is free.
+        """Free a device that was cleaned, or that no container had. Idempotent.
 
         :param cleaning: how it was cleaned, for :attr:`provenance`
-        :raises DeviceHeld: another consumer has it, it is blocked, or it is not clean
+        :raises DeviceHeld: another consumer has it, or it is blocked or not clean
         """
         with self._locked(), contextlib.suppress(DeviceNotFound):
             record = self._record(device_id)
@@ -200,9 +200,9 @@ class AllocationStore:
             self._hand_over(record, cleaning)
 
     def hand_overs(self, device_id: str) -> list[HandOver]:
-        """Return the last hand-overs of a device, the oldest first; none that is not complete. Takes no lock.
+        """Return the last complete hand-overs of a device, oldest first. Takes no lock.
 
-        :raises DeviceNotFound: something is no device id
+        :raises DeviceNotFound: the id is not valid
         :raises AllocationsUnreadable: they cannot be read, or the record of the device
         """
         found = self.provenance.of(device_id)
@@ -215,7 +215,7 @@ class AllocationStore:
     def held_by(self, consumer: Consumer) -> dict[str, Allocation]:
         """Return the consumer's records by device id, blocked ones included.
 
-        :raises AllocationsUnreadable: a record cannot be read that may be the consumer's
+        :raises AllocationsUnreadable: a record that may be the consumer's cannot be read
         """
         return {name: record for name, record in self._read(consumer).items() if record.consumer == consumer}
 
@@ -238,7 +238,7 @@ class AllocationStore:
     # Reading
 
     def _record(self, device_id: str) -> Allocation:
-        """Read one record; those of other devices need not be readable.
+        """Read one record; the others may be unreadable.
 
         :raises DeviceNotFound: nobody holds the device
         :raises AllocationsUnreadable: its record cannot be read
@@ -261,7 +261,7 @@ class AllocationStore:
     def _read(self, consumer: Consumer | None = None) -> dict[str, Allocation]:
         """Read all records.
 
-        :param consumer: leave out what cannot be read and another consumer claimed last
+        :param consumer: skip unreadable records that another consumer claimed last
         """
         found = {}
         for name in self._names():
@@ -302,7 +302,7 @@ class AllocationStore:
     # Writing; only under the lock
 
     def _add(self, records: list[Allocation]) -> None:
-        """Write new records. A single file is written as a whole anyway; several need the journal to be all or none."""
+        """Write new records, all or none. A single file is atomic anyway; several need the journal."""
         ids = [record.device_id for record in records]
         with Rollback("claim") as undo:
             if len(ids) > 1:
@@ -334,7 +334,7 @@ class AllocationStore:
         self._remove([record.device_id])
 
     def _put(self, name: str, text: str, mode: int = 0o644) -> None:
-        """Write a file, atomically and for the directory's owner, whoever writes it. Called under the lock."""
+        """Write a file atomically, owned by the directory's owner. Called under the lock."""
         with Directory(self._root) as directory:
             directory.write(name, f"{text}\n".encode(), mode, directory.owner if os.geteuid() == 0 else None,
                             f"{UNFINISHED}record")
@@ -348,11 +348,11 @@ class AllocationStore:
 
     @contextlib.contextmanager
     def working(self, device_ids: Iterable[str]) -> Iterator[None]:
-        """Exclude all others that prepare or clean one of these devices. Not reentrant.
+        """Exclude all other processes that prepare or clean one of these devices. Not reentrant.
 
-        The records may have changed before this was granted: read them again inside.
+        The records may have changed before the lock was granted: read them again inside.
 
-        :raises DeviceBusy: another one has been at work for longer than ``WORK_TIMEOUT``
+        :raises DeviceBusy: another process works on it for longer than ``WORK_TIMEOUT``
         :raises AllocationsUnreadable: the locks cannot be taken
         """
         with contextlib.ExitStack() as stack:
@@ -369,7 +369,7 @@ class AllocationStore:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Exclude every other process and thread, and first take back what a killed one left half done."""
+        """Exclude every other process and thread, and first undo what a killed one left incomplete."""
         try:
             with self._lock.held():
                 self._take_back_interrupted()
@@ -410,6 +410,6 @@ def _refuse_if_taken(records: Mapping[str, Allocation], device: Device, consumer
 
 
 def excludes(one: str, other: str) -> bool:
-    """Return whether two ids of devices are a whole and its part, or parts of one GPU that was divided in two ways."""
+    """Return whether two device ids overlap: a device and its part, or parts of two partitionings of one GPU."""
     (whole, _, part), (others_whole, _, others_part) = one.partition("/"), other.partition("/")
     return whole == others_whole and _DIVISION.match(part)[0] != _DIVISION.match(others_part)[0]  # type: ignore[index]

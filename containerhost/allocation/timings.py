@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Count how often devices were acquired and released on this host, how long that took and how it ended.
+"""Count acquisitions and releases of devices on this host, with their durations and results.
 
 The counts are those of all processes, also of actions that live for a second, so they are kept in a file beside the
-allocation records, for monitoring. They only grow; a lost or unreadable file begins them anew. What a killed process
-was doing is not counted. That a count cannot be written is logged, and changes nothing else.
+allocation records, for monitoring. They only grow; a lost or unreadable file begins them anew. Operations of a
+killed process are not counted. A count that cannot be written is only logged.
 """
 
 import contextlib
@@ -79,7 +79,7 @@ class Timings:
 
     @contextlib.contextmanager
     def measured(self, operation: Operation, consumer: Consumer) -> Iterator[list[str]]:
-        """Count what the block does.
+        """Count the operation that the block performs.
 
         :returns: a list for the complaints of an operation that raises nothing when it fails
         """
@@ -97,7 +97,7 @@ class Timings:
             self._count(Timing(consumer.driver, operation, result), time.monotonic() - began)
 
     def read(self) -> tuple[Timing, ...]:
-        """Return the counts by driver, operation and result. Takes no lock, so that anybody may look."""
+        """Return the counts by driver, operation and result. Takes no lock."""
         try:
             with Directory(self._directory) as directory:
                 content = json.loads(directory.read(FILE))
@@ -127,7 +127,7 @@ class Timings:
 def _parsed(row: Any) -> Timing:
     """Parse a row of the file.
 
-    :raises ValueError, KeyError, TypeError: it is none
+    :raises ValueError, KeyError, TypeError: it is malformed
     """
     counts, driver = tuple(row["counts"]), row["driver"]
     if not (isinstance(driver, str) and len(counts) == len(BOUNDS) + 1 and all(type(one) is int for one in counts)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Define what a check of a host finds: a problem in words, and what to do about it."""
+"""Define the findings of a check of the host: a problem and its remedy."""
 
 import dataclasses
 import enum
@@ -8,7 +8,7 @@ import enum
 class Severity(enum.StrEnum):
     """Rank how serious a finding of a host check is.
 
-    ``wrong``: something of this project does not work, or is not safe. ``note``: it works, but could do better.
+    ``wrong``: a feature does not work, or is not safe. ``note``: it works, but could work better.
     """
 
     WRONG = "wrong"

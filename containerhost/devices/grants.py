@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Define a grant: what it means for a container to have a device, in no engine's words.
+"""Define a grant: what it means for a container to have a device, in engine-independent terms.
 
 A vendor plug-in turns a :class:`~containerhost.devices.model.Device` into a Grant; an engine turns the Grant into
-configuration, at boot and hot alike. The Grant is the whole truth: what is not in it, the container must not see.
+configuration, at boot and hot alike. The Grant is complete: the container must not see anything else.
 """
 
 import dataclasses
@@ -66,9 +66,9 @@ class NetdevGrant:
 
 
 def netdev_names(device: Device, options: GrantOptions) -> tuple[str, ...]:
-    """Return what the interfaces of a network function are called in the container.
+    """Return the names of a network function's interfaces in the container.
 
-    The requested name is that of the first port; those of further ones are made from it as udev makes them
+    The requested name is that of the first port; those of further ports are derived from it as udev does
     (systemd.net-naming-scheme, ``d<dev_port>``)."""
     if options.netdev_name is None:
         return device.netdevs
@@ -90,7 +90,7 @@ class Grant:
     """Hold everything that a container gets with one device: nodes, interfaces, environment and limits.
 
     :ivar nodes: every character node the container may open for this device
-    :ivar other_netdevs: of a function with several ports: the interfaces of those after the first
+    :ivar other_netdevs: for a function with several ports, the interfaces of all ports but the first
     :ivar limits: kernel resource limits that must hold from the container's start
     :ivar provenance: when the device was handed over last, and how it was cleaned; None if that is not known
     """

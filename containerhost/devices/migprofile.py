@@ -18,7 +18,7 @@ PATTERN = re.compile(r"(?:(?P<part>[1-7])c\.)?(?P<whole>(?P<slices>[1-8])g\.(?P<
 class MigProfile(NamedTuple):
     """Hold the parts of a MIG profile's name, such as ``1c.3g.20gb``.
 
-    :ivar part: compute slices of a compute instance that has not all of its GPU instance's; None for one that has
+    :ivar part: compute slices of a compute instance that is smaller than its GPU instance; otherwise None
     :ivar slices: compute slices of the GPU instance
     :ivar memory: GB of the GPU instance, as its name says
     :ivar suffix: one of SUFFIXES
@@ -31,7 +31,7 @@ class MigProfile(NamedTuple):
 
 
 def parse(name: str | None) -> MigProfile | None:
-    """Parse a name such as ``1g.5gb``, ``2g.48gb+me.all`` or ``1c.3g.20gb``; None for one of another form."""
+    """Parse a name such as ``1g.5gb``, ``2g.48gb+me.all`` or ``1c.3g.20gb``; return None for another format."""
     match = PATTERN.fullmatch((name or "").lower())
     if match is None:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Define a device: plain frozen records that every part of the project passes around.
+"""Define a device as plain frozen records, which all parts of the project exchange.
 
 Nothing here reads a file or knows a cloud or an engine. Addresses are written as the kernel writes them
 (``0000:3b:00.0``), identifiers as lower-case hexadecimal without a prefix (``10de``), GUIDs as sixteen
@@ -42,9 +42,8 @@ class LinkLayer(enum.StrEnum):
 class NodeUse(enum.StrEnum):
     """Classify a character node by which containers may have it.
 
-    ``own`` belongs to one device; ``shared`` serves every holder of that kind of device (rdma_cm);
-    ``management`` reaches beyond the device (umad, issm: a fabric's subnet manager) and is given only when the
-    operator says so.
+    ``own`` belongs to one device; ``shared`` serves every holder of that kind of device (rdma_cm); ``management``
+    reaches beyond the device (umad, issm: a fabric's subnet manager) and is granted only if the operator enables it.
     """
 
     OWN = "own"
@@ -64,7 +63,7 @@ class CharNode:
 class Rdma:
     """The RDMA side of a network function (/sys/class/infiniband/<ibdev>).
 
-    :ivar away: it is in another network namespace, that of a container: of it nothing but its name is known here
+    :ivar away: it is in a container's network namespace; only its name is known here
     """
 
     ibdev: str
@@ -85,13 +84,13 @@ class Slice:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PciFunction:
-    """One entry of /sys/bus/pci/devices, before any vendor has had a look.
+    """Describe one entry of /sys/bus/pci/devices, before any vendor plug-in examines it.
 
     :ivar directory: where sysfs has it, links resolved: ``/sys/devices/pci0000:00/...``
     :ivar class_code: six digits: class, subclass, interface (``030200``)
     :ivar parent: the address of a VF's physical function
     :ivar health: complaints that hold for any kind of device
-    :ivar notes: what is worth a look and no complaint
+    :ivar notes: observations that are not complaints
     """
 
     address: str
@@ -112,22 +111,22 @@ class PciFunction:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Device:
-    """A device, or a part of one, that a container can be given.
+    """Describe a device, or a part of one, that can be given to a container.
 
-    :ivar id: unique on the host: the PCI address, or ``<address>/gi<N>/ci<N>`` for a slice, ``<address>/share<N>`` for
-        a share of a GPU
+    :ivar id: unique on the host: the PCI address, or ``<address>/gi<N>/ci<N>`` for a slice, ``<address>/share<N>``
+        for a share of a GPU
     :ivar numa_node: None when the host does not say (the kernel's -1)
     :ivar parent: the physical function of a VF, or the GPU of a slice or share, as an address
     :ivar netdev: the interface's name on the host; None when it is in a container or has none
     :ivar other_netdevs: likewise, of a function with several ports: the interfaces of those after the first
     :ivar netdev_away: it has an interface, in another network namespace: a container has it. The device is healthy
     :ivar nodes: every character node it comes with; a slice's include what it shares with its GPU
-    :ivar health: one complaint per entry, in words; empty means healthy
+    :ivar health: one complaint per entry; empty if it is healthy
     :ivar outside: those of ``health`` whose cause is not the device itself, but a cable or a switch: it is given to
         no new consumer; its present one may start with it again, and release it
     :ivar taint: the operator's reason for keeping it from new holders; it is one of ``health``, and of ``outside``
-    :ivar notes: what is worth a look, in words; a device with notes is used as if it had none
-    :ivar host_use: what the host itself does with it, one use per entry; empty means it may be given away
+    :ivar notes: observations; they do not affect the use of the device
+    :ivar host_use: uses by the host itself, one per entry; empty if it may be handed out
     :ivar plugin: the vendor plug-in that described it and will make its grant
     """
 
@@ -172,7 +171,7 @@ class Device:
 
     @property
     def sound(self) -> bool:
-        """Return whether nothing is wrong with the device itself."""
+        """Return whether the device itself has no fault."""
         return all(complaint in self.outside for complaint in self.health)
 
     def to_dict(self) -> dict[str, Any]:
@@ -186,9 +185,9 @@ class Device:
 
 
 def divided(device_ids: Iterable[str]) -> set[str]:
-    """Return the GPUs of parts that somebody holds, though the GPU may be divided in another way since, or not at all.
+    """Return the GPUs with allocated parts, even if the GPU was repartitioned since, or is undivided.
 
-    Meanwhile nobody else gets the whole GPU."""
+    Until these are released, no other consumer gets the whole GPU."""
     return {name.partition("/")[0] for name in device_ids if "/" in name}
 
 

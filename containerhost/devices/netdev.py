@@ -52,7 +52,7 @@ class Found:
 
     :ivar netdevs: the function's interfaces in this network namespace, one for each port, in the order of its ports
     :ivar away: the function has an interface, in another network namespace
-    :ivar uses: what the host does with them, or with what stands on them, in words
+    :ivar uses: uses by the host of these interfaces, or of interfaces stacked on them
     """
 
     netdevs: tuple[Netdev, ...] = ()
@@ -65,13 +65,13 @@ class Found:
 
 
 class Netdevs:
-    """Find the interfaces of each function; routes, addresses and links of the host are read once."""
+    """Find the interfaces of each function, reading routes, addresses and links of the host once."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
 
     def of(self, function: str) -> Found:
-        """Find the interfaces of a function, which are at the function or at the virtio device in it.
+        """Find the interfaces of a function, which are in its directory or in that of the virtio device below it.
 
         :param function: its directory in sysfs (:func:`containerhost.devices.pci.directory`)
         """
@@ -83,7 +83,7 @@ class Netdevs:
         return found or Found()
 
     def _in(self, directory: str) -> Found | None:
-        """Return the interfaces in a directory of sysfs; None where the driver made no such directory."""
+        """Return the interfaces in a directory of sysfs; None if the directory is missing."""
         names = self._host.names(directory)
         if not names:
             # The kernel shows each namespace its own interfaces only; a directory without any is that of one elsewhere.
@@ -126,7 +126,7 @@ class Netdevs:
     def _above(self, attributes: str, name: str) -> list[str]:
         """Return the interfaces stacked on one: VLAN, macvlan, ipvlan, bond, bridge, VRF, IPoIB child, tunnel.
 
-        The kernel links most of them with it, and gives the others its number."""
+        The kernel links most of them to it; the others refer to it by index."""
         linked = {entry.removeprefix(_UPPER) for entry in self._host.names(attributes) if entry.startswith(_UPPER)}
         numbered = self._by_lower.get(self._host.text(f"{attributes}/ifindex") or "", ())
         return sorted(linked | {other for other in numbered if other != name and self._is_above(other, name)})

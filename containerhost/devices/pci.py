@@ -28,16 +28,16 @@ NOVA_DOMAINS = "nova offers no device of a PCI domain above ffff"
 
 
 def is_beyond_nova(address: str) -> bool:
-    """Return whether nova cannot be given the function: its PCI domain has more than four digits.
+    """Return whether nova does not support the function: its PCI domain has more than four digits.
 
-    Source: nova/pci/devspec.py, MAX_DOMAIN. Volume Management Device and Hyper-V make longer ones."""
+    Source: nova/pci/devspec.py, MAX_DOMAIN. Volume Management Device and Hyper-V create longer ones."""
     return len(address.partition(":")[0]) > 4
 
 
 def functions(host: Host, log: Log) -> Iterator[PciFunction]:
     """Yield every function that could be a network card or an accelerator, by address.
 
-    :param log: what the kernel said of them
+    :param log: the kernel's messages about them
     """
     places: dict[str, tuple[str, int]] = {}
     for address in host.names(_DIRECTORY):
@@ -47,7 +47,7 @@ def functions(host: Host, log: Log) -> Iterator[PciFunction]:
 
 
 def function(host: Host, address: str, log: Log) -> PciFunction | None:
-    """Return one of :func:`functions`; None if the host has it no more."""
+    """Return one of :func:`functions`; None if the host no longer has it."""
     parent = host.link(f"{directory(host, address)}/physfn")
     places = dict(_places(host, parent, directory(host, parent))) if parent else {}
     return _read(host, address, places, log)
@@ -82,7 +82,7 @@ def _function(host: Host, address: str, directory: str, ids: re.Match[str],
               places: dict[str, tuple[str, int]], log: Log) -> PciFunction:
     """Read one function.
 
-    :param places: parent and index of the VFs that the PFs before named; a VF's address is never before its PF's
+    :param places: parent and index of the VFs of the PFs read before; a VF's address never precedes its PF's
     """
     parent, index = places.get(address) or (host.link(f"{directory}/physfn"), None)
     total = 0 if parent else _count(host, f"{directory}/sriov_totalvfs")

@@ -35,7 +35,7 @@ class Found:
 
 
 class RdmaDevices:
-    """Find the RDMA side of each function; what all share is read once."""
+    """Find the RDMA side of each function, reading shared attributes once."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -73,7 +73,7 @@ class RdmaDevices:
                      (*health.of_nodes(self._host, verbs), *self._manager_health))
 
     def phys_state(self, directory: str) -> str | None:
-        """Return the physical state of the port that :meth:`of` describes."""
+        """Return the physical state of the port described by :meth:`of`."""
         return next((state_of(self._host.text(f"{self._port(f'{directory}/infiniband/{ibdev}')}/phys_state"))
                      for ibdev in self._host.names(f"{directory}/infiniband")), None)
 
@@ -114,5 +114,5 @@ class RdmaDevices:
 
 
 def state_of(text: str | None) -> str | None:
-    """Return the word of a state that the kernel writes as ``4: ACTIVE`` or ``5: LinkUp``."""
+    """Return the name in a state that the kernel writes as ``4: ACTIVE`` or ``5: LinkUp``."""
     return (text or "").rpartition(":")[2].strip().lower() or None

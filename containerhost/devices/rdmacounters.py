@@ -2,7 +2,7 @@
 """Read the traffic and error counters of RDMA ports.
 
 Source: Documentation/ABI/stable/sysfs-class-infiniband, ``ports/<port-num>/counters``. A function that is in another
-network namespace shows none to the host.
+network namespace shows no counters to the host.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ class PortCounters:
     """Hold the traffic and error counters of one RDMA port.
 
     :ivar port: the kernel counts from 1
-    :ivar values: by the names of ``COUNTERS``; what the driver does not count is left out
+    :ivar values: by the names of ``COUNTERS``, without those that the driver does not provide
     """
 
     device_id: str

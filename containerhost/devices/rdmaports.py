@@ -23,7 +23,7 @@ _MODE = "/sys/module/ib_core/parameters/netns_mode"
 
 
 class NamespaceMode(enum.StrEnum):
-    """Name the network namespaces that see an RDMA device: every one, or only the one it is in."""
+    """Name which network namespaces see an RDMA device: all, or only its own."""
 
     SHARED = "shared"
     EXCLUSIVE = "exclusive"
@@ -70,7 +70,7 @@ class Port:
 
 
 def namespace_mode(host: Host) -> NamespaceMode | None:
-    """Return who sees RDMA devices; None without an RDMA driver, and before Linux 5.3, which only shares."""
+    """Return how RDMA devices are shared; None without an RDMA driver and before Linux 5.3, which only shares."""
     told = host.text(_MODE)
     return {"Y": NamespaceMode.SHARED, "N": NamespaceMode.EXCLUSIVE}.get(told or "")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build the service's parts of its options."""
+"""Build the parts of the service from its options."""
 
 from containerhost.elastic.gpus import EngineGpus
 from containerhost.elastic.service import ManagedEngine

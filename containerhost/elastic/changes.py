@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Announce a container's change, wait for its guest, and record what was begun: one change at a time each."""
+"""Announce changes to containers, wait for their guests, and record them: one change per container at a time."""
 
 import dataclasses
 import logging
@@ -25,16 +25,17 @@ FAILURES = (errors.ContainerHostError, OSError)
 
 
 class Changes:
-    """Track changes that were announced to containers, and persist them so that a restarted service goes on.
+    """Track announced changes of containers, and persist them so that a restarted service continues.
 
     :param notices: by engine
-    :param notice: seconds that a guest has to let go
-    :param locks: the directory that all drivers of the host share: one that changes a container writes its files alone
+    :param notice: seconds that a guest has to release resources
+    :param locks: the directory that all drivers of the host share: one that changes a container writes its files
+        alone
     :param clock: seconds since 1970
     :param monotonic: seconds of a clock that is never set
     :ivar steps: changes that are under way, by engine and container
-    :ivar done: how often what was done, by kind and outcome, for the metrics
-    :ivar seen: what the last round saw
+    :ivar done: number of operations by kind and outcome, for the metrics
+    :ivar seen: state observed by the last round
     """
 
     def __init__(self, notices: Mapping[str, GuestNotice], notice: float, locks: Path, file: StateFile, host: Host,
@@ -59,23 +60,23 @@ class Changes:
         self.done: dict[tuple[str, str], int] = {}
 
     def is_ready(self) -> bool:
-        """Return whether a change that is under way can go on."""
+        """Return whether a change in progress can continue."""
         return any(self.is_over(key, step) for key, step in self.steps.items() if not self.is_backing_off(key))
 
     def is_backing_off(self, key: str) -> bool:
-        """Return whether this failed a short time ago."""
+        """Return whether this failed recently."""
         return self._monotonic() < self._back_offs.get(key, 0.0)
 
     def back_off(self, key: str) -> None:
-        """Delay the next try of what failed."""
+        """Delay the next attempt after a failure."""
         self._back_offs = {each: until for each, until in self._back_offs.items() if self._monotonic() < until}
         self._back_offs[key] = self._monotonic() + BACK_OFF
 
     def announce(self, container: Running, step: Step) -> bool:
-        """Announce a change. May be repeated, with the same end.
+        """Announce a change. Idempotent.
 
-        :returns: whether the guest is waited for: it listens, another process changes its container, or the engine
-            failed, for as long as guests have time
+        :returns: whether to wait for the guest: it listens, another process changes its container, or the engine
+            failed, within the time limit of guests
         """
         key, now = container.key, self._monotonic()
         deadline = now + self._time if step.deadline is None else step.deadline
@@ -98,13 +99,13 @@ class Changes:
         return True
 
     def outcome(self, container: Running, step: Step) -> str | None:
-        """Return how the wait for a guest has ended; None while it goes on. A former process's is announced anew."""
+        """Return the result of the wait for a guest; None while it continues. A former process's is announced again."""
         if self.is_over(container.key, step):
             return "acknowledged" if self.is_acknowledged(container.key, step) else "timed out"
         return None if container.key in self._announced or self.announce(container, step) else "unheard"
 
     def is_over(self, key: str, step: Step) -> bool:
-        """Return whether the guest has acknowledged, or its time is over, or nobody has to be waited for."""
+        """Return whether the wait is over: the guest has acknowledged, its time has expired, or no guest listens."""
         return (step.applying or (step.deadline is not None and self._monotonic() >= step.deadline)
                 or self.is_acknowledged(key, step))
 
@@ -116,7 +117,7 @@ class Changes:
         self._write()
 
     def forget(self, key: str) -> None:
-        """End a step, so that the guest is told anew what it has."""
+        """Remove a step, so that the guest is notified again of its resources."""
         self.steps.pop(key, None)
         self._announced.discard(key)
         self._untold.pop(key, None)
@@ -130,13 +131,13 @@ class Changes:
         self.withdraw(container, outcome)
 
     def withdraw(self, container: Running, outcome: str) -> None:
-        """End a change that does not come about, and tell the guest so."""
+        """Cancel a change, and notify the guest."""
         self.count("change", outcome)
         self.forget(container.key)
         self.tell(container)
 
     def tell(self, container: Running) -> None:
-        """Write its document into the container, once for each start of it and each change."""
+        """Write a container's resource document into it, once for each start and each change."""
         if container.document is None or container.key in self.steps or self.is_backing_off(telling(container)):
             return
         notice = self._notice(container.key)
@@ -154,12 +155,12 @@ class Changes:
                 self.back_off(telling(container))
 
     def _is_starting(self, container: Running) -> bool:
-        """Return whether its init may still mount something over what was written."""
+        """Return whether its init may still mount over the written document."""
         found = age(self._host, container.pid)
         return found is not None and found < START_TIME
 
     def see(self, seen: Mapping[str, Any]) -> None:
-        """Remember what was seen; write it where it is of interest: sizes have changed, or a minute has passed."""
+        """Record the observed state; write it to disk if sizes have changed or a minute has passed."""
         self.seen = seen
         sizes = [{key: value for key, value in each.items() if key != "used"} for each in seen["containers"]]
         if (sizes, self.steps) != self._written or seen["time"] >= self._written_at + SEEN_INTERVAL:
@@ -174,5 +175,5 @@ class Changes:
 
 
 def telling(container: Running) -> str:
-    """Return the key that delays the next notification of a container, apart from that of its changes."""
+    """Return the key that delays the next notification of a container, separate from that of its changes."""
     return f"{container.key} is told"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Match cores with the containers that may have them. Pure.
+"""Match cores with the containers that may use them. Pure.
 
 Both questions about cores, how many a container can have and which ones it has, are bipartite matchings of cores with
 containers, which grow by augmenting paths: a core that is matched already passes to another container if the one that
@@ -19,7 +19,7 @@ Cores = frozenset[int]
 class Share(NamedTuple):
     """Describe a container's part in the division of cores.
 
-    :ivar size: how many cores it is to have
+    :ivar size: number of cores it should have
     :ivar allowed: those that it may have
     :ivar present: those that it has
     """
@@ -45,7 +45,7 @@ class Matching:
         self._open = set(range(len(allowed)))  # takers that may be able to get one more
 
     def free(self, taker: int) -> int:
-        """Return the cores that nobody has and the taker may have."""
+        """Return the free cores that the taker may have."""
         return self._allowed[taker] & self._free
 
     def give(self, taker: int, cores: int) -> None:
@@ -54,9 +54,9 @@ class Matching:
         self._free &= ~cores
 
     def take(self, taker: int) -> bool:
-        """Give a taker one more core, by the shortest augmenting path.
+        """Give a taker one more core by the shortest augmenting path.
 
-        :returns: False if that is impossible: it will be, whatever is taken afterwards
+        :returns: False if that is impossible, now and after any further calls
         """
         if taker not in self._open:
             return False
@@ -74,7 +74,7 @@ class Matching:
         return False
 
     def exchange(self, present: Sequence[int]) -> None:
-        """Let cores change hands as long as more of them are then with the taker that had them before.
+        """Exchange cores while that returns more of them to the takers that had them before.
 
         :param present: by taker, which it had before
         """
@@ -176,7 +176,7 @@ class Hardware:
         return taken
 
     def _whole(self, free: int, count: int) -> int:
-        """Return CPUs of cores of which all threads are free, at most so many."""
+        """Return at most ``count`` CPUs from cores whose threads are all free."""
         taken = 0
         while free and taken.bit_count() < count:
             core = self._core[(free & -free).bit_length() - 1]
@@ -192,7 +192,7 @@ class Hardware:
 
 def choose(shares: Sequence[Share], hardware: Sequence[tuple[int, Cores]], least: Mapping[str, int]
            ) -> dict[str, Cores]:
-    """Return the cores of each.
+    """Choose the cores of each container.
 
     A container keeps its cores as far as its size and the others allow; when it shrinks it keeps whole cores of the
     node where it has most. No two containers share a core, unless there are fewer than the least of all.
@@ -223,7 +223,7 @@ def _fill(matching: Matching, taker: int, best: int, size: int) -> None:
 
 
 def _best(cores: int, wanted: int, given_up: int) -> tuple[int, int]:
-    """Return the core of several that is best passed on, and how many more are then with a taker that wants them.
+    """Return the core that is best passed on, and how many more are then with a taker that wants them.
 
     :param wanted, given_up: what the receiver and the giver want
     """
@@ -246,7 +246,7 @@ def _circle(reached: Sequence[tuple[int, int] | None], giver: int) -> list[tuple
 
 
 def _share(found: dict[str, Cores], shares: Sequence[Share], least: Mapping[str, int]) -> None:
-    """Let containers that have fewer cores than their least share some with those that have fewest users."""
+    """Let containers with fewer cores than their minimum share cores that have the fewest users."""
     users: dict[int, int] = {}
     for cores in found.values():
         for core in cores:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decide which of its GPUs a container that opted in gets back, and which it is to lose. Pure.
+"""Decide which GPUs an opted-in container gets back, and which it must lose. Pure.
 
-A container keeps what is in order, and of the rest as much as it needs for its least. While it runs it gets nothing
-that is out of order.
+A container keeps its healthy GPUs, and as many of the others as its minimum requires. While it runs it gets no
+faulty GPU.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ class GpuMember(Running):
 
     @property
     def gpus(self) -> frozenset[str]:
-        """Return the whole GPUs that its document names."""
+        """Return the whole GPUs that its document lists."""
         return frozenset(device["id"] for device in self.told("devices") or () if device["kind"] == Kind.GPU)
 
 
@@ -47,7 +47,7 @@ class Gpus(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Hold which GPUs a container gets back or loses, and whether its resource document must be corrected.
+    """Decide which GPUs a container gets back or loses, and whether its resource document must be corrected.
 
     :ivar give: it gets them back now
     :ivar take: it is to lose them
@@ -76,7 +76,7 @@ def allocated(engine: str, name: str, records: Mapping[str, Allocation], invento
 
 
 def decide(member: GpuMember, gpus: Gpus, well: Collection[str]) -> Decision:
-    """Return what is to be done.
+    """Return the decision for a container.
 
     :param well: ids of GPUs that are in order
     """
@@ -91,7 +91,7 @@ def decide(member: GpuMember, gpus: Gpus, well: Collection[str]) -> Decision:
 
 
 def row(member: GpuMember, gpus: Gpus, reasons: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the status tells of a container's GPUs.
+    """Return the status row of a container's GPUs.
 
     :param reasons: what is wrong with each device that is out of order
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look at the GPUs of the containers that opted in, round by round, and do what is decided about them.
+"""Check the GPUs of opted-in containers in rounds, and apply the decisions about them.
 
-A container that is to lose a GPU is announced it first, and loses it when its guest has acknowledged or its time is
-over, unless a process still has it open. One that gets a GPU back has it first and is told then.
+A loss is announced to the guest first, and takes place when the guest has acknowledged or its time has expired,
+unless a process still has the GPU open. A container that gets a GPU back is notified afterwards.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ WELL_TIME = 10.0  # s that a GPU must have been in order before it is given back
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """A container's GPUs, and the view of the host that they are from."""
+    """Hold a container's GPUs, with the host view from which they were read."""
 
     gpus: Gpus
     view: HostView
@@ -39,7 +39,7 @@ class Seen:
 
 
 class GpuRounds:
-    """Take GPUs that are out of order from running containers that opted in, and give recovered ones back.
+    """Detach faulty GPUs from running opted-in containers, and reattach recovered ones.
 
     :param engines: those of which containers can run without some of their GPUs
     :ivar rows: what the status tells, by container, as the last round left it
@@ -68,11 +68,11 @@ class GpuRounds:
                          state.labels.get(resources.LABEL))
 
     def plan(self, members: Sequence[GpuMember]) -> dict[str, dict[str, Any]]:
-        """Return what the status would tell; nothing is changed."""
+        """Return the status without changing anything."""
         return {key: row(member, seen) for key, (member, seen) in self._look(members).items()}
 
     def round(self, members: Sequence[GpuMember]) -> list[GpuMember]:
-        """Bring each container one step nearer to the GPUs that it is to have.
+        """Bring each container one step closer to its decided GPUs.
 
         :returns: the containers as they are now
         :raises EngineUnavailable: an engine does not answer
@@ -93,7 +93,7 @@ class GpuRounds:
         return after
 
     def _look(self, members: Sequence[GpuMember]) -> dict[str, tuple[GpuMember, Seen]]:
-        """Return what is allocated to the containers; each engine's records and the host's devices are read once."""
+        """Return the GPUs allocated to the containers; each engine's records and the host's devices are read once."""
         found = {}
         for name, engine in self._engines.items():
             mine = [member for member in members if member.key.partition("/")[0] == name]
@@ -104,7 +104,7 @@ class GpuRounds:
         return found
 
     def _note_well(self, looked: Mapping[str, tuple[GpuMember, Seen]]) -> None:
-        """Note since when each GPU that was taken has been in order."""
+        """Record since when each detached GPU has been healthy."""
         well = {device.id for _, seen in looked.values() for device in seen.inventory.devices
                 if device.healthy and device.id in seen.gpus.detached}
         self._well_since = {name: self._well_since.get(name, self._monotonic()) for name in well}
@@ -161,7 +161,7 @@ class GpuRounds:
         return self._take(member, seen, step, "unheard")
 
     def _go_on(self, member: GpuMember, seen: Seen, step: Step, decision: Decision) -> GpuMember:
-        """Resume a change that was begun, by this process or by one that was killed."""
+        """Resume a change that this process or a killed one began."""
         if step.mark != member.mark or (member.document != step.document and member.generation != step.generation):
             LOG.info("Container %s was changed by somebody else meanwhile", member.key)
             self._changes.forget(member.key)
@@ -206,7 +206,7 @@ class GpuRounds:
 
 
 def giving(member: GpuMember) -> str:
-    """Return the key under which a container rests from what it was to get: it may lose something meanwhile."""
+    """Return the key under which a container's next gain is delayed; it may lose something meanwhile."""
     return f"{member.key} gets"
 
 

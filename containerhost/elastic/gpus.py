@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take GPUs that are out of order from running containers that can do without, and give them back when they are well.
+"""Detach faulty GPUs from running containers that can do without, and reattach them when they recover.
 
 All of a container's GPUs stay allocated to it: nobody else gets one. What it has is told by the allocation records
 (state ATTACHED or DETACHED), which are written after a GPU was taken and before it is given; its document of resources
@@ -26,7 +26,7 @@ from containerhost.privileged import Privileged
 
 
 class EngineGpus:
-    """Change which GPUs containers of one engine have.
+    """Change the GPUs of one engine's containers.
 
     :param locks: the directory that all drivers of the host share
     """
@@ -46,12 +46,12 @@ class EngineGpus:
         return self._engine.name
 
     def give(self, member: GpuMember, gpus: Gpus, more: Collection[str], view: HostView) -> str:
-        """Give a container GPUs that are allocated to it, and update its document; undone on an error. Idempotent.
+        """Attach GPUs that are allocated to a container, and update its document; undone on an error. Idempotent.
 
         :param more: those that it does not have for now; one that it may have, and does not know of, it is given too
         :returns: its document now
-        :raises EngineConflict: it is not what ``member`` says any more
-        :raises UnsupportedOnHost: this daemon gives none to a running container
+        :raises EngineConflict: it has changed since ``member`` was read
+        :raises UnsupportedOnHost: this daemon cannot attach one to a running container
         """
         consumer, coming_ids = consumer_of(gpus), (gpus.ids | set(more)) - member.gpus
         with resizing(self._locks, member.name, 0):
@@ -86,12 +86,12 @@ class EngineGpus:
 
     def take(self, member: GpuMember, gpus: Gpus, devices: Collection[str], begin: Callable[[], None], view: HostView
              ) -> str:
-        """Take GPUs from a container whose guest was told; they stay allocated to it. Idempotent.
+        """Detach GPUs from a container whose guest was notified; they stay allocated to it. Idempotent.
 
-        :param begin: called when nothing speaks against it
+        :param begin: called once all checks have passed
         :returns: its document now
         :raises DeviceInUse: a process has one open; it keeps all of them
-        :raises EngineConflict: it is not what ``member`` says any more
+        :raises EngineConflict: it has changed since ``member`` was read
         """
         consumer = consumer_of(gpus)
         going = grants(gpus.ids & set(devices), member, view.inventory)
@@ -112,7 +112,7 @@ class EngineGpus:
             self._engine.detach(member.name, grant, (*remaining, *going[place + 1:]))
 
     def _detach_all(self, member: GpuMember, going: Sequence[Grant], remaining: Sequence[Grant]) -> None:
-        """Detach all of the devices or none. A process may have opened one since it was looked for."""
+        """Detach all of the devices or none; a process may have opened one since the check."""
         try:
             self._detach(member, going, remaining)
             self._require_no_nodes(member, going, remaining)
@@ -125,9 +125,9 @@ class EngineGpus:
             raise
 
     def _require_nodes(self, member: GpuMember, coming: Sequence[Grant]) -> None:
-        """Require, by a look from the host, that a running container has the devices.
+        """Require that a running container has the devices, as seen from the host.
 
-        :raises NotAsGranted: it does not
+        :raises NotAsGranted: it does not have them
         """
         seen = self._nodes(member) if coming else None
         missing = [node.path for grant in coming for node in grant.own_nodes
@@ -136,7 +136,7 @@ class EngineGpus:
             raise errors.NotAsGranted(f"container {member.name} does not see {', '.join(missing)}")
 
     def _require_no_nodes(self, member: GpuMember, going: Sequence[Grant], remaining: Sequence[Grant]) -> None:
-        """Require likewise that it does not have the devices."""
+        """Require that a running container does not have the devices, as seen from the host."""
         kept = {(node.major, node.minor) for grant in remaining for node in grant.nodes}
         numbers = {(node.major, node.minor) for grant in going for node in grant.own_nodes} - kept
         left = [path for path, number in (self._nodes(member) or {}).items() if tuple(number) in numbers]
@@ -144,14 +144,14 @@ class EngineGpus:
             raise errors.NotAsGranted(f"container {member.name} still sees {', '.join(left)}")
 
     def _nodes(self, member: GpuMember) -> dict[str, tuple[int, int]] | None:
-        """Return the nodes that the container sees; None if it does not run, so that its configuration decides."""
+        """Return the nodes that the container sees; None if it is not running: its configuration counts."""
         pid = self._engine.pid(member.name)
         return None if pid is None else self._privileged.inside(pid).nodes
 
     def _looked(self, member: GpuMember) -> Labelled:
-        """Return the container as it is.
+        """Return the current state of a container.
 
-        :raises EngineConflict: it was changed, or made anew, since it was listed
+        :raises EngineConflict: it was changed, or recreated, since it was listed
         """
         current: Labelled = self._marks.look(member.name)
         if (current.label(gpubounds.LABEL), current.label(resources.LABEL)) != (member.mark, member.document):
@@ -159,7 +159,7 @@ class EngineGpus:
         return current
 
     def _relabel(self, member: GpuMember, going: Collection[str], coming: Sequence[Grant], inventory: Inventory) -> str:
-        """Let the container's document say what it has."""
+        """Write the container's resources into its document."""
         known = {device.id: device for device in inventory.devices}
         document = resources.exchanged(member.document or "", going, coming, known)
         if document != member.document:
@@ -167,9 +167,9 @@ class EngineGpus:
         return document
 
     def _require_unchanged(self, consumer: Consumer, gpus: Gpus, more: Collection[str]) -> None:
-        """Require that nobody has released or given anything since the round's look.
+        """Require that the container's allocations are unchanged since the round read them.
 
-        :raises EngineConflict: somebody has
+        :raises EngineConflict: they have changed
         """
         held, away = self._allocator.held_by(consumer), self._allocator.detached(consumer)
         if not gpus.ids <= held - away or not set(more) <= away:

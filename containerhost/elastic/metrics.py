@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translate what the elastic service saw and did into metrics of Prometheus.
+"""Translate observations and operations of the elastic service to Prometheus metrics.
 
 Names and units as in :mod:`containerhost.operator.exporter.families`."""
 
@@ -22,7 +22,7 @@ def families(seen: Seen, done: Done) -> Iterator[Metric]:
     """Yield every metric family, also without samples. Pure.
 
     :param seen: of the service's last round
-    :param done: how often what was done
+    :param done: number of operations by kind and outcome
     """
     rows = seen.get("containers", ())
     for name, keys in SIZES.items():
@@ -68,7 +68,7 @@ class ElasticCollector(Collector):
         self._read = read
 
     def describe(self) -> Iterator[Metric]:
-        """Name no metric in advance."""
+        """Describe no metric in advance."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:

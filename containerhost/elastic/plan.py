@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decide which size each opted-in container is to have, and what of it can be done now. Pure."""
+"""Decide the target size of each opted-in container, and which part can be applied now. Pure."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ HEADROOM = 8  # of what its processes need, this part more stays free
 
 @dataclasses.dataclass(frozen=True)
 class Running:
-    """A container that opted in and runs.
+    """Describe a running container that opted in.
 
     :ivar key: engine and name, ``lxd/c1``
     :ivar pid: its first process
@@ -39,17 +39,17 @@ class Running:
         return resources.generation(resources.parse(self.document))
 
     def told(self, key: str) -> Any:
-        """Return what its document says."""
+        """Return the size that its document states."""
         return (resources.parse(self.document) or {}).get(key)
 
 
 @dataclasses.dataclass(frozen=True)
 class Member(Running):
-    """A container whose size may change.
+    """Describe a container whose size may change.
 
     :ivar used: busy cores in the last rounds
     :ivar pressure: per cent of the time in which a process waited for a core; None where it is not known
-    :ivar memory_used: bytes that its processes cannot do without; None where nobody knows
+    :ivar memory_used: bytes that its processes need; None if unknown
     """
 
     bounds: Bounds
@@ -59,7 +59,7 @@ class Member(Running):
 
     @property
     def cores(self) -> Cores:
-        """Return the cores that it is bound to; none where it runs on whatever the engine chooses."""
+        """Return the cores that it is bound to; none if the engine chooses."""
         found = self.told("cpus")
         cores = found.get("cores") if isinstance(found, dict) else None
         return frozenset(core for core in cores if type(core) is int) if isinstance(cores, list) else frozenset()
@@ -96,9 +96,9 @@ class Capacity:
 
 
 def sizes(members: Sequence[Member], capacity: Capacity, policy: Policy) -> dict[str, Size]:
-    """Return which size each is to have in the end.
+    """Return the final target size of each container.
 
-    A container of which no permitted core is left divides with the others the cores that it has.
+    A container without a remaining permitted core shares its present cores with the others.
     """
     online = frozenset[int]().union(*(threads for _, threads in capacity.hardware))
     permitted = {member.key: (capacity.cores & member.bounds.choice if member.bounds.choice else capacity.cores)
@@ -115,7 +115,7 @@ def sizes(members: Sequence[Member], capacity: Capacity, policy: Policy) -> dict
 
 
 def _memories(members: Sequence[Member], capacity: int, policy: Policy) -> dict[str, int]:
-    """Return the memory of each. One whose memory is fixed keeps it."""
+    """Return the target memory of each container; fixed sizes stay."""
     found = {member.key: member.memory for member in members}
     moving = [member for member in members if not member.bounds.memory.is_fixed]
     fixed = sum(member.memory for member in members if member.bounds.memory.is_fixed)
@@ -129,7 +129,7 @@ def _memories(members: Sequence[Member], capacity: int, policy: Policy) -> dict[
 
 
 def _memory_demand(member: Member) -> Demand:
-    """Return the demand in units. What its processes use stays, and all that it has where the use is not known."""
+    """Return the memory demand in units: what its processes need, or all its memory if that is unknown."""
     most, present = _units(member.bounds.memory.most), _units(member.memory)
     needed = present if (used := member.memory_used) is None else _units(used + used // HEADROOM)
     least = min(most, max(_units(member.bounds.memory.least), min(needed, present)))
@@ -141,9 +141,9 @@ def _units(size: int) -> int:
 
 
 def possible(member: Member, wanted: Size, leaving: Cores, memory_free: int) -> Size | None:
-    """Return the next size on a container's way to the wanted one; None if it waits for others, or has it.
+    """Return a container's next size towards the target; None if it waits for others, or has reached it.
 
-    :param leaving: cores that others still have, or were promised, and are to lose
+    :param leaving: cores that others still have, or were promised, and will lose
     :param memory_free: unallocated bytes
     """
     # Two that were frozen in turn may both have a core: each may keep it, or they would wait for each other.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decide how many units of a resource each opted-in container is to have. Pure.
+"""Decide how many units of a resource each opted-in container should have. Pure.
 
 A unit is a core, or a piece of memory. A policy maps a supply of units and the demands on it to an amount for each. Of
 every policy holds:
@@ -60,7 +60,7 @@ class Pool:
 
 
 def fair(supply: Supply, demands: Sequence[Demand]) -> Amounts:
-    """Divide everything in proportion to what each may have."""
+    """Divide everything in proportion to the maximums."""
     return _filled(supply, demands, [lambda demand: demand.most])
 
 
@@ -72,7 +72,7 @@ def priority(supply: Supply, demands: Sequence[Demand]) -> Amounts:
 
 
 def load(supply: Supply, demands: Sequence[Demand]) -> Amounts:
-    """Give each what it needs; what nobody needs stays where it is, so that nothing moves for nothing."""
+    """Give each container its need; unneeded units stay where they are, to avoid pointless moves."""
     return _filled(supply, demands, [lambda demand: min(demand.need, demand.most),
                                      lambda demand: min(demand.present, demand.most)])
 
@@ -91,7 +91,7 @@ def _filled(supply: Supply, demands: Sequence[Demand], ceilings: Sequence[Callab
 
 
 def _fill(amounts: Amounts, supply: Supply, demands: Sequence[Demand], ceiling: Callable[[Demand], int]) -> None:
-    """Give unit by unit to those that are below their ceiling."""
+    """Give units one at a time to the demands that are below their ceiling."""
     def entry(demand: Demand) -> tuple[float, bool, str]:
         amount = amounts[demand.name]
         # Below 2^26 units the nearest floats of two fractions differ if the fractions do.
@@ -115,12 +115,12 @@ PRESSED = 10.0  # % of the time in which a process waits for a core
 def cores_needed(present: int, used: Sequence[float], pressure: float | None) -> int:
     """Return how many cores a container could use.
 
-    The bound for growing and that for shrinking are the same number of busy cores, and a shrink waits for the highest
-    use of all rounds: so a load that is constant moves nothing to and fro.
+    The bound for growing and that for shrinking are the same number of busy cores, and a shrink waits for the
+    highest use of all rounds: so a constant load causes no oscillation.
 
     :param used: busy cores in the last rounds with its present size, the newest last
-    :param pressure: per cent of the time in which a process waited for a core (PSI, ``some avg10``): an average of use
-        hides short peaks, so who waits keeps what it has; None where the kernel does not tell
+    :param pressure: per cent of the time in which a process waited for a core (PSI, ``some avg10``): an average of
+        use hides short peaks, so a container that waits keeps its cores; None where the kernel does not tell
     """
     if not used:
         return present

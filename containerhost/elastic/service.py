@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Let opted-in containers grow and shrink, round by round.
+"""Grow and shrink opted-in containers in rounds.
 
-What a container has is told by its document of resources, which is in its configuration. A round reads what there is
-anew (one request to each engine) and brings each container one step nearer to its size; so a round that failed, or that
-somebody else's change overtook, needs no repair but the next round.
+A container's resources are in its resource document, which is part of its configuration. A round reads the current
+state (one request to each engine) and brings each container one step closer to its target; so the next round repairs
+one that failed, or that a concurrent change overtook.
 
-A container that loses something is announced it first, and loses it when its guest has acknowledged or its time is
-over. What it loses others get afterwards: who grows gets it first and is told then. Meanwhile the service goes on.
+A loss is announced to the guest first, and takes place when the guest has acknowledged or its time has expired;
+others get the resources afterwards. A gain takes place first and is announced afterwards. The service does not block
+while it waits.
 """
 
 import dataclasses
@@ -45,7 +46,7 @@ LEAST_PAUSE = 1.0  # s between two rounds
 
 
 class ManagedEngine(NamedTuple):
-    """An engine whose containers may opt in.
+    """Describe an engine whose containers may opt in.
 
     :ivar gpus: None where containers keep their GPUs
     """
@@ -61,7 +62,7 @@ class Options:
     """Hold the operator's settings of the elastic service.
 
     :ivar policy: its name
-    :ivar notice: seconds that a guest has to let go
+    :ivar notice: seconds that a guest has to release resources
     :ivar reserved: cores that no container gets
     :ivar reserved_memory: bytes that stay free on the host
     :ivar locks: the directory that all drivers of the host share
@@ -100,7 +101,7 @@ class Service:
         return self._changes.seen
 
     def run(self, stop: threading.Event, interval: float) -> None:
-        """Run until ``stop`` is set. What fails is logged, and tried again in the next round."""
+        """Run until ``stop`` is set. Failures are logged, and retried in the next round."""
         began = self._monotonic() - interval
         while not stop.is_set():
             passed = self._monotonic() - began
@@ -117,19 +118,19 @@ class Service:
             stop.wait(POLL_INTERVAL if self.steps else max(0.0, began + interval - self._monotonic()))
 
     def is_ready(self) -> bool:
-        """Return whether a change that is under way can go on."""
+        """Return whether a change in progress can continue."""
         return self._changes.is_ready()
 
     def plan(self) -> list[dict[str, Any]]:
-        """Return what the containers have and what they would get; nothing is changed."""
+        """Return the present and the target resources of the containers; nothing is changed."""
         members, capacity, gpu_members = self._look()
         wanted = plan.sizes(members, capacity, POLICIES[self._options.policy])
         return self._rows(members, wanted, self._gpus.plan(gpu_members))
 
     def round(self) -> None:
-        """Look at all containers, and bring each one step nearer to its size.
+        """Read all containers, and bring each one step closer to its target size.
 
-        :raises EngineError: an engine does not tell which containers it has: nothing is changed
+        :raises EngineError: an engine does not list its containers; nothing is changed
         """
         members, capacity, gpu_members = self._look()
         by_key = {member.key: member for member in members}
@@ -224,7 +225,7 @@ class Service:
     # Acting
 
     def _begin(self, member: Member, size: Size) -> Member:
-        """Begin a change: announce it if it takes something from a guest that listens, else make it.
+        """Begin a change: announce a loss to a guest that listens, otherwise apply it.
 
         :returns: the container as it is now
         """
@@ -238,7 +239,7 @@ class Service:
         return self._apply(member, step, "unheard")
 
     def _go_on(self, member: Member, step: Step, wanted: Size | None) -> Member:
-        """Resume a change that was begun, by this process or by one that was killed."""
+        """Resume a change that this process or a killed one began."""
         if step.mark != member.mark or (member.document != step.document and member.generation != step.generation):
             LOG.info("Container %s was changed by somebody else meanwhile", member.key)
             self._changes.forget(member.key)
@@ -258,7 +259,7 @@ class Service:
         return self._apply(member, step, outcome) if outcome else member
 
     def _apply(self, member: Member, step: Step, outcome: str) -> Member:
-        """Make a change, if the container is still what the change was planned for. Idempotent.
+        """Apply a change, if the container is unchanged since it was planned. Idempotent.
 
         :returns: the container as it is now
         """
@@ -308,9 +309,9 @@ class Service:
     # Steps
 
     def _is_unfinished(self, key: str) -> bool:
-        """Return whether the engine may have made a part of a change, to a container that is still there.
+        """Return whether the engine may have applied a change partially, to a container that still exists.
 
-        Its document would tell of a size that it does not have for ever."""
+        Its document would permanently state a wrong size."""
         step, (engine, _, name) = self.steps.get(key), key.partition("/")
         if step is None or not step.applying or engine not in self._engines:
             return False
@@ -322,12 +323,12 @@ class Service:
             return True  # nobody knows
 
     def _undone(self, member: Member, step: Step, otherwise: Size) -> Step:
-        """Return the step that gives a container the size that its document says; ``otherwise`` where it says none."""
+        """Return the step that restores the size in the container's document; ``otherwise`` if it has none."""
         size = Size(member.cores or otherwise.cores, member.memory)
         return dataclasses.replace(step, document=member.coming(size))
 
     def _is_short(self, member: Member, step: Step, wanted: Size) -> bool:
-        """Return whether a change would leave less than its least to a container for which there is more by now."""
+        """Return whether a change would leave a container below its minimum although more is available now."""
         return member.document != step.document and len(self._promised(member.key)) < min(
             member.bounds.cores.least, len(wanted.cores))
 
@@ -350,7 +351,7 @@ class Service:
 
 
 def row(member: Member, wanted: Size | None, under_way: bool) -> dict[str, Any]:
-    """Return what the status tells of a container."""
+    """Return the status row of a container."""
     return {"container": member.key, "cores": sorted(member.cores), "count": member.count,
             "least": member.bounds.cores.least, "most": member.bounds.cores.most,
             "wanted": member.count if wanted is None else len(wanted.cores), "memory": member.memory,

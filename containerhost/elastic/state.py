@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record what the elastic service has begun, and what it saw last (``containerhost elastic status``).
+"""Record pending changes of the elastic service, and its last observations (``containerhost elastic status``).
 
-The next process finishes it, whenever this one was killed.
+After a kill, the next process finishes them.
 
 The sizes themselves are in the containers' configuration: a record that is lost loses none.
 """
@@ -28,12 +28,12 @@ class Step:
     """Record a change of a container's size or GPUs that is under way.
 
     :ivar generation: of the document that the container has
-    :ivar mark: that says what it may have
+    :ivar mark: with its bounds
     :ivar document: the coming one
-    :ivar deadline: by the kernel's monotonic clock, when the guest's time is over; None as long as it was not told
-    :ivar awaited: the generation that the guest has to acknowledge; None as long as it was not told
-    :ivar applying: the engine was asked for it
-    :ivar devices: those that the container is to lose; none where its size changes
+    :ivar deadline: by the kernel's monotonic clock, when the guest's time expires; None before it was notified
+    :ivar awaited: the generation that the guest must acknowledge; None before it was notified
+    :ivar applying: the request was sent to the engine
+    :ivar devices: those that the container will lose; none for a change of size
     """
 
     generation: int
@@ -50,10 +50,10 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """Hold what the elastic service keeps on disk: changes under way, and what the last round saw.
+    """Hold the persistent state of the elastic service: pending changes, and the observations of the last round.
 
     :ivar steps: by engine and container, ``lxd/c1``
-    :ivar seen: what the last round saw, as the status has it
+    :ivar seen: observations of the last round, as in the status
     :ivar boot_id: the host's boot in which this was written
     """
 
@@ -68,7 +68,7 @@ class StateFile:
         self._written: State | None = None
 
     def read(self) -> State:
-        """Return the state; an empty one where there is none, or none that can be read."""
+        """Return the state; an empty one if it is missing or unreadable."""
         try:
             found = json.loads(self.path.read_text(encoding="utf-8"))
             records.version(found)
@@ -82,7 +82,7 @@ class StateFile:
             return State()
 
     def write(self, state: State) -> None:
-        """Write the state if it has changed; it is on the disk when this returns.
+        """Write the state durably if it has changed.
 
         :raises OSError: it cannot be written
         """

@@ -50,13 +50,13 @@ class Load:
         return tuple(self._used[key])
 
     def keep(self, keys: Collection[str]) -> None:
-        """Forget all others."""
+        """Discard the loads of all other containers."""
         for gone in self._last.keys() - set(keys):
             del self._last[gone], self._used[gone]
 
 
 def age(host: Host, pid: int) -> float | None:
-    """Return the seconds since a process began (proc_pid_stat(5), starttime); None where the host does not tell."""
+    """Return the seconds since a process started (proc_pid_stat(5), starttime); None if unknown."""
     try:
         fields = (read_with_timeout(pid, lambda: host.text(f"/proc/{pid}/stat")) or "").rpartition(")")[2].split()
     except ProcReadTimeout:
@@ -67,7 +67,7 @@ def age(host: Host, pid: int) -> float | None:
 
 
 def cpu_pressure(host: Host, pid: int) -> float | None:
-    """Return the per cent of the last 10 s in which a process of the container waited for a CPU; None if unknown.
+    """Return the percentage of the last 10 s in which a process of the container waited for a CPU; None if unknown.
 
     Source: Documentation/accounting/psi.rst; for groups of version 2 alone, also beside version 1."""
     path = controlgroups.of(pid, host).get("")

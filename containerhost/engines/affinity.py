@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choose the cores and memory nodes of a container by its affinity: the affinity map of one host. Pure.
 
-Source of the four kinds: P. Liu, "Convergence of HPC, Big Data and ML applications on containerized infrastructures",
-PhD thesis, UPC 2023, section 3.4.2. Its formulas number cores ``socket * cores + n``, and hold where the containers of
-a host are equal and a multiple of its sockets. Here the host's own topology decides, whatever its core ids; containers
-come one by one, and hardware threads of a core stay together. A *core* is a CPU as the kernel numbers it, in this
-project's whole interface; a hardware core is the set of its threads.
+Source of the four kinds: P. Liu, "Convergence of HPC, Big Data and ML applications on containerized
+infrastructures", PhD thesis, UPC 2023, section 3.4.2. Its formulas number cores ``socket * cores + n``, and hold
+where the containers of a host are equal and a multiple of its sockets. Here the host's own topology is used,
+whatever its core ids; containers come one by one, and hardware threads of a core stay together. A *core* is a CPU as
+the kernel numbers it, in this project's whole interface; a hardware core is the set of its threads.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """Hold what the cores and NUMA nodes of one container are chosen by.
+    """Hold the criteria by which the cores and NUMA nodes of one container are chosen.
 
     :ivar count: cores of the container
     :ivar ranks: MPI processes of the container, for ``cpumempin``; None is one for each core
@@ -63,10 +63,10 @@ class _Domain:
 
 
 def parse(text: str, key: str) -> Affinity:
-    """Return the affinity that a word names.
+    """Return the affinity of that name.
 
     :param key: the flavor key or attribute, for the message
-    :raises SpecError: the word is none
+    :raises SpecError: there is no such affinity
     """
     try:
         return Affinity(text.strip().lower())
@@ -105,7 +105,7 @@ def place(topology: "Topology", allowed: Collection[int], taken: Collection[int]
 
 def rebind(topology: "Topology", allowed: Collection[int], others: Collection[int], request: Request,
            present: Collection[int], former: Collection[int] = ()) -> Binding:
-    """Return the binding of a container that has cores: its own or fewer, or new ones on its node.
+    """Return the binding of a container that already has cores: its own or fewer, or new ones on its node.
 
     It keeps those it has if they meet the request. Of its devices' nodes it gets new ones where that brings it nearer
     to more of them.
@@ -142,7 +142,7 @@ def memory_nodes(topology: "Topology", cores: Collection[int]) -> frozenset[int]
 
 
 def bind_ranks(topology: "Topology", cores: Collection[int], ranks: int) -> tuple[frozenset[int], ...]:
-    """Return the cores of each rank: successive hardware cores, as many to each as there are.
+    """Return the cores of each rank: successive hardware cores, as many for each rank as possible.
 
     More ranks than hardware cores get hardware threads; more than threads share one with their neighbours."""
     units: Sequence[frozenset[int]] = _hardware(topology, frozenset(cores))
@@ -156,7 +156,7 @@ def bind_ranks(topology: "Topology", cores: Collection[int], ranks: int) -> tupl
 
 
 def _hardware(topology: "Topology", cores: frozenset[int]) -> list[frozenset[int]]:
-    """Return hardware cores, each as those of its threads that are among ``cores``, by lowest thread."""
+    """Group ``cores`` into hardware cores, sorted by lowest thread."""
     found = (core & cores for node in topology.nodes for core in node.siblings)
     return sorted((core for core in found if core), key=min)
 
@@ -181,7 +181,7 @@ def _sockets(topology: "Topology", nodes: Iterable[_Domain]) -> list[_Domain]:
 
 def _together(nodes: Sequence[_Domain], sockets: Sequence[_Domain], free: frozenset[int], request: Request
               ) -> frozenset[int]:
-    """Return cores of one NUMA node, or else of one socket: that of most of the devices, then best fit."""
+    """Return cores of one NUMA node, or else of one socket: that of most of the devices, then by best fit."""
     for domains in (nodes, sockets):
         fitting = [domain for domain in domains if len(domain.cores & free) >= request.count]
         if fitting:
@@ -194,7 +194,7 @@ def _together(nodes: Sequence[_Domain], sockets: Sequence[_Domain], free: frozen
 
 
 def _spread(sockets: Sequence[_Domain], free: frozenset[int], request: Request) -> frozenset[int]:
-    """Return an equal share of every socket; a rest that cannot be divided comes from those with the most free."""
+    """Return an equal share of every socket; the remainder comes from those with the most free cores."""
     shares = _shares(sockets, free, request.count)
     if min(shares.values(), default=0) < 1 or any(len(socket.cores & free) < shares[socket.name] for socket in sockets):
         parts = "+".join(map(str, shares.values())) or "nothing"

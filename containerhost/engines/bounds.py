@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Define between which sizes a container may be, as the cloud's driver marks it. Pure.
+"""Define the minimum and maximum size of a container, as the cloud's driver marks it. Pure.
 
 The mark is a label of the driver's: a JSON object with ``version``, ``cpus`` and ``memory`` (each the least and the
 most; memory in bytes), ``priority``, and ``cores``, the host's cores that the cloud permits (empty: all).
@@ -35,7 +35,7 @@ class Range(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Hold the request of a flavor or a template; None where it does not say. Memory in bytes."""
+    """Hold the request of a flavor or a template; None if unspecified. Memory in bytes."""
 
     cores_least: int | None = None
     cores_most: int | None = None
@@ -49,7 +49,7 @@ class Bounds:
     """Hold the least and the most cores and memory between which the elastic service resizes a container.
 
     :ivar memory: bytes
-    :ivar choice: the host's cores that the container may have; empty: all that containers may have
+    :ivar choice: the host's cores that the container may have; empty permits all that containers may have
     """
 
     cores: Range
@@ -63,7 +63,7 @@ def bounds_of(wanted: Wanted, cpu: Cpu, memory: Memory, source: str) -> Bounds:
 
     :param cpu, memory: all that the cloud has claimed for it, which is the most that it can have
     :param source: flavor or template, for the message
-    :raises SpecError: it asks for more than that, for nothing, or its cores or memory are fixed by something else
+    :raises SpecError: it requests more than that, or nothing, or another option fixes its cores or memory
     """
     if cpu.is_chosen or cpu.ranks:
         raise SpecError(f"{source} asks for cores that come and go and for an affinity, which fixes them: remove one "
@@ -99,7 +99,7 @@ def mark(bounds: Bounds) -> str:
 def parse(labels: Mapping[str, str]) -> Bounds | None:
     """Return the bounds of a container; None for one that did not opt in.
 
-    :raises ValueError: its mark is none that this release can use
+    :raises ValueError: this release does not support its mark
     """
     found = marks.read(labels, LABEL, lambda found: (
         Range(*map(_number, found["cpus"])), Range(*map(_number, found["memory"])), _number(found["priority"]),
@@ -123,7 +123,7 @@ def marked(spec: ContainerSpec, bounds: Bounds | None) -> ContainerSpec:
 
 
 def keeping_size(spec: ContainerSpec, mark: str | None, document: Mapping[str, object] | None) -> ContainerSpec:
-    """Return the spec with the size that the elastic service gave the container, if its bounds is unchanged.
+    """Return the spec with the size set by the elastic service, if the container's bounds are unchanged.
 
     :param mark, document: the container's present mark, and its present document of resources
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Define what some engines offer beside containers: images, pool disks, transfers, exports, snapshots, live changes.
+"""Define optional capabilities of engines: images, pool disks, transfers, exports, snapshots, live changes.
 
 A driver receives these from its ``backend``, the one module that names an engine's package.
 """
@@ -19,7 +19,7 @@ class Image:
     """Describe one image of the engine's store.
 
     :ivar fingerprint: SHA-256 of its file, or of metadata and root file system one after the other
-    :ivar filename: what the file was called when it was imported; here the alias it was meant for
+    :ivar filename: name of the imported file; here its intended alias
     :ivar size: bytes, compressed as imported
     :ivar used: when a container was last made of it, else when it was imported
     """
@@ -45,7 +45,7 @@ class ImageStore(Protocol):
         """Return all images with a property ``name``, by fingerprint."""
 
     def unnamed(self, prefix: str) -> tuple[Image, ...]:
-        """Return the images without an alias that were meant for one with this prefix: left by killed imports."""
+        """Return the images without an alias that were intended for one with this prefix: left by killed imports."""
 
     def import_split(self, metadata: bytes, rootfs: BinaryIO, alias: str, properties: Mapping[str, str]) -> str:
         """Import a root file system with its metadata tarball, and return the fingerprint of both.
@@ -60,7 +60,7 @@ class ImageStore(Protocol):
 class Disk(NamedTuple):
     """Describe one further disk of a storage pool.
 
-    :ivar size: bytes; 0 where none was asked for
+    :ivar size: bytes; 0 if unspecified
     :ivar labels: the marks it was made with
     :ivar used: a container has it in its configuration
     """
@@ -79,18 +79,18 @@ class PoolDisks(Protocol):
     def all(self) -> tuple[Disk, ...]: ...
 
     def ensure(self, name: str, size: int, labels: Mapping[str, str]) -> None:
-        """Make the disk; one with the same labels that is there already keeps its content, and grows if it is smaller.
+        """Create the disk; an existing one with the same labels keeps its content, and is enlarged if it is smaller.
 
         :param size: bytes
         :raises StorageFull:
-        :raises EngineConflict: there is one of that name with other labels
+        :raises EngineConflict: one of that name has other labels
         """
 
     def resize(self, name: str, size: int) -> None:
-        """Give the disk another size; its content stays.
+        """Resize the disk; its content stays.
 
         :param size: bytes
-        :raises EngineError: the pool's type cannot, or there is more on the disk
+        :raises EngineError: the pool's type does not support it, or the content does not fit
         """
 
     def delete(self, name: str) -> None:
@@ -129,7 +129,7 @@ class Offer(DiskOffer):
 
 @dataclasses.dataclass(frozen=True)
 class ChangesOffer(Offer):
-    """Hold all that a receiver needs to fetch a container that may run, or what of it has changed since.
+    """Hold all that a receiver needs to fetch a container, running or not, or its changes since the last fetch.
 
     :ivar pool_type: of the sender's storage pool
     """
@@ -140,70 +140,70 @@ class ChangesOffer(Offer):
 class Transfers(Protocol):
     """Move containers from one daemon to another; the receiver fetches.
 
-    One that runs is copied in rounds, each of which brings what has changed since the one before; the last one follows
-    when it is stopped.
+    A running container is copied in rounds, each with the changes since the previous one; the last one follows when
+    it is stopped.
     """
 
     def offer(self, name: str, address: str) -> Offer:
-        """Begin to send a stopped container to the receiver of the offer; it stays here as it is.
+        """Offer a stopped container, which stays unchanged, to a receiver.
 
         :param address: ``https://host:port`` at which receivers reach this daemon
         """
 
     def offer_changes(self, name: str, address: str) -> ChangesOffer | None:
-        """Begin to send a container, which may run, as it is now; until :meth:`withdraw` it has a snapshot for that.
+        """Offer a container, running or not, in its present state; it has a snapshot for that until :meth:`withdraw`.
 
         :param address: ``https://host:port`` at which receivers reach this daemon
         :returns: None if the engine, or the container's pool, cannot send differences
         """
 
     def withdraw(self, name: str) -> None:
-        """End every transfer of the container that is going on; its receiver is left with nothing.
+        """Cancel all transfers of the container; the receivers discard theirs.
 
         Snapshots that :meth:`offer_changes` made are removed."""
 
     def purge(self, names: Collection[str]) -> None:
-        """Withdraw those of these containers that have such snapshots: withdrawing them had failed."""
+        """Withdraw those of these containers that still have such snapshots after a failed withdrawal."""
 
     def fetch(self, spec: ContainerSpec, offer: Offer, timeout: int) -> None:
-        """Make the container ``spec`` with the offered one's files; it is stopped.
+        """Create the container ``spec``, stopped, with the files of the offered one.
 
-        :param timeout: seconds until it is there
+        :param timeout: seconds until it exists
         """
 
     def takes_changes(self, spec: ContainerSpec, offer: ChangesOffer) -> bool:
-        """Return whether this engine, and the pool of ``spec``, can receive differences of the offered container."""
+        """Return whether this engine and the pool of ``spec`` can receive differences of the offered container."""
 
     def fetch_changes(self, spec: ContainerSpec, offer: ChangesOffer, timeout: int, refresh: bool) -> None:
-        """Make the container ``spec``, or let the one that a former offer made have the offered one's files.
+        """Create the container ``spec``, or refresh one from a former offer, with the files of the offered one.
 
-        After an error the container has any of both states, and is of no use.
+        After an error the container is in either state, and unusable.
 
-        :param timeout: seconds until it is there
-        :param refresh: it is there already; its configuration stays
+        :param timeout: seconds until it exists
+        :param refresh: it exists already; its configuration stays
         """
 
     def drop_snapshots(self, name: str) -> None:
-        """Remove all snapshots of a container that was fetched; no further difference can follow."""
+        """Remove all snapshots of a fetched container; no further difference can follow."""
 
 
 class DiskTransfers(Protocol):
     """Move further disks of a storage pool from one daemon to another; the receiver fetches."""
 
     def offer(self, name: str, address: str) -> DiskOffer:
-        """Begin to send a disk without writers to the receiver of the offer; it stays here as it is.
+        """Offer a disk without writers to a receiver; it stays unchanged.
 
         :param address: ``https://host:port`` at which receivers reach this daemon
         """
 
     def withdraw(self, name: str) -> None:
-        """End every transfer of the disk that is going on."""
+        """Cancel all transfers of the disk."""
 
     def fetch(self, offer: DiskOffer, labels: Mapping[str, str], timeout: int) -> None:
-        """Make a disk with the offered one's name, size and files.
+        """Create a disk with the name, size and files of the offered one.
 
         :param labels: its marks here
-        :param timeout: seconds until it is there
+        :param timeout: seconds until it exists
         """
 
 
@@ -230,7 +230,7 @@ class Packed(NamedTuple):
 
 
 class Reader(Protocol):
-    """A file that is read once, from its beginning to its end.
+    """Read a file once, from beginning to end.
 
     :ivar done: bytes read
     """
@@ -238,22 +238,22 @@ class Reader(Protocol):
     done: int
 
     def read(self, size: int = ...) -> bytes:
-        """Return the next piece, of the reader's own size whatever is asked for; empty at the end."""
+        """Return the next piece, of the reader's own size; empty at the end."""
 
 
 class Exports(Protocol):
     """Export a container's root as one file."""
 
     def take(self, name: str, key: str) -> Source:
-        """Hold the container's root as it is now.
+        """Capture the container's root in its present state.
 
         :param key: identifies this export
         """
 
     def pack(self, source: Source, key: str, progress: Callable[[int], None]) -> Packed:
-        """Let the engine write the root into one file of its image store.
+        """Pack the root into one file of the engine's image store.
 
-        :param progress: gets the percentage from time to time; what it raises ends the waiting
+        :param progress: called with the percentage from time to time; an exception from it ends the wait
         :raises StorageFull: the engine's disk has no room for the file
         :raises EngineTimeout: not done within the limit
         """
@@ -263,14 +263,14 @@ class Exports(Protocol):
     def discard(self, name: str, key: str) -> None:
         """Remove all that an export made. Idempotent.
 
-        :param name: the container; "" where it is gone
+        :param name: the container; "" if it no longer exists
         """
 
     def purge(self, names: Collection[str], running: Collection[str]) -> tuple[str, ...]:
-        """Remove what interrupted exports left of containers.
+        """Remove the remains of interrupted exports of containers.
 
         :param names: the containers
-        :param running: keys of exports that are not over
+        :param running: keys of exports in progress
         :returns: keys of those removed
         """
 
@@ -289,11 +289,11 @@ class Snapshots(Protocol):
 
 class RestorableSnapshots(Snapshots, Protocol):
     def restore(self, container: str, name: str) -> None:
-        """Let a stopped container's disk be what it was."""
+        """Restore a stopped container's disk to a snapshot."""
 
 
 class Labelled(Protocol):
-    """Describe a container as one request returned it."""
+    """Describe a container as returned by one request."""
 
     def label(self, key: str) -> str | None:
         """Return one of the driver's own labels."""
@@ -305,33 +305,33 @@ Current = TypeVar("Current", bound=Labelled)
 class LiveChanges(Protocol[Current]):
     """Change CPUs, memory, root disk and devices of a container while its processes go on.
 
-    A caller looks at the container once; what it saw tells what is to be done, and is what the first step changes.
+    A caller reads the container once; the steps are computed from that state, which the first step changes.
     """
 
     def look(self, name: str) -> Current: ...
 
     def obstacles(self, current: Current, spec: ContainerSpec) -> tuple[str, ...]:
-        """Return, in words, what keeps the running container from becoming ``spec`` without a restart.
+        """Return the reasons why the running container cannot become ``spec`` without a restart.
 
         :param spec: of its parts only the grants count: all others stay as they are
         """
 
     def await_changes(self, name: str) -> None:
-        """Wait for changes of the container that a caller which is gone began."""
+        """Wait for changes of the container that a killed caller began."""
 
     def differs(self, current: Current, spec: ContainerSpec) -> bool:
-        """Return whether the running container is not what ``spec`` says."""
+        """Return whether the running container differs from ``spec``."""
 
     def memory_in_use(self, name: str) -> int:
-        """Return the bytes that its processes cannot do without."""
+        """Return the bytes of memory that its processes need."""
 
     def adapt(self, current: Current, spec: ContainerSpec) -> None:
-        """Let the running container be what ``spec`` says; it has no :meth:`obstacles`. Repeatable.
+        """Change the running container to ``spec``; it has no :meth:`obstacles`. Repeatable.
 
         On an error some steps are done and some are not."""
 
     def replace_devices(self, current: Current, spec: ContainerSpec) -> None:
-        """Take everything granted from the running container and give it the grants of ``spec``."""
+        """Detach all grants of the running container and attach those of ``spec``."""
 
 
 class Size(NamedTuple):
@@ -346,7 +346,7 @@ class Size(NamedTuple):
 
 
 class LiveSizes(Protocol[Current]):
-    """Change cores, memory and labels of a container while its processes go on, and nothing else of it."""
+    """Change only cores, memory and labels of a container while its processes keep running."""
 
     def look(self, name: str) -> Current:
         """Return the container.
@@ -355,24 +355,24 @@ class LiveSizes(Protocol[Current]):
         """
 
     def resize(self, current: Current, size: Size, labels: Mapping[str, str]) -> None:
-        """Let the running container have a size, and these labels beside its others. May be repeated.
+        """Set a running container's size, and these labels in addition to its others. Idempotent.
 
-        :raises EngineConflict: it does not run, or is not what ``current`` tells any more: nothing is changed
-        :raises EngineNotFound: it is gone, also where another one has its name
+        :raises EngineConflict: it is not running, or has changed since ``current`` was read: nothing is changed
+        :raises EngineNotFound: it was deleted, even if another one has its name
         :raises UnsupportedOnHost: a core is offline
         """
 
 
 class LiveMarks(Protocol[Current]):
-    """Change labels of a container while its processes go on, and nothing else of it."""
+    """Change only labels of a container while its processes keep running."""
 
     def look(self, name: str) -> Current: ...
 
     def hindrances(self, current: Current, grants: Collection[Grant]) -> tuple[str, ...]:
-        """Return why a running container cannot get these devices before it is started again, in words."""
+        """Return the reasons why a running container cannot get these devices before a restart."""
 
     def relabel(self, current: Current, labels: Mapping[str, str]) -> None:
-        """Let the running container have these labels beside its others. May be repeated.
+        """Set these labels of a running container in addition to its others. Idempotent.
 
         :raises EngineConflict, EngineNotFound: as :meth:`LiveSizes.resize`
         """

@@ -40,6 +40,6 @@ def _print(client: socket.socket, console: Console) -> None:
 
 
 def hang_up(client: socket.socket) -> None:
-    """Wake whoever waits for the client; the socket stays open for its owner to close."""
+    """Wake the thread that waits for the client; the socket stays open for its owner to close."""
     with contextlib.suppress(OSError):  # it has hung up itself
         client.shutdown(socket.SHUT_RDWR)

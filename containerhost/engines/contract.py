@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Define what every container engine offers, in no engine's terms.
+"""Define what every container engine offers, in engine-independent terms.
 
 A driver codes against :class:`Containers`, or :class:`Engine` where it needs more, and the records here;
 ``engines/<name>/`` translates. Times are seconds, sizes bytes. Every method has a time limit and raises only
@@ -34,9 +34,9 @@ class ContainerState:
 
     :ivar labels: the driver's own marks, keys as given in ``ContainerSpec.labels``
     :ivar last_used: last start; None when it never started
-    :ivar cores: those it has for itself among containers with an affinity
-    :ivar reserved: those that it had, and may have to have again
-    :ivar interfaces: those it is configured with: their names in it -> the host interfaces that move in
+    :ivar cores: its exclusive cores among containers with an affinity
+    :ivar reserved: former cores that it may need again
+    :ivar interfaces: configured ones: name in the container -> host interface that moves in
     """
 
     name: str
@@ -49,7 +49,7 @@ class ContainerState:
 
 
 class InterfaceMetrics(NamedTuple):
-    """Count what one interface of a container received and sent since it came into the container.
+    """Count bytes that an interface of a container received and sent since it entered the container.
 
     :ivar mac: "" where the engine does not report it
     :ivar host_name: the host's end where there is one
@@ -105,7 +105,7 @@ class ServerInfo(NamedTuple):
 
     :ivar name: ``lxd`` or ``incus``
     :ivar architectures: as the kernel names them (``x86_64``), the host's own first
-    :ivar certificate: fingerprint of the daemon's certificate, which tells it from every other one; "" where unknown
+    :ivar certificate: fingerprint of the daemon's certificate, which identifies it; "" where unknown
     """
 
     name: str
@@ -120,7 +120,7 @@ KEPT = 64 * 1024  # bytes of a command's output; a tenant decides how much there
 
 
 class Executed(NamedTuple):
-    """A command that ended.
+    """Hold the result of a command that ended.
 
     :ivar status: its exit status; 127 when there is no such program
     :ivar stdout, stderr: the beginning of what it printed, at most :data:`KEPT` bytes of each
@@ -137,7 +137,7 @@ class Executed(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Tell which state a container has entered; by the time this is read it may be in another."""
+    """Name the state that a container has entered; it may have changed since."""
 
     name: str
     status: Status
@@ -162,7 +162,7 @@ class Command(Protocol):
     """A command that runs in a container, until it is closed."""
 
     def finish(self, stdin: bytes, timeout: int) -> Executed:
-        """Give it all of its input and wait for its end.
+        """Send all input to the command and wait for its end.
 
         :param timeout: seconds, after which it is killed
         :raises EngineTimeout: it was killed
@@ -180,15 +180,15 @@ class Events(Protocol):
     def receive(self, timeout: float | None = None) -> Change:
         """Wait for the next change.
 
-        :raises EngineTimeout: there was none in ``timeout`` seconds
-        :raises EngineUnavailable: it has ended
+        :raises EngineTimeout: no change within ``timeout`` seconds
+        :raises EngineUnavailable: the stream has ended
         """
 
     def close(self) -> None: ...
 
 
 class Containers(Protocol):
-    """Manage containers: the operations of every engine."""
+    """Manage containers: the operations that every engine has."""
 
     name: str
 
@@ -198,7 +198,7 @@ class Containers(Protocol):
         """Return all containers of this engine's project (one request)."""
 
     def measured(self) -> tuple[tuple[ContainerState, Metrics], ...]:
-        """Return the metrics of all running containers, perhaps of others too, without their disks; in one request.
+        """Return the metrics, without disks, of all running containers, perhaps also of others, in one request.
 
         A container that ends meanwhile is left out."""
 
@@ -213,13 +213,13 @@ class Containers(Protocol):
     def create(self, spec: ContainerSpec) -> None: ...
 
     def rename(self, name: str, new: str) -> None:
-        """Give a stopped container another name."""
+        """Rename a stopped container."""
 
     def start(self, name: str) -> None:
         """Start a container. Idempotent."""
 
     def stop(self, name: str, *, timeout: int, force: bool = False) -> None:
-        """Ask its init to end, or with ``force`` end it; done already when it is stopped.
+        """Ask its init to end, or kill it with ``force``. Idempotent.
 
         :raises EngineTimeout: it did not end within ``timeout`` and still runs
         """
@@ -232,25 +232,25 @@ class Containers(Protocol):
         """Delete a container and all that belongs to it. Succeeds from every state, missing included."""
 
     def attach(self, name: str, part: Part) -> None:
-        """Give a container, stopped or running, one more part."""
+        """Attach one more part to a container, stopped or running."""
 
     def detach(self, name: str, part: Part, remaining: Sequence[Part] = ()) -> None:
-        """Take ``part`` away; nodes that ``remaining`` shares with it stay.
+        """Detach ``part``; nodes that ``remaining`` shares with it stay.
 
         :raises DeviceInUse: it is a block device that a process of the running container uses; it stays
         """
 
     def update_devices(self, name: str, parts: Sequence[Part]) -> None:
-        """Let a stopped container have exactly these parts, as the host calls them now."""
+        """Replace the parts of a stopped container with exactly these, by their current names on the host."""
 
     def reconfigure(self, name: str, spec: ContainerSpec) -> None:
-        """Let a stopped container be what ``spec`` says, apart from its image and mounts."""
+        """Change a stopped container to ``spec``, except its image and mounts."""
 
     def relabel(self, name: str, labels: Mapping[str, str | None]) -> None:
         """Set labels of a container, stopped or running; None removes one. Idempotent."""
 
     def verify(self, name: str, grants: Sequence[Grant]) -> None:
-        """Give a running container the grants that only a running one can have, then look into it.
+        """Give a running container those grants that only a running one can have, then check what it sees.
 
         Such is an RDMA device that is in one network namespace only.
 
@@ -258,15 +258,15 @@ class Containers(Protocol):
         """
 
     def held(self, devices: Iterable[Device]) -> Mapping[str, str]:
-        """Return the container that names each device, by device id, for the containers of any project."""
+        """Return the container of any project that names each device, by device id."""
 
     def metrics(self, name: str) -> Metrics: ...
 
     def disks(self, name: str) -> Mapping[str, int] | None:
-        """Return ``disks`` of the container's metrics; None, without a request, if the engine never tells them."""
+        """Return ``disks`` of the container's metrics; None, without a request, if the engine never reports them."""
 
     def pid(self, name: str) -> int | None:
-        """Return the host's number of the container's first process; None when it does not run."""
+        """Return the host pid of the container's first process; None if it is not running."""
 
     def console_log(self, name: str) -> bytes:
         """Return what the container has printed on its console since it started."""
@@ -280,7 +280,7 @@ class Containers(Protocol):
     def command(self, name: str, command: Sequence[str]) -> Command:
         """Start a command as :meth:`execute` does; the caller sends its input and closes it.
 
-        :param command: program and arguments; they are visible to everybody in the container
+        :param command: program and arguments; visible to all processes in the container
         :raises EngineError: the container does not run
         """
 
@@ -291,30 +291,30 @@ class Engine(Containers, Protocol):
     def pool(self, name: str) -> PoolUsage: ...
 
     def forbidden(self) -> str | None:
-        """Return what the project of the containers forbids of what they need, all of it, in words; None if nothing."""
+        """Return everything that the project forbids but its containers need, as text; None if nothing."""
 
     def set_limits(self, name: str, spec: ContainerSpec) -> None:
-        """Let a container, stopped or running, have the CPUs, memory, root size and speed of ``spec``.
+        """Set the CPUs, memory, root size and rates of ``spec`` on a container, stopped or running.
 
         Its devices, and the kernel limits that they need, stay as they are."""
 
     def root_ids(self, name: str) -> tuple[int, int]:
-        """Return the user and group on this host of the container's root."""
+        """Return the host's user and group ids of the container's root."""
 
     def require_rescuable(self, name: str) -> None:
         """Refuse unless the container's root disk can be mounted in another container.
 
-        :raises SpecError: another container cannot have this one's root disk beside its own
+        :raises SpecError: another container cannot mount this one's root disk
         """
 
     def fenced(self, name: str, disk: BlockDevice) -> AbstractContextManager[None]:
-        """Fence a disk: in the block no process of the container can open it.
+        """Fence a disk: no process of the container can open it within the block.
 
         :raises DeviceInUse: a process uses it
         """
 
     def restore_fenced(self) -> tuple[str, ...]:
-        """Make usable again what killed processes left fenced in running containers; complaints, in words."""
+        """Restore disks that killed processes left fenced in running containers; return complaints."""
 
     def console(self, name: str) -> Console:
         """Attach to the console of a running container.
@@ -326,7 +326,7 @@ class Engine(Containers, Protocol):
 
 
 def first_process(engine: Containers, name: str) -> int | None:
-    """Return the number of a container's first process; None when it does not run, or is not there."""
+    """Return the host pid of a container's first process; None if it is missing or not running."""
     try:
         return engine.pid(name)
     except EngineNotFound:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose cores and memory nodes for containers with an affinity, and keep all containers' memory off others' GPUs.
+"""Choose cores and memory nodes for containers with an affinity, and keep memory off other containers' GPUs.
 
-A container's own cores stand in its configuration, so that they stay its own, stopped or running, until it is deleted,
-whatever restarts. The choice and its writing into a container are under a lock of the host: two containers that come at
-once never get the same core.
+A container's exclusive cores are stored in its configuration, so that they stay exclusive, stopped or running, until
+it is deleted. A host-wide lock covers choosing and storing them: containers created concurrently never get the same
+core.
 """
 
 import contextlib
@@ -29,9 +29,9 @@ class CoreBinding:
     """Bind containers with an affinity to free cores of this host and the NUMA nodes of those cores.
 
     :param host: the machine whose cores are chosen
-    :param directory: which every process that makes containers on this host shares
-    :param consumer: the label that tells whose a container is: one that replaces another has the same cores
-    :param reserved: cores that no container gets for itself
+    :param directory: shared by all processes that create containers on this host
+    :param consumer: the label with the owner of a container: a replacement gets the same cores
+    :param reserved: cores that no container gets exclusively
     """
 
     def __init__(self, engine: Containers, host: Host, directory: Path, consumer: str,
@@ -43,7 +43,7 @@ class CoreBinding:
         self._reserved = reserved
 
     def preview(self, spec: ContainerSpec) -> ContainerSpec:
-        """Return the specification as :meth:`bound` would; another container may come before it.
+        """Return the specification as :meth:`bound` would; another container may get the cores first.
 
         :raises UnsupportedOnHost: the host has not enough free cores where the affinity needs them
         """
@@ -54,12 +54,12 @@ class CoreBinding:
 
     @contextlib.contextmanager
     def bound(self, spec: ContainerSpec) -> Iterator[ContainerSpec]:
-        """Yield the specification with its cores; other choices wait while the block writes them.
+        """Yield the specification with its cores, excluding other choices while the block stores them.
 
-        Cores that it has stay if they suffice. One request, none without an affinity.
+        Sufficient present cores are kept. One request, none without an affinity.
 
         :raises UnsupportedOnHost: the host has not enough free cores where the affinity needs them
-        :raises EngineBusy: another process does not come to an end
+        :raises EngineBusy: another process does not finish
         """
         with contextlib.ExitStack() as stack:
             if spec.cpu.is_chosen or spec.cpu.may_revert:
@@ -91,7 +91,7 @@ class CoreBinding:
 
 
 def unbound(spec: ContainerSpec) -> ContainerSpec:
-    """Return the specification as it was before a host chose its cores, for a container that gets them later."""
+    """Return the specification without chosen cores, for a container that gets them later."""
     cpu = dataclasses.replace(spec.cpu, memory_nodes=frozenset())
     if spec.cpu.is_chosen:
         cpu = dataclasses.replace(cpu, cores=frozenset(), nodes=frozenset(), ranks=(), reserved=frozenset())
@@ -103,5 +103,5 @@ def cores_of(states: Iterable[ContainerState]) -> frozenset[int]:
 
 
 def held_by(states: Iterable[ContainerState]) -> frozenset[int]:
-    """Return the cores that no other container gets."""
+    """Return the cores that are exclusive to a container."""
     return frozenset[int]().union(*(state.cores | state.reserved for state in states))

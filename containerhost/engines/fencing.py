@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fence a block device of a running container, if nothing in the container uses it.
+"""Fence a block device of a running container that no process in it uses.
 
-What is fenced is recorded first, so that a killed process leaves nothing fenced: :func:`restore_all` reads the records.
+A record precedes each fence, so that :func:`restore_all` can undo those of killed processes.
 """
 
 import contextlib
@@ -30,8 +30,8 @@ class Node:
     """Locate a container's block device node as the daemon names it.
 
     :ivar container: its name
-    :ivar directory: as the daemon calls that of the container's nodes
-    :ivar device: as the daemon calls it
+    :ivar directory: the daemon's name for the directory of the container's nodes
+    :ivar device: the daemon's name for it
     """
 
     container: str
@@ -43,9 +43,9 @@ class Node:
 class Fenced:
     """Record a fenced block device, so that its node can be restored after the process that fences it was killed.
 
-    :ivar by: who fences it
+    :ivar by: the process that fences it
     :ivar container: the container's first process
-    :ivar node: None in a record of a release that knew the node by its path in the container
+    :ivar node: None in a record of a release that stored the path in the container
     :ivar number: major and minor of the device
     :ivar mode: of the node before
     """
@@ -61,7 +61,7 @@ class Fenced:
     def parse(cls, text: str) -> "Fenced":
         """Parse a record.
 
-        :raises ValueError, TypeError, KeyError: it is no such record
+        :raises ValueError, TypeError, KeyError: it is malformed
         """
         data = json.loads(text)
         records.version(data)
@@ -73,9 +73,9 @@ class Fenced:
 @contextlib.contextmanager
 def fenced(root: Privileged, directory: Path, server: int, node: Node, pid: int, disk: BlockDevice, mode: int,
            others: Collection[int] = ()) -> Iterator[None]:
-    """Fence the device: while the block runs no process in the container can open it.
+    """Fence the device: no process in the container can open it within the block.
 
-    Afterwards, if the daemon still has it for the container, its root can.
+    Afterwards the container's root can, if the daemon still has it for the container.
 
     :param directory: keeps the records
     :param server: the daemon's process
@@ -104,7 +104,7 @@ def fenced(root: Privileged, directory: Path, server: int, node: Node, pid: int,
 
 @contextlib.contextmanager
 def recorded(directory: Path, fenced: Fenced) -> Iterator[None]:
-    """Keep a record while the block runs, and after a failure until the node could be restored."""
+    """Keep a record within the block, and after a failure until the node is restored."""
     name = hashlib.sha256(f"{fenced.container.pid} {fenced.path}".encode()).hexdigest()[:32]
     directory.mkdir(parents=True, exist_ok=True)
     record = directory / f"{name}{RECORD}"
@@ -120,7 +120,7 @@ def recorded(directory: Path, fenced: Fenced) -> Iterator[None]:
 
 
 def restore_all(root: Privileged, directory: Path, await_changes: Callable[[str], int]) -> tuple[str, ...]:
-    """Restore every node that a killed process left fenced. Idempotent; what a live process fences is left alone.
+    """Restore every node that a killed process left fenced, not those of live processes. Idempotent.
 
     :param await_changes: waits for the daemon's changes of a container, which may remove the device; returns the
         daemon's process
@@ -146,7 +146,7 @@ def restore_all(root: Privileged, directory: Path, await_changes: Callable[[str]
 
 
 def number_of(node: str) -> tuple[int, int] | None:
-    """Return the major and minor of a device node; None when it is gone."""
+    """Return the major and minor of a device node; None if it is missing."""
     try:
         device = os.stat(node).st_rdev
     except FileNotFoundError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Define without how many of its GPUs a container can run, as the cloud's driver marks it. Pure.
+"""Define how many of its GPUs a container can lose, as the cloud's driver marks it. Pure.
 
 The mark is a label of the driver's: a JSON object with ``version``, ``least`` (GPUs that it keeps) and ``libraries``
 (capabilities of the GPUs' driver, as in GrantOptions). The most is what the cloud has claimed, of which the allocation
@@ -22,10 +22,10 @@ MOST = 999  # more than any host has
 
 @dataclasses.dataclass(frozen=True)
 class GpuBounds:
-    """Say how many of a container's GPUs stay when the elastic service takes those that are broken.
+    """Define how many of a container's GPUs the elastic service must keep, even if faulty ones are detached.
 
     :ivar least: whole GPUs that the container keeps
-    :ivar libraries: which of the driver's come with a GPU
+    :ivar libraries: the driver's libraries that come with a GPU
     """
 
     least: int
@@ -40,7 +40,7 @@ def mark(bounds: GpuBounds) -> str:
 def parse(labels: Mapping[str, str]) -> GpuBounds | None:
     """Return the bounds of a container; None for one that did not opt in.
 
-    :raises ValueError: its mark is none that this release can use
+    :raises ValueError: this release does not support its mark
     """
     found = marks.read(labels, LABEL, lambda found: GpuBounds(found["least"], frozenset(found["libraries"])))
     if found is None:

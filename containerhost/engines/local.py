@@ -23,9 +23,9 @@ GROUP = "containerhost.engines"
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Hold what an engine of this host is built from, whichever engine it is.
+    """Hold the settings from which any engine of this host is built.
 
-    :ivar endpoint: of the daemon; empty is the usual one
+    :ivar endpoint: of the daemon; empty is the default one
     :ivar project: of LXD or Incus; empty is the default one
     :ivar locks: the directory that all drivers of the host share
     :ivar records: of Docker's containers
@@ -39,10 +39,10 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class LocalEngine:
-    """Hold one engine of this host, its changes of running containers, and the root actions that it uses.
+    """Hold one engine of this host, with its changes of running containers and its root actions.
 
     :ivar marks: None where running containers keep their devices
-    :ivar import_root: imports a root file system, as a tarball, under a name, and returns what a spec calls its image;
+    :ivar import_root: imports a root file system, as a tarball, under a name, and returns its image name for a spec;
         its program is /sbin/init
     :ivar remove_root: removes the image of that name. Idempotent
     :ivar require_room: raises EngineError if there is no such storage pool, or no project that permits containers

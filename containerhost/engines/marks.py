@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the marks by which the clouds' drivers say what of a container comes and goes: JSON objects in labels. Pure."""
+"""Read the drivers' marks about changeable resources of a container: JSON objects in labels. Pure."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -13,10 +13,10 @@ Content = TypeVar("Content")
 
 
 def read(labels: Mapping[str, str], label: str, values: Callable[[Any], Content]) -> Content | None:
-    """Return what a mark says; None where there is none.
+    """Return the content of a mark; None if there is none.
 
     :param values: takes it from the JSON object
-    :raises ValueError: it is none that this release can use
+    :raises ValueError: this release does not support it
     """
     text = labels.get(label)
     if text is None:

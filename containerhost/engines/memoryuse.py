@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure how much memory a container cannot do without, which tells how small it may become while it runs.
+"""Measure how much memory a container needs, which limits how far it can shrink while it runs.
 
-What its control group uses (cgroup v1, Documentation/admin-guide/cgroup-v1/memory.rst; v2, cgroup-v2.rst) holds files
-too that are in memory for speed: the kernel drops those when the limit shrinks. What is left has nowhere to go,
-because containers are not swapped out.
+What its control group uses (cgroup v1, Documentation/admin-guide/cgroup-v1/memory.rst; v2, cgroup-v2.rst) includes
+the page cache, which the kernel drops when the limit shrinks. The rest cannot be freed, because containers are not
+swapped out.
 """
 
 from containerhost.engines.usage import ROOT, table
@@ -13,7 +13,7 @@ from containerhost.linux.sysfs import Host
 
 
 def needed(host: Host, pid: int) -> int | None:
-    """Return the bytes of memory that a container cannot do without; None when the host does not tell.
+    """Return the bytes of memory that a container needs; None if the host does not report it.
 
     :param pid: the container's first process
     """

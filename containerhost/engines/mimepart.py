@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encode documents for cloud-init that configuration, which is text, cannot hold as they are. Pure."""
+"""Encode documents for cloud-init that cannot be stored unchanged in configuration, which is text. Pure."""
 
 import base64
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exclude others that change a running container's size: the clouds' drivers and the elastic service."""
+"""Exclude concurrent resizes of a running container by the clouds' drivers and the elastic service."""
 
 import zlib
 from contextlib import AbstractContextManager
@@ -16,9 +16,9 @@ TIMEOUT = 60.0  # s; longer than a guest is waited for
 def resizing(directory: Path, container: str, timeout: float = TIMEOUT) -> AbstractContextManager[object]:
     """Hold the container's lock while the block runs.
 
-    :param directory: which every process that makes containers on this host shares
+    :param directory: shared by all processes that create containers on this host
     :param timeout: seconds to wait for another process
-    :raises EngineBusy: another process changes its size for longer than that
+    :raises EngineBusy: another process holds the lock for longer than that
     """
     file = f"{zlib.crc32(container.encode()) % FILES:03x}"
     return FileLock(directory / DIRECTORY / file, timeout).held(lambda reason: EngineBusy(

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Define what a cloud wants a container to be (ContainerSpec), in no engine's terms.
+"""Define what a cloud requests of a container (ContainerSpec), in engine-independent terms.
 
 Clouds translate into it, engines translate out of it; both translations are pure functions. Every value here is
 already validated and typed: an engine never parses tenant text.
 
-Small records are named tuples: an action of OpenNebula is a process of its own, and it takes Python three times as long
-to make a frozen dataclass.
+Small records are named tuples: each action of OpenNebula is a new process, and Python takes three times as long to
+define a frozen dataclass.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ class Cpu:
     :ivar affinity: how the cores are chosen, by :class:`containerhost.engines.corebinding.CoreBinding`
     :ivar choice: the host cores it chooses from; None if the cloud chose the cores
     :ivar ranks: the cores of each MPI process, where the affinity binds them
-    :ivar may_revert: the container may have to be again what it was: the cores that it had stay reserved for it
+    :ivar may_revert: the container may be resized back: its former cores stay reserved for it
     :ivar reserved: cores that no other container gets, though it does not run on them
     :ivar nodes: NUMA nodes its memory must come from; empty leaves that to the kernel
     :ivar memory_nodes: those that the kernel may choose from then; empty for all. By
@@ -52,7 +52,7 @@ class Cpu:
 
     @property
     def is_chosen(self) -> bool:
-        """Return whether the host chooses the cores, for this container alone among those with an affinity."""
+        """Return whether the host chooses the cores, exclusively among containers with an affinity."""
         return self.affinity not in (None, Affinity.ANY) and self.choice is not None
 
     @property
@@ -79,7 +79,7 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True)
 class IoLimit:
-    """Limits of one disk; None is no limit. Bytes or operations per second."""
+    """Hold the limits of one disk; None is no limit. Bytes or operations per second."""
 
     read_bytes: int | None = None
     write_bytes: int | None = None
@@ -100,7 +100,7 @@ class RootDisk(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Nic:
-    """A network interface made by the cloud on the host and handed over as it is.
+    """Describe a network interface that the cloud created on the host and that moves into the container unchanged.
 
     :ivar name: its name in the container
     :ivar parent: the host interface that moves into the container
@@ -116,15 +116,15 @@ class Nic:
 
 @dataclasses.dataclass(frozen=True)
 class BridgedNic:
-    """A network interface that the engine makes and plugs into a bridge of the host at each start.
+    """Describe a network interface that the engine creates and plugs into a bridge of the host at each start.
 
     :ivar name: its name in the container
     :ivar bridge: the host's bridge
     :ivar host_name: name of its end on the host, by which the cloud's rules find it
-    :ivar received: most it may receive, in bits per second; None is no limit
-    :ivar sent: likewise what it may send
-    :ivar vlan: that the bridge puts it into, if the bridge knows VLANs; None leaves it as it is
-    :ivar tagged: VLANs whose frames it may send and receive with their tags
+    :ivar received: receive limit in bits per second; None is no limit
+    :ivar sent: transmit limit, likewise
+    :ivar vlan: untagged VLAN on a VLAN-aware bridge; None leaves the bridge's default
+    :ivar tagged: VLANs whose tagged frames it may send and receive
     """
 
     name: str
@@ -140,7 +140,7 @@ class BridgedNic:
 
 @dataclasses.dataclass(frozen=True)
 class BlockDevice:
-    """A block device of the host that the container may use, such as a connected volume.
+    """Describe a block device of the host that the container may use, such as a connected volume.
 
     :ivar name: identifies it among the container's block devices, now and later: a volume's id
     :ivar source: its node on the host
@@ -154,9 +154,9 @@ class BlockDevice:
 
 @dataclasses.dataclass(frozen=True)
 class PoolDisk:
-    """A further disk of the storage pool, with a file system, that the container sees at ``path``.
+    """Describe an additional disk of the storage pool, with a file system, mounted in the container at ``path``.
 
-    :ivar volume: what the pool calls it
+    :ivar volume: its name in the pool
     """
 
     name: str
@@ -168,7 +168,7 @@ class PoolDisk:
 
 @dataclasses.dataclass(frozen=True)
 class DirectoryDisk:
-    """A directory of the host that the *driver* made, such as a mounted image, which the container sees at ``path``.
+    """Describe a directory of the host that the *driver* created, such as a mounted image, mounted at ``path``.
 
     :ivar name: identifies it among the container's disks
     """
@@ -189,9 +189,9 @@ def grants_of(parts: Iterable[Part]) -> tuple[Grant, ...]:
 
 
 class Mount(NamedTuple):
-    """A host directory or file that the *driver* made (never tenant text), seen in the container at ``target``.
+    """Describe a host directory or file that the *driver* created (never tenant text), mounted at ``target``.
 
-    :ivar follows: what the host mounts below the directory later is seen too
+    :ivar follows: later mounts of the host below the directory propagate
     """
 
     name: str
@@ -202,7 +202,7 @@ class Mount(NamedTuple):
 
 
 class RescueMount(NamedTuple):
-    """The root disk of another, stopped container, writable at ``target``; its files keep their owners."""
+    """Describe the root disk of another, stopped container, writable at ``target``; its files keep their owners."""
 
     container: str
     target: str
@@ -221,7 +221,7 @@ class Security(NamedTuple):
 
 
 class Health(NamedTuple):
-    """Describe the health check of the program: a command that the engine runs in the container now and then.
+    """Describe the health check of the program: a command that the engine runs periodically in the container.
 
     :ivar interval, timeout, start: seconds; None is the engine's
     :ivar retries: consecutive failures that make it unhealthy
@@ -235,7 +235,7 @@ class Health(NamedTuple):
 
 
 class Program(NamedTuple):
-    """Describe the container's program; None is what the image says. Words, never for a shell.
+    """Describe the container's program, as arguments, never for a shell; None keeps the image's.
 
     :ivar directory: its working directory
     :ivar user: a name or number of the container's, perhaps with its group: ``1000:1000``
@@ -250,7 +250,7 @@ class Program(NamedTuple):
 
 
 class CloudInit(NamedTuple):
-    """Documents for the guest's cloud-init, as the tenant and the cloud wrote them; values only, never keys."""
+    """Hold the documents for the guest's cloud-init, as the tenant and the cloud wrote them; values only, no keys."""
 
     meta_data: str | None = None
     user_data: str | None = None
@@ -262,12 +262,12 @@ class CloudInit(NamedTuple):
 class ContainerSpec:
     """Describe a container as the cloud wants it, for any engine.
 
-    :ivar image: what the engine calls the image (LXD: fingerprint or alias)
+    :ivar image: the engine's name for the image (LXD: fingerprint or alias)
     :ivar labels: the driver's own marks on the container (LXD: ``user.<key>``), never tenant keys
     :ivar processes: most processes and threads at once
     :ivar limits: kernel resource limits by name, e.g. ``memlock``; ``unlimited`` or a number
-    :ivar gpu_libraries: driver capabilities (as in GrantOptions) whose libraries a container without a GPU is to have
-        from its start, for one that it may get while it runs
+    :ivar gpu_libraries: driver capabilities (as in GrantOptions) whose libraries a container without a GPU gets at
+        its start, for one that it may get while it runs
     """
 
     name: str

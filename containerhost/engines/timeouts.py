@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distinguish a request that timed out from one that failed, for every engine that is reached by HTTP."""
+"""Distinguish a timeout from a failure of a request, for every engine with an HTTP API."""
 
 import requests
 import urllib3.exceptions
@@ -12,9 +12,9 @@ def is_timeout(error: BaseException) -> bool:
 
 
 def has_cause(error: BaseException, *kinds: type[BaseException]) -> bool:
-    """Return whether the error, or one that it hides, is of these classes.
+    """Return whether the error, or a cause of it, is of these classes.
 
-    requests hides a read timeout of a streamed body in other errors, and docker any of its first request."""
+    requests wraps a read timeout of a streamed body in other errors, and docker every error of its first request."""
     seen: BaseException | None = error
     while seen is not None:
         if any(isinstance(part, kinds) for part in (seen, *seen.args)):

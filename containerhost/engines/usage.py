@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read what a running container uses from a few files of the kernel: many need no request to their engine.
+"""Read the resource usage of running containers from the kernel: for many this needs no request to the engine.
 
 Control groups of version 1 and 2."""
 
@@ -18,10 +18,10 @@ Directory = Callable[[str], str | None]
 
 
 def read(host: Host, directory: Directory, pid: int | None, status: Status) -> Metrics | None:
-    """Read what a container uses; its disks are not told.
+    """Read the resource usage of a container, except its disks.
 
     :param pid: its first process
-    :returns: None when it has ended meanwhile
+    :returns: None if it has ended meanwhile
     """
     one = directory("")
     cpu, memory, pids = (one, one, one) if one else (directory("/cpuacct"), directory("/memory"), directory("/pids"))
@@ -36,7 +36,7 @@ def read(host: Host, directory: Directory, pid: int | None, status: Status) -> M
 
 
 def processes(host: Host, group: str) -> tuple[int, ...]:
-    """Return the processes that are in a control group, not those in its children."""
+    """Return the processes in a control group, without its children."""
     return tuple(int(word) for word in (host.text(f"{group}/cgroup.procs") or "").split())
 
 
@@ -55,7 +55,7 @@ def used(host: Host, group: str) -> int:
 
 
 def table(host: Host, path: str) -> Mapping[str, int]:
-    """Parse lines of a name and a number."""
+    """Parse lines with a name and a number."""
     rows = (line.split() for line in host.lines(path))
     return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdecimal()}
 

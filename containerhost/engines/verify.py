@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare what a container's first process sees with what it was granted; complaints in words."""
+"""Compare what a container's first process sees with its grants, and describe the differences."""
 
 import fnmatch
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,9 +18,9 @@ class InterfaceMissing(HostActionFailed):
 
 
 def require_as_granted(name: str, pid: int | None, grants: Sequence[Grant], privileged: Privileged, host: Host) -> None:
-    """Move the RDMA devices of ``grants`` into a running container, and require that it sees just what they are.
+    """Move the RDMA devices of ``grants`` into a running container, and require that it sees exactly its grants.
 
-    :param pid: its first process; 0 or None when it does not run
+    :param pid: its first process; 0 or None if it is not running
     """
     if not pid:
         raise EngineConflict(f"container {name} does not run, so what it sees cannot be checked")
@@ -35,9 +35,9 @@ def complaints(seen: Inside, grants: Sequence[Grant]) -> tuple[str, ...]:
 
 
 def require_interface(name: str, host_name: str, seen: Inside, host: Host) -> None:
-    """Refuse to take an interface from a container whose guest renamed or moved it: an engine finds it by its name.
+    """Refuse to detach an interface that the guest has renamed or moved: an engine finds it by its name.
 
-    :param host_name: of the interface when it is back on the host, where an interrupted detachment leaves it
+    :param host_name: of the interface on the host, to which an interrupted detachment has returned it
     :raises InterfaceMissing:
     """
     if name not in seen.netdevs and not host.is_directory(f"/sys/class/net/{host_name}"):
@@ -65,7 +65,7 @@ def missing(seen: Inside, grants: Iterable[Grant]) -> Iterator[str]:
 
 
 def required(grant: Grant) -> tuple[CharNode, ...]:
-    """Return the nodes that must be there; of shared ones a toolkit brings only those its libraries use."""
+    """Return the nodes that must be present; of shared ones, a toolkit brings only those its libraries use."""
     by_toolkit = grant.gpu is not None and bool(grant.gpu.libraries)
     return grant.own_nodes if by_toolkit else grant.nodes
 
@@ -78,7 +78,7 @@ def excess(seen: Inside, grants: Iterable[Grant]) -> Iterator[str]:
 
 
 def is_vendors(path: str) -> bool:
-    """Return whether a node is one of accelerators or RDMA cards: if it was not granted it is somebody else's."""
+    """Return whether a node belongs to accelerators or RDMA cards, so that it must not be seen unless granted."""
     return any(fnmatch.fnmatchcase(path, f"/dev/{pattern}") for pattern in vendors.node_patterns())
 
 

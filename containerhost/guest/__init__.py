@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell a container its own resources; the helper that listens there is here too."""
+"""Notify a container of its resources; includes the helper that runs in the guest."""

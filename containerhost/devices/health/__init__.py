@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Apply the health rules to devices. Rules are data (:mod:`containerhost.devices.health.rules`).
 
-A finding of a rule either makes a device sick, so that nobody new is given it, or is a note that is only shown. Nothing
-is remembered here: a device whose hardware, driver and kernel log say nothing bad any more is well again.
+A finding either makes a device sick, so that no new container gets it, or is a note that is only displayed. No state
+is kept here: a device is healthy again as soon as its hardware, driver and kernel log report no error.
 """
 
 from containerhost.devices.health.basics import driver_findings, of_nodes, response_findings
@@ -15,11 +15,11 @@ __all__ = ("of_function", "of_nodes")
 
 
 def of_function(host: Host, directory: str, address: str, driver: str | None, *, virtual: bool, log: Log) -> Health:
-    """Return what is wrong with a PCI function of any kind.
+    """Return the findings about a PCI function of any kind.
 
     :param directory: the function's directory below /sys
     :param virtual: whether it is a VF, whose link and error counters are its physical function's
-    :param log: what the kernel said since it started
+    :param log: the kernel's messages since it started
     """
     answers = health_of((*response_findings(host, directory), *driver_findings(driver)))
     link = WELL if virtual else health_of((*lane_findings(host, directory),

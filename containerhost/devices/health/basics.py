@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check that a function answers, has a driver that serves it, and has its nodes in /dev."""
+"""Check that a function responds, has a usable driver, and has its nodes in /dev."""
 
 from collections.abc import Iterable, Iterator
 
@@ -30,9 +30,9 @@ RULES = (SILENT, NO_DRIVER, RESERVED)
 
 
 def response_findings(host: Host, directory: str) -> Iterator[Finding]:
-    """Report a function that does not answer: a missing card reads as ones.
+    """Report a function that does not respond: reads from a missing card return all ones.
 
-    A healthy VF's vendor and device do too (SR-IOV 1.1, 3.4.1), the rest does not."""
+    A healthy VF's vendor and device ids do too (SR-IOV 1.1, 3.4.1), but no other fields."""
     header = host.data(f"{directory}/config", _HEADER)
     if header is not None and len(header) >= _TELLING and header == b"\xff" * len(header):
         yield SILENT.finds()
@@ -51,7 +51,7 @@ def reserves(driver: str) -> bool:
 
 
 def of_nodes(host: Host, nodes: Iterable[CharNode]) -> Iterator[str]:
-    """Report each node that is not in /dev as the driver numbers it."""
+    """Report each node that is missing from /dev or has another number than the driver reports."""
     for node in nodes:
         fault = host.node_fault(node.path, node.major, node.minor)
         if fault:

@@ -31,9 +31,10 @@ _TOTAL = re.compile(r"TOTAL_ERR_[A-Z]+ ([0-9]{1,18})")
 
 
 def lane_findings(host: Host, directory: str) -> Iterator[Finding]:
-    """Report a link that is narrower than it could be; a width of 0 is no reading.
+    """Report a link that is narrower than possible; a width of 0 is ignored.
 
-    A function whose link is down cannot be read, and the widths of a VF that was passed into a machine are 0 (SR-IOV
+    A function whose link is down cannot be read, and the widths of a VF that was passed through to a virtual machine
+    are 0 (SR-IOV
     1.1, 3.5.8)."""
     width, own = host.number(f"{directory}/current_link_width"), host.number(f"{directory}/max_link_width")
     if not width or not own or _UNKNOWN_WIDTH in (own, width):
@@ -47,7 +48,7 @@ def lane_findings(host: Host, directory: str) -> Iterator[Finding]:
 def aer_findings(host: Host, directory: str, before: Mapping[str, int]) -> Iterator[Finding]:
     """Report errors that the kernel counted on the card.
 
-    :param before: the counters when the device was last reset, which leaves them
+    :param before: the counters when the device was last reset, which does not clear them
     """
     for rule, counter in ((FATAL, COUNTERS[0]), (NONFATAL, COUNTERS[1])):
         count = counted(host, directory, counter) - before.get(counter, 0)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read what drivers said of devices since the kernel started, and which devices were reset since.
+"""Read drivers' messages about devices since the kernel started, and which devices were reset since.
 
-Read from /dev/kmsg (Documentation/ABI/testing/dev-kmsg), whose messages are those of this boot: nothing need be
-remembered between two processes. A reset is marked by a message of our own in the same log, so that it comes after what
-it settled, and is forgotten with it. Only root can write there; and what a driver says counts only in messages of the
-kernel itself, whose facility no writer can have. What a message means is known to the driver's vendor (DriverLog).
+Read from /dev/kmsg (Documentation/ABI/testing/dev-kmsg), whose messages are those of this boot: no state is kept
+between processes. A reset is marked by a message of our own in the same log, after the messages that it settles, and
+is discarded with them. Only root can write there, and driver messages count only with the kernel's own facility,
+which no writer can set. The driver's vendor interprets the messages (DriverLog).
 """
 
 import abc
@@ -33,7 +33,7 @@ _MARK = re.compile(r"containerhost: ([0-9a-f:.]{7,16}) was reset((?: [a-z_]+=[0-
 
 
 def mark(address: str, counters: Mapping[str, int]) -> str:
-    """Return the message to log after a reset: earlier messages end, and counters begin at these values."""
+    """Return the message to log after a reset: earlier messages are settled, and counters start at these values."""
     return " ".join([f"containerhost: {address} was reset", *(f"{name}={count}" for name, count in counters.items())])
 
 
@@ -47,11 +47,11 @@ class DriverLog(abc.ABC):
 
     @abc.abstractmethod
     def take(self, text: str) -> None:
-        """Take up one message of the kernel's, which begins with the prefix."""
+        """Process one kernel message that begins with the prefix."""
 
     @abc.abstractmethod
     def acknowledge(self, address: str) -> None:
-        """Forget what was said of a device: it was reset."""
+        """Discard the messages about a device: it was reset."""
 
     @abc.abstractmethod
     def health(self) -> Mapping[str, Health]:
@@ -63,7 +63,7 @@ Drivers = Callable[[], Collection[DriverLog]]
 
 @dataclasses.dataclass(frozen=True)
 class Log:
-    """Hold what was found in the kernel log about each device since its last reset.
+    """Hold the messages in the kernel log about each device since its last reset.
 
     :ivar by_address: what drivers said of each device since it was last reset
     :ivar counters: error counters of each device when it was last reset
@@ -75,7 +75,7 @@ class Log:
     readable: bool = True
 
     def health(self, address: str, driver: str | None = None) -> Health:
-        """Return what drivers said of the device, and of all devices of its driver.
+        """Return the complaints about the device, and about all devices of its driver.
 
         :param driver: that is bound to the device
         """
@@ -87,7 +87,7 @@ class Log:
 
 
 class Reader:
-    """Pass each message of the kernel log to the drivers it may be of, and take up the marks of resets."""
+    """Pass each message of the kernel log to the drivers that may have written it, and apply marks of resets."""
 
     def __init__(self, drivers: Collection[DriverLog]) -> None:
         self._drivers = drivers
@@ -131,7 +131,7 @@ class Reader:
 
 
 class Follower:
-    """Read a host's log: what was read once is not read again.
+    """Follow a host's log: each message is read once.
 
     :param drivers: makes the readers of the drivers' messages, with nothing read so far
     """
@@ -163,7 +163,7 @@ class Follower:
 
 
 def pieces(file: int) -> Iterator[bytes]:
-    """Yield what can be read now: message by message from /dev/kmsg, blocks from a captured file."""
+    """Yield the unread content: message by message from /dev/kmsg, blocks from a captured file."""
     left = _LOOK_LIMIT
     while left > 0:
         try:
@@ -179,14 +179,14 @@ def pieces(file: int) -> Iterator[bytes]:
 
 
 def captured(host: Host, drivers: Drivers) -> Log:
-    """Return the log of a captured tree; an empty one where there is none."""
+    """Return the log of a captured tree; an empty one if the tree has none."""
     data, taken = host.data(PATH, _LOOK_LIMIT), Reader(drivers())
     taken.take(data or b"")
     return dataclasses.replace(taken.log(), readable=data is not None)
 
 
 def plain(log: Log) -> str:
-    """Return the log as text that crosses a process boundary; :func:`restored` makes a log of it."""
+    """Return the log as text that can cross a process boundary; :func:`restored` parses it."""
     return json.dumps([log.readable, log.by_address, log.counters])
 
 

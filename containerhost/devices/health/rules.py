@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Define health rules, and combine findings into a device's health.
 
-Every rule names what is read, when that is bad, how bad, when the device is well again, and who says so.
+Every rule names its input, its condition, its severity, when the device is healthy again, and its source.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from typing import NamedTuple
 class Verdict(enum.StrEnum):
     """Rank how serious a finding about a device's health is.
 
-    ``sick``: the device is given to nobody new. ``note``: it is shown, and the device used on.
+    ``sick``: no new container gets the device. ``note``: it is displayed, and the device stays in use.
     """
 
     SICK = "sick"
@@ -22,7 +22,7 @@ class Verdict(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
-    """Describe what is read of a device, how bad a finding is, what is reported, and when it ends.
+    """Describe a health rule: its input, its severity, its message, and when the finding ends.
 
     :ivar reads: the file or the call
     :ivar says: the complaint; ``{...}`` stands for what was found
@@ -49,8 +49,8 @@ class Finding(NamedTuple):
 class Health(NamedTuple):
     """Hold the complaints and notes about a device; ``+`` combines those of two.
 
-    :ivar complaints: why the device is sick, in words; empty means well
-    :ivar notes: what is only worth a look
+    :ivar complaints: why the device is sick; empty if it is healthy
+    :ivar notes: observations that do not affect its use
     """
 
     complaints: tuple[str, ...] = ()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrap a connection to Docker that has become a command's streams."""
+"""Wrap a connection to Docker that was upgraded to a command's streams."""
 
 import contextlib
 import socket
@@ -20,7 +20,7 @@ class Attached:
         self._reader = connection._response.raw._fp.fp
 
     def read(self, size: int) -> bytes:
-        """Read as many bytes, or fewer at the end."""
+        """Read ``size`` bytes, or fewer at the end."""
         return bytes(self._reader.read(size))
 
     def send(self, data: bytes) -> None:
@@ -30,7 +30,7 @@ class Attached:
         self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Close the connection, also while another thread reads."""
+        """Close the connection, even while another thread reads."""
         with contextlib.suppress(OSError):  # the other side was first
             self._socket.shutdown(socket.SHUT_RDWR)
         self._connection.close()

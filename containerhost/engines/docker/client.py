@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call Docker's Engine API: one method per call. Every request and every wait has a timeout."""
+"""Call Docker's Engine API, one method per call. Every request and every wait has a timeout."""
 
 import contextlib
 import dataclasses
@@ -56,7 +56,7 @@ class DockerClient:
 
     @contextlib.contextmanager
     def _connected(self, operation: str, timeout: float | None = None) -> Iterator[sdk.Connection]:
-        """Open the thread's connection where it has none, and translate what fails in the block.
+        """Connect if the thread has no connection, and translate errors in the block.
 
         :param timeout: seconds without an answer; None is ``request_timeout``
         """
@@ -75,10 +75,10 @@ class DockerClient:
         return f"/containers/{quoted(self._exact(name))}"
 
     def _exact(self, name: str) -> str:
-        """Return a container's unambiguous name: where Docker would take it for the beginning of an id, the id.
+        """Return a container's unambiguous name: its id where Docker would take the name for a prefix of another id.
 
-        :param name: name or id; of an id no less than what ``docker ps`` shows
-        :raises EngineNotFound: the id of a container begins so, and none has the name
+        :param name: name or id; an id must have at least the length that ``docker ps`` shows
+        :raises EngineNotFound: no container has the name, which is a prefix of another one's id
         """
         if MAYBE_ID.fullmatch(name):
             found = self._ask(f"read container {name}", "GET", f"/containers/{name}/json")
@@ -101,7 +101,7 @@ class DockerClient:
     def container(self, name: str, *, size: bool = False) -> Mapping[str, Any]:
         """Return Docker's description of a container.
 
-        :param size: also ``SizeRw``, the bytes of the files that it wrote to its root: Docker looks at each
+        :param size: also ``SizeRw``, the bytes of the files that it wrote to its root; Docker reads each of them
         """
         if not size:
             return self._ask(f"read container {name}", "GET", f"{self._path(name)}/json")
@@ -149,9 +149,9 @@ class DockerClient:
         self._act(f"change the limits of container {name}", "POST", f"{self._path(name)}/update", body)
 
     def commit(self, name: str, repository: str, tag: str, config: Mapping[str, Any]) -> str:
-        """Make an image of what is in its root now. It is not frozen meanwhile: the caller does that if it runs.
+        """Create an image of the container's current root. It is not frozen: the caller does that if it runs.
 
-        :param config: what the image says about its program, in place of what the container was made with
+        :param config: configuration of its program, in place of the container's
         :returns: the image's id
         """
         return self._act(f"make an image of container {name}", "POST", "/commit", config,
@@ -166,7 +166,7 @@ class DockerClient:
     # Commands in containers.
 
     def exec_create(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> str:
-        """Create a command that runs as the container's root with all three streams. It is not started yet.
+        """Create a command that runs as the container's root with all three streams, without starting it.
 
         :returns: Docker's id of it
         """
@@ -194,7 +194,7 @@ class DockerClient:
         return self._ask(f"read image {name}", "GET", f"/images/{quoted(name)}/json")
 
     def import_root(self, rootfs: bytes, repository: str) -> str:
-        """Make an image of a root file system whose program is /sbin/init, and return its name."""
+        """Import a root file system as an image with the program /sbin/init, and return its name."""
         operation, name = f"import {repository}", f"{repository}:{LATEST}"
         with self._connected(operation, self.settings.operation_timeout) as api:
             told = api.import_image_from_data(rootfs, repository=repository, tag=LATEST, changes=['CMD ["/sbin/init"]'])
@@ -205,8 +205,8 @@ class DockerClient:
     def load_image(self, archive: Iterable[bytes], name: str) -> None:
         """Load an image from an archive.
 
-        :param archive: its pieces; what raises while it is read ends the request
-        :param name: of the archive, for people
+        :param archive: its pieces; an exception while it is read ends the request
+        :param name: of the archive, for messages
         """
         with self._connected(f"load {name}", self.settings.operation_timeout) as api:
             for told in api.load_image(archive):
@@ -216,7 +216,7 @@ class DockerClient:
     def save_image(self, name: str, target: BinaryIO) -> None:
         """Write an image as an archive to ``target``.
 
-        :raises OSError: ``target`` takes no more: that is none of Docker's failures
+        :raises OSError: ``target`` cannot be written to; Docker did not fail
         """
         for piece in self._saved(name):
             target.write(piece)
@@ -226,7 +226,7 @@ class DockerClient:
             yield from api.get_image(name)
 
     def pull_image(self, name: str, digest: str, credentials: tuple[str, str] | None) -> None:
-        """Fetch an image of a registry.
+        """Pull an image from a registry.
 
         :param name: with the registry's host, without a tag
         :param credentials: user and password for the registry
@@ -247,5 +247,5 @@ class DockerClient:
 
 
 def quoted(name: str) -> str:
-    """Quote a part of a path; an image's name has parts itself."""
+    """Quote a part of a path; an image name may have several parts."""
     return urllib.parse.quote(name, safe="/:")

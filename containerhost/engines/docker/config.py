@@ -52,7 +52,7 @@ def container(spec: ContainerSpec, disk: str | None, more: Mapping[str, Any] | N
     """Return the body of ``POST /containers/create``.
 
     :param disk: the block device that holds the root file systems; None when it has none of its own
-    :param more: of the host configuration, what an administrator allows beside; a list is added to
+    :param more: further entries of the host configuration that an administrator allows; lists are extended
     :raises SpecError: Docker cannot express a part of ``spec``
     """
     refuse(spec)
@@ -75,7 +75,7 @@ def with_more(config: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, A
 
 
 def program(wanted: Program) -> dict[str, Any]:
-    """Return the entrypoint and command; None leaves the image's.
+    """Return the entrypoint and command; None keeps the image's.
 
     With another entrypoint the image's command is not used, because it belongs to the image's entrypoint."""
     config: dict[str, Any] = {}
@@ -102,9 +102,9 @@ def health(wanted: Health) -> dict[str, Any]:
 
 
 def limited_health(wanted: Mapping[str, Any], of_image: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the health check with no interval below HEALTH_INTERVAL; what is 0 or missing in it is the image's.
+    """Return the health check with intervals of at least HEALTH_INTERVAL; missing or zero values are the image's.
 
-    :param wanted, of_image: the health check of the container and that of its image, in Docker's words
+    :param wanted, of_image: the health check of the container and that of its image, in Docker's format
     """
     both = dict(of_image) | {key: value for key, value in wanted.items() if value}
     hurried = {key: HEALTH_INTERVAL for key in ("Interval", "StartInterval") if 0 < both.get(key, 0) < HEALTH_INTERVAL}
@@ -136,7 +136,7 @@ def host_config(spec: ContainerSpec, disk: str | None) -> dict[str, Any]:
 def refuse(spec: ContainerSpec) -> None:
     """Refuse what Docker does not support.
 
-    :raises SpecError: what Docker has no way for
+    :raises SpecError: Docker does not support a part of it
     """
     for asked, what in (
         (spec.security.privileged, "privileged"),
@@ -177,7 +177,7 @@ def live(size: Size) -> dict[str, Any]:
 
 
 def cpu(wanted: Cpu) -> dict[str, Any]:
-    """Return the CPU limits: ``cores`` pins; a share, or else a mere count of CPUs, is a hard limit of CPU time."""
+    """Return the CPU limits: ``cores`` pins; a share, or a mere count of CPUs, is a hard limit of CPU time."""
     config: dict[str, Any] = {}
     share = wanted.share if wanted.share is not None else None if wanted.cores else wanted.count * 100
     if share is not None:
@@ -213,9 +213,9 @@ LXCFS = ("proc/cpuinfo", "proc/diskstats", "proc/loadavg", "proc/meminfo", "proc
 
 
 def own_view(lxcfs: str) -> tuple[Mount, ...]:
-    """Return the mounts by which a container's /proc and /sys tell its own CPUs and memory.
+    """Return the mounts that make a container's /proc and /sys show its own CPUs and memory.
 
-    :param lxcfs: where LXCFS is mounted on the host; empty where it is not to be used
+    :param lxcfs: where LXCFS is mounted on the host; empty to use none
     """
     return tuple(Mount(f"lxcfs-{file.rpartition('/')[2]}", f"{lxcfs}/{file}", f"/{file}") for file in LXCFS if lxcfs)
 
@@ -237,7 +237,7 @@ LIMITS = {"memlock": "locked memory"}  # what a limit is of, for people; bytes
 
 
 def lacking(made: Mapping[str, Any], grants: Sequence[Grant]) -> tuple[str, ...]:
-    """Return what ``grants`` need and a container does not have, in words.
+    """Describe what ``grants`` need but a container lacks.
 
     :param made: its host configuration
     """
@@ -271,9 +271,9 @@ def record_of(parts: Iterable[Part]) -> Record:
 
 
 def part_record(part: Part) -> Record:
-    """Return the record of a part, the same at start and when attached to a running container.
+    """Return the record of a part, the same at start and when it is attached to a running container.
 
-    :raises SpecError: Docker has no way for a part of this kind
+    :raises SpecError: Docker does not support a part of this kind
     """
     match part:
         case Grant():
@@ -292,10 +292,10 @@ def part_record(part: Part) -> Record:
 
 
 def going(part: Part, remaining: Sequence[Part], record: Record) -> Record:
-    """Return what is removed with ``part``: all it brought, except what the remaining parts share with it.
+    """Return what is removed with ``part``: everything it brought that the remaining parts do not share.
 
-    A device that fell off the bus may not tell its nodes any more, and one that came back may have others. So nodes
-    that no part brings now go too, unless they may be those of a broken device that stays.
+    A device that fell off the bus no longer lists its nodes, and one that came back may have others. So nodes that
+    no part brings now are removed too, unless they may belong to a broken device that stays.
 
     :param record: what the container has
     """

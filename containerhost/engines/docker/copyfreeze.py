@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Freeze a running container while its root is copied.
 
-The kernel freezes its control group; Docker is not told. What the kernel has frozen and Docker calls running is thus
-never a suspension, and may be thawed whatever was killed or restarted meanwhile. Docker's own freeze would outlive it.
+The kernel freezes its control group, without Docker's knowledge. So a container that is frozen but running for
+Docker was not suspended, and may be thawed whatever was killed or restarted. Docker's own freeze would outlive a
+killed process.
 
-A process of its own freezes, and thaws when its standard input ends: also when the process that copies is killed.
+A separate process freezes it, and thaws it when its standard input ends, also because the copying process was
+killed.
 
     python -m containerhost.engines.docker.copyfreeze CONTAINER
 """
@@ -30,7 +32,7 @@ START_TIMEOUT: Final = FREEZE_TIMEOUT + LOCK_TIMEOUT + 10  # s
 
 @contextlib.contextmanager
 def still(container: str) -> Iterator[None]:
-    """Let no process of a container run within the block.
+    """Freeze all processes of a container within the block.
 
     :param container: Docker's id of one that runs
     :raises HostActionFailed: it cannot be frozen
@@ -53,7 +55,7 @@ def command(container: str) -> list[str]:
 
 
 def thaw_abandoned(container: str) -> None:
-    """Thaw after a process that was killed itself; idempotent."""
+    """Thaw a container whose freezing process was killed. Idempotent."""
     host = Host()
     with frozen.locked(host, container, LOCK_TIMEOUT):
         group = frozen.freezer(host, container)
@@ -95,7 +97,7 @@ def hold(host: Host, container: str) -> bool:
 
 
 def freeze(host: Host, group: Freezer) -> None:
-    """Freeze the container, repeatedly until it holds: version 1 may miss processes that appear meanwhile."""
+    """Freeze the container, repeating until it holds: version 1 may miss processes that start meanwhile."""
     def is_frozen() -> bool:
         group.freeze()
         return group.is_frozen(host)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run containers on Docker (DockerEngine). Thin: configuration is made in ``config``, requests in ``client``.
+"""Run containers on Docker (DockerEngine), with the configuration of ``config`` and the requests of ``client``.
 
 Of :class:`containerhost.engines.contract.Engine` it has :class:`containerhost.engines.contract.Containers`: no
 pools, pool disks, block devices, live consoles and events.
@@ -44,9 +44,9 @@ LOCK_TIMEOUT = 60.0  # s; a holder changes a few nodes or interfaces
 
 
 class DockerEngine:
-    """Manage containers on Docker, and record what Docker cannot change of them later, such as devices and labels.
+    """Manage containers on Docker, and record what Docker cannot change later, such as devices and labels.
 
-    :param records: the directory that the daemon's runtime was given too
+    :param records: the directory that the daemon's runtime uses, too
     """
 
     name = "docker"
@@ -83,13 +83,13 @@ class DockerEngine:
         return tuple(found)
 
     def root_ids(self) -> tuple[int, int]:
-        """Return the host's user and group of containers' root; the daemon may map it."""
+        """Return the host's user and group ids of the containers' root, which the daemon may map."""
         directory = Path(self.client.info()["DockerRootDir"]).name
         mapped = re.fullmatch(r"([0-9]+)\.([0-9]+)", directory)
         return (int(mapped[1]), int(mapped[2])) if mapped else (0, 0)
 
     def held(self, devices: Iterable[Device]) -> Mapping[str, str]:
-        """Return the containers that hold devices; one request for each that this engine did not make."""
+        """Return the containers that hold devices, with one request for each that this engine did not create."""
         known = tuple(devices)
         found: dict[str, str] = {}
         for summary in self.client.containers():
@@ -147,7 +147,7 @@ class DockerEngine:
     def create(self, spec: ContainerSpec, more: Mapping[str, Any] | None = None) -> None:
         """Create a container.
 
-        :param more: of Docker's host configuration, what an administrator allows beside
+        :param more: further entries of Docker's host configuration that an administrator allows
         """
         body = config.container(spec, self._disk() if spec.root.io != IoLimit() else None, more)
         of_image = (self.client.image(spec.image).get("Config") or {}).get("Healthcheck") or {}
@@ -164,7 +164,7 @@ class DockerEngine:
         return blockdisk.holding(self._host, self.client.info()["DockerRootDir"])
 
     def reconfigure(self, name: str, spec: ContainerSpec) -> None:
-        """Let a container, stopped or running, have the CPUs, memory and labels of ``spec``; all limits or none."""
+        """Set the CPUs, memory and labels of ``spec`` on a container, stopped or running; all limits or none."""
         allowed = self._host.fields("/proc/self/status")
         with self._recorded_cores(name, spec.cpu.own_cores):
             self.client.update(name, config.update(spec, allowed["Cpus_allowed_list"], allowed["Mems_allowed_list"]))
@@ -174,9 +174,9 @@ class DockerEngine:
             self._write_labels(container["Id"], spec.labels)
 
     def own(self, name: str) -> tuple[str, ContainerState]:
-        """Return Docker's id and the state of a container that this engine made.
+        """Return Docker's id and the state of a container that this engine created.
 
-        :raises EngineNotFound: there is none of that name or id, or others made it
+        :raises EngineNotFound: this engine created none of that name or id
         """
         container = self.client.container(name)
         return container["Id"], container_state(container, self._records.read(container["Id"]))
@@ -187,7 +187,7 @@ class DockerEngine:
         self._write_labels(container, {key: text for key, text in merged.items() if text is not None})
 
     def _write_labels(self, container: str, labels: Mapping[str, str]) -> None:
-        """Let a container have these labels in place of those that it was made with.
+        """Replace the labels with which a container was created.
 
         :param container: Docker's id
         """
@@ -197,9 +197,9 @@ class DockerEngine:
 
     @contextlib.contextmanager
     def _recorded_cores(self, name: str, cores: frozenset[int]) -> Iterator[None]:
-        """Record the container's own cores; while the block changes them, the former ones too.
+        """Record the container's exclusive cores; while the block changes them, the former ones too.
 
-        If it fails, the former ones alone. A container that others made has no record."""
+        If it fails, only the former ones. A container that others created has no record."""
         container = self.client.container(name)["Id"]
         record = self._record_or_none(container)
         if record is None or record.cores == cores:
@@ -251,11 +251,11 @@ class DockerEngine:
             raise
 
     def wait_started(self, name: str, timeout: float) -> int | None:
-        """Wait until the program of a container that was just started has ended, or runs.
+        """Wait until the program of a newly started container runs or has ended.
 
-        It runs when it waits for something, or after ``timeout`` seconds.
+        It counts as running when it waits for an event, or after ``timeout`` seconds.
 
-        :returns: its exit status; None for one that runs on
+        :returns: its exit status; None if it runs
         """
         container = self.client.container(name)
         pid = container["State"]["Pid"]
@@ -270,7 +270,7 @@ class DockerEngine:
         self._freezer.unfreeze(name)
 
     def delete(self, name: str) -> None:
-        """Delete a container and its record, also the record of one that somebody else deleted."""
+        """Delete a container and its record, even if the container is already gone."""
         try:
             container = self.client.container(name)["Id"]
             self.stop(container, timeout=self.client.settings.operation_timeout, force=True)
@@ -281,7 +281,7 @@ class DockerEngine:
         self._records.remove(container)
 
     def has_record(self, name: str) -> bool:
-        """Return whether a container of the name has a record, also one that Docker does not have (any more).
+        """Return whether a container of the name has a record, even if Docker does not have the container.
 
         :raises EngineError: a record cannot be read
         """
@@ -290,7 +290,7 @@ class DockerEngine:
                    for container in self._records.ids() if (record := self._record_or_none(container)))
 
     def _forget(self, name: str) -> None:
-        """Remove the records of containers that had the name and that Docker has not."""
+        """Remove the records of containers of that name that Docker no longer has."""
         for container in self._records.ids():
             try:
                 record = self._record_or_none(container)
@@ -301,7 +301,7 @@ class DockerEngine:
                 self._records.remove(container)
 
     def _remove(self, container: str) -> None:
-        """Remove a container; wait if another caller is removing it already."""
+        """Remove a container, or wait until another caller has removed it."""
         retry(lambda: self.client.remove(container), errors.EngineBusy, self.client.settings.operation_timeout,
               BUSY_INTERVAL)
 
@@ -310,7 +310,7 @@ class DockerEngine:
     def attach(self, name: str, part: Part) -> None:
         """Attach a part to a container, stopped or running.
 
-        :raises SpecError: the part needs what the container was not made with
+        :raises SpecError: the part needs an option that is fixed at creation
         """
         wanted = config.part_record(part)
         with self._found(name) as (container, record, pid):
@@ -325,9 +325,9 @@ class DockerEngine:
                     memorynodes.admit(self._host, self._privileged, lambda: pid, grants_of([part]))
 
     def _give(self, pid: int, wanted: Record, before: Record, undo: Rollback) -> None:
-        """Give a running container what it is to have.
+        """Give a running container the contents of its record.
 
-        Also what its record has already: the process that wrote it may have been killed before it gave it."""
+        This includes older entries: the process that recorded them may have been killed before it applied them."""
         for node in sorted(wanted.nodes):
             self._privileged.give_node(pid, node.path, node.number)
             if node not in before.nodes:
@@ -340,7 +340,7 @@ class DockerEngine:
             undo.on_error(netdev.name, self._privileged.fetch_netdev, pid, netdev.name, netdev.host_name)
 
     def _set_up(self, pid: int, wanted: Record, before: Record) -> None:
-        """Configure the interfaces, also those that are there already: their addresses may have changed."""
+        """Configure the interfaces, also present ones: their addresses may have changed."""
         setups = {netdev.name: netdev.setup for netdev in before.netdevs}
         for netdev in sorted(wanted.netdevs):
             if netdev.setup:
@@ -365,17 +365,17 @@ class DockerEngine:
             self._privileged.fetch_netdev(pid, netdev.name, netdev.host_name)
 
     def allow_again(self) -> None:
-        """Let running containers open their devices again, which systemd forgets at a daemon-reload. Idempotent."""
+        """Allow running containers their devices again, because a daemon-reload of systemd forgets that. Idempotent."""
         self._each(self._allow_again, "may not open all its devices")
 
     def thaw_abandoned(self) -> None:
-        """Let containers run that the kernel has frozen without Docker's knowledge, if no process copies their root.
+        """Thaw containers frozen without Docker's knowledge, unless a process copies their root.
 
         Idempotent."""
         self._each(self._freezer.thaw_abandoned, "stays frozen")
 
     def _each(self, act: Callable[[str], None], trouble: str) -> None:
-        """Do something to all containers; a failure is logged, and does not keep others from it."""
+        """Apply a function to all containers, logging failures."""
         for container in self._records.ids():
             try:
                 act(container)
@@ -404,17 +404,17 @@ class DockerEngine:
                                                     labels=record.labels))
 
     def verify(self, name: str, grants: Sequence[Grant]) -> None:
-        """Look into the running container from the host, through its first process; nothing of it is run."""
+        """Check what the running container sees from the host, through its first process; runs no program of it."""
         require_as_granted(name, self.client.container(name)["State"]["Pid"], grants, self._privileged, self._host)
 
     # Helpers.
 
     @contextlib.contextmanager
     def _found(self, name: str) -> Iterator[tuple[Mapping[str, Any], Record, int | None]]:
-        """Keep starts of a container and other changes of it waiting.
+        """Lock a container against starts and other changes.
 
         :returns: Docker's document, what the container has, and its first process
-        :raises EngineTimeout: the other one does not come to an end
+        :raises EngineTimeout: the other operation does not finish
         """
         container = self.client.container(name)
         # No request meanwhile: Docker does not answer while it starts a container, and its runtime waits for the lock.
@@ -422,18 +422,18 @@ class DockerEngine:
             yield container, self._records.read(container["Id"]), self._pid(container)
 
     def _pid(self, container: Mapping[str, Any]) -> int | None:
-        """Return the container's first process, from the control group if Docker does not know it yet.
+        """Return the container's first process, from the control group if Docker does not yet report it.
 
-        Docker was asked before the lock was granted, and reports a container that is starting only later."""
+        The request preceded the lock, and Docker reports a container that is starting only later."""
         pid = container["State"]["Pid"]
         return pid if pid and runs(pid) else usage.first_process_of(self._host, container["Id"])
 
     @contextlib.contextmanager
     def _locked(self, container: str) -> Iterator[None]:
-        """Keep starts and changes of the container waiting.
+        """Lock the container against starts and changes.
 
         :param container: Docker's id
-        :raises EngineTimeout: somebody else keeps it locked
+        :raises EngineTimeout: another process keeps it locked
         """
         lock = FileLock(Path(recordfiles.lock(str(self._records.directory), container)), LOCK_TIMEOUT)
         with contextlib.ExitStack() as stack:
@@ -446,7 +446,7 @@ class DockerEngine:
             yield
 
     def _record_or_none(self, container: str) -> Record | None:
-        """Return a container's record; None for a container that others made."""
+        """Return a container's record; None for a container that this engine did not create."""
         try:
             return self._records.read(container)
         except errors.EngineNotFound:
@@ -464,7 +464,7 @@ def require_made_for(container: Mapping[str, Any], grants: Sequence[Grant]) -> N
 def require_libraries(container: Mapping[str, Any], pid: int | None, more: Collection[str]) -> None:
     """Refuse libraries that a running container was started without.
 
-    :raises SpecError: it runs without them
+    :raises SpecError: it was started without them
     """
     if pid is not None and more:
         raise errors.SpecError(f"the libraries of the GPU's driver ({', '.join(sorted(more))}) come in when container "

@@ -27,7 +27,7 @@ BEFORE_RUNTIME = re.compile(r"failed to create (?:shim task|task for container):
 
 
 def error_for(operation: str, status: int, text: str) -> errors.EngineError:
-    """Return the error for a failed request: by its message where that says more, else by its status."""
+    """Return the error for a failed request: by its message if that is specific, otherwise by its status."""
     known = next((kind for words, kind in TEXTS if words.search(text)), None)
     kind = known or STATUSES.get(status, errors.EngineError)
     return kind(f"{operation}: Docker says: {BEFORE_RUNTIME.sub('', text).strip() or f'HTTP status {status}'}")

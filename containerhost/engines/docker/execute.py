@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run a command in a container, with bytes for its standard input.
 
-Docker's exec (Engine API, "Exec"): the connection that begins it carries the input one way, and the other way both
-outputs in frames of eight bytes (kind, three zeros, length) and content. Docker cannot end a command: the host's root
-does.
+Docker's exec (Engine API, "Exec"): its connection carries the input, and in the other direction both outputs, in
+frames of eight bytes (kind, three zeros, length) and content. Docker cannot kill a command: root on the host does.
 """
 
 import contextlib
@@ -31,7 +30,7 @@ NOT_FOUND = (b"executable file not found", b"no such file or directory")  # in r
 
 
 class Command:
-    """A command that runs in a container as soon as this object is made."""
+    """Run a command in a container, from the creation of this object."""
 
     def __init__(self, client: DockerClient, privileged: DockerPrivileged, name: str, command: Sequence[str]) -> None:
         self._client = client
@@ -44,11 +43,11 @@ class Command:
         self._output = {STDOUT: b"", STDERR: b""}
 
     def finish(self, stdin: bytes, timeout: int) -> Executed:
-        """Send all input, and wait for the command's end.
+        """Send all input, and wait for the end of the command.
 
         :param timeout: seconds, after which it is killed
         :raises EngineTimeout: it was killed
-        :raises EngineError: Docker does not know any more how it is; it is killed
+        :raises EngineError: Docker no longer reports its state; it is killed
         """
         end = time.monotonic() + timeout
         # Side by side, because a command may read nothing before somebody reads what it prints.
@@ -91,7 +90,7 @@ class Command:
     def _end(self) -> bool:
         """Kill the command's processes.
 
-        :returns: whether it runs, or will: Docker may be about to begin it
+        :returns: whether it runs, or may still be started by Docker
         """
         try:
             told = self._client.exec_inspect(self._process)
@@ -126,7 +125,7 @@ def frames(connection: Attached) -> Iterator[tuple[int, bytes]]:
 
 
 def executed(told: Mapping[str, Any], stdout: bytes, stderr: bytes) -> Executed:
-    """Return the result of a command; of one that could not be run, as a shell's.
+    """Return the result of a command; for one that could not be run, as a shell does.
 
     Docker writes the reason into its output."""
     if not told["Pid"] and told["ExitCode"] in (126, 127):

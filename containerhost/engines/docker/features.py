@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check what the Docker daemon of this host offers."""
+"""Check the features of the Docker daemon of this host."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ CHECK, NAME = "daemons", "docker"
 
 
 def check() -> Iterator[Finding]:
-    """Ask the daemon.
+    """Query the daemon.
 
     :raises EngineError: it does not answer
     """
@@ -21,9 +21,9 @@ def check() -> Iterator[Finding]:
 
 
 def missing(info: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield what is missing. Pure.
+    """Yield the missing features. Pure.
 
-    :param info: what Docker tells of itself (``GET /info``)
+    :param info: Docker's system information (``GET /info``)
     """
     if RUNTIME not in (info.get("Runtimes") or {}):
         yield note(CHECK, NAME, f"it has no runtime {RUNTIME}, so no container of `onedock` can start",

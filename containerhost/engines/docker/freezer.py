@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Freeze containers, also where Docker was killed between the kernel's freeze and its own record of it.
 
-Docker then says that the container runs, and refuses to pause it (it is paused) and to unpause it (it is not).
+Docker then reports the container as running, and refuses both to pause it (it is paused) and to unpause it (it is
+not).
 """
 
 import contextlib
@@ -18,7 +19,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Freezer:
-    """Freeze and unfreeze containers, and repair what Docker does not know of them."""
+    """Freeze and unfreeze containers, and repair freezes that Docker does not know of."""
 
     def __init__(self, client: DockerClient, privileged: DockerPrivileged, host: Host) -> None:
         self._client = client
@@ -26,24 +27,24 @@ class Freezer:
         self._host = host
 
     def freeze(self, name: str) -> None:
-        """Freeze a container that is not frozen."""
+        """Freeze a running container."""
         with self._thawed(name) as (container, status):
             if status != "paused":
                 self._client.pause(container)
 
     def unfreeze(self, name: str) -> None:
-        """Let a container run."""
+        """Unfreeze a container."""
         with self._thawed(name) as (container, status):
             if status != "running":
                 self._client.unpause(container)
 
     def thaw_unrecorded(self, name: str) -> None:
-        """Let a container run of which Docker says that it does."""
+        """Thaw a frozen container that Docker reports as running."""
         with self._thawed(name):
             return
 
     def thaw_abandoned(self, container: str) -> None:
-        """Thaw a container, but only if the kernel has frozen it and no other process is freezing or thawing it.
+        """Thaw a container that only the kernel has frozen, unless another process freezes or thaws it.
 
         :param container: Docker's id
         """
@@ -57,7 +58,7 @@ class Freezer:
 
     @contextlib.contextmanager
     def _thawed(self, name: str) -> Iterator[tuple[str, str]]:
-        """Thaw what Docker does not know to be frozen, and let no other process freeze or thaw within the block.
+        """Thaw a container frozen without Docker's knowledge, and exclude other freezes and thaws within the block.
 
         :returns: Docker's id and status
         """
@@ -66,9 +67,9 @@ class Freezer:
             yield container, self._thaw_unrecorded(container)
 
     def _thaw_unrecorded(self, container: str) -> str:
-        """Thaw a container that Docker believes to be running.
+        """Thaw a container that Docker reports as running.
 
-        :returns: the status in Docker's words
+        :returns: Docker's status of the container
         """
         # With the freezer's lock: whoever else froze it, by Docker, has ended or has not begun.
         status = str(self._client.container(container)["State"]["Status"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find out whether the kernel has frozen a container, and let one process at a time change that."""
+"""Determine whether the kernel has frozen a container, and serialize changes of that."""
 
 import contextlib
 from contextlib import AbstractContextManager
@@ -11,7 +11,7 @@ from containerhost.linux.sysfs import Host
 
 
 def freezer(host: Host, container: str) -> Freezer | None:
-    """Return what freezes one container, None where there is nothing.
+    """Return the freezer of one container; None if it has none.
 
     :param container: Docker's id
     """
@@ -22,7 +22,7 @@ def freezer(host: Host, container: str) -> Freezer | None:
 
 
 def is_frozen(host: Host, container: str) -> bool:
-    """Return what the kernel says, whatever Docker does.
+    """Return whether the kernel has frozen the container, whatever Docker reports.
 
     :param container: Docker's id
     """
@@ -31,7 +31,7 @@ def is_frozen(host: Host, container: str) -> bool:
 
 
 def locked(host: Host, container: str, timeout: float) -> AbstractContextManager[object]:
-    """Keep other processes from freezing and thawing the container; one that does not run needs no lock.
+    """Exclude other processes that freeze or thaw the container; one that is not running needs no lock.
 
     :param container: Docker's id
     :raises EngineTimeout: another process has the lock for longer than ``timeout`` seconds

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find which devices a container on Docker that others made names: a pure reading of its host configuration.
+"""Find the devices in the host configuration of a container on Docker that others created. Pure.
 
-What is configured counts, running or not. Docker's own ways to a device are nodes, directories of nodes, a vendor's
-request, and everything at once.
+The configuration counts, running or not. Docker names devices by nodes, directories of nodes, a vendor's request, or
+all at once.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,14 +22,14 @@ def held(host_config: Mapping[str, Any], devices: Iterable[Device]) -> frozenset
 
 
 def names(path: str, device: Device) -> bool:
-    """Return whether a node, or a directory of nodes, brings a node that is the device's own."""
+    """Return whether a node, or a directory of nodes, includes a node of this device alone."""
     directory = path.rstrip("/") + "/"
     return bool(path) and any(node.use is not NodeUse.SHARED and (node.path == path or node.path.startswith(directory))
                               for node in device.nodes)
 
 
 def requests(request: Mapping[str, Any], device: Device) -> bool:
-    """Return whether a request for GPUs can bring the device: one that names no GPU by its uuid can bring any."""
+    """Return whether a request for GPUs may include the device: a request without a uuid may include any."""
     if not vendors.of(device).by_gpu_request:
         return False
     ids = [str(wanted).lower() for wanted in request.get("DeviceIDs") or ()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manage images of Docker: by their ids alone, because a name may mean another image tomorrow."""
+"""Manage images of Docker by their ids only, because a name may refer to another image later."""
 
 import contextlib
 from collections.abc import Mapping
@@ -42,16 +42,16 @@ class Images:
         return str(self._client.image(image).get("Architecture") or "")
 
     def size(self, image: str) -> int:
-        """Return the bytes of its layers, which its archive has."""
+        """Return the bytes of its layers, as in its archive."""
         return int(self._client.image(image).get("Size") or 0)
 
     def load(self, archive: BinaryIO, name: str, image: str) -> None:
-        """Load an image from an archive, of which the engine gets nothing but that image.
+        """Load one image from an archive.
 
-        It is written anew on its way: what else is in the archive, above all names of images, changes nothing.
+        The archive is rewritten: its other content, above all image names, has no effect.
 
         :param archive: a file or pipe
-        :param name: of the archive, for people
+        :param name: of the archive, for messages
         :raises EngineError: it is damaged or does not hold the image
         """
         from containerhost.images import rebuild  # noqa: PLC0415  (of all actions only this one needs it, and YAML)
@@ -67,7 +67,7 @@ class Images:
     def save(self, image: str, archive: Path) -> None:
         """Save an image as an archive.
 
-        :param archive: written from its beginning; the caller sees to it that nobody takes a part for the whole
+        :param archive: written sequentially; the caller ensures that an incomplete archive is not used
         """
         try:
             with archive.open("wb") as file:
@@ -76,7 +76,7 @@ class Images:
             raise EngineError(f"{error.strerror}: the archive {archive} cannot be written") from error
 
     def commit(self, container: str, repository: str, tag: str) -> str:
-        """Create an image of the container's present root, which runs the program of the container's image.
+        """Create an image of the container's current root, with the program of the container's image.
 
         :returns: its id
         :raises EngineError: the root has a quota, and the image would be larger: the container wrote sparse files
@@ -99,9 +99,9 @@ class Images:
         return image
 
     def _require_small(self, container: str, quota: int) -> None:
-        """Refuse an image that would be larger than its root may be.
+        """Refuse an image that would exceed the size limit of its root.
 
-        :raises EngineError: an image of what the container wrote would be larger than its root may be
+        :raises EngineError: the image would be larger than the limit
         """
         written = int(self._client.container(container, size=True).get("SizeRw") or 0)
         if written > quota + HOLES_LIMIT:
@@ -110,7 +110,7 @@ class Images:
                               "zeros. Remove them, or pack them (tar --sparse), and try again")
 
     def names(self, repository: str) -> Mapping[str, str]:
-        """Tag -> id."""
+        """Return the image id of each tag."""
         return {name.removeprefix(f"{repository}:"): image["Id"] for image in self._client.images(repository)
                 for name in image.get("RepoTags") or () if name.startswith(f"{repository}:")}
 

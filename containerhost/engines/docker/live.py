@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Change cores and memory of a running container. Labels, which Docker fixes, change in the engine's record."""
+"""Change cores and memory of a running container; its labels, fixed in Docker, change in the engine's record."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from containerhost.linux.sysfs import Host
 
 
 class Seen(NamedTuple):
-    """Describe a container as one request returned it.
+    """Describe a container as returned by one request.
 
     :ivar id: Docker's
     """
@@ -35,7 +35,7 @@ class Live:
         return self._look(name)[0]
 
     def resize(self, current: Seen, size: Size, labels: Mapping[str, str]) -> None:
-        """Let the running container have other cores and memory, then labels: a killed caller repeats the call."""
+        """Set the running container's cores and memory, then its labels, so that a killed call can be repeated."""
         found, status = self._look(current.id)
         if status is not Status.RUNNING or found != current:
             raise errors.EngineConflict(f"container {current.id[:12]} was stopped or changed meanwhile, so it is not "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Move a container's interfaces, with addresses, into its namespace at its start and back: for the OCI runtime."""
+"""Move a container's interfaces and addresses into its namespace at its start, and back. For the OCI runtime."""
 
 import os
 
@@ -10,9 +10,9 @@ from containerhost.linux.network import addresses, links
 
 
 def move_in(directory: str, container: str, pid: int) -> None:
-    """Move the interfaces in, and keep the network namespace.
+    """Move the interfaces in, and keep the network namespace alive.
 
-    The kernel would keep it only as long as its processes, and with it every interface that comes later.
+    Otherwise the kernel would remove it with its processes, together with interfaces attached later.
 
     :param directory: of the records
     :param pid: of the container's first process

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run as Docker's OCI runtime for this project's containers: runc, and what the container's record says.
+"""Run as Docker's OCI runtime for this project's containers: runc, plus the devices of the container's record.
 
-Docker fixes a container's devices when it makes it. Here they are added each time it starts, before its first program
-runs, so that it has exactly what it was last given, whoever starts it; and its interfaces are back on the host by the
-time Docker says that it has stopped. That concerns ``create`` and ``delete``, for which the script
-``containerhost-docker-runtime`` calls this; all else it hands to runc.
+Docker fixes a container's devices at its creation. The runtime adds the recorded ones at each start, before the
+first program runs, whoever starts it; and its interfaces are back on the host by the time Docker reports it as
+stopped. That concerns ``create`` and ``delete``, for which the script ``containerhost-docker-runtime`` calls this
+module; it passes other commands to runc.
 
-Docker waits for each of these processes. So little is loaded at first, and what concerns interfaces while runc works.
+Docker waits for each of these processes. So few modules are loaded at first, and those for interfaces while runc
+runs.
 
-The engine changes what a container has while others start it, so the record and the container must agree in the end:
-both are changed under one lock, and the engine looks for the container's processes under it, because Docker tells of
-them only later.
+The engine may change a container while others start it, so one lock covers changes of the record and of the
+container. Under it the engine searches for the container's processes itself, because Docker reports them only later.
 """
 
 import contextlib
@@ -126,7 +126,7 @@ def delete(records: str, words: Sequence[str]) -> int:
 
 
 def load() -> None:
-    """Load what is needed after runc has ended."""
+    """Load the modules that are needed after runc has ended."""
     from containerhost import rollback  # noqa: F401, PLC0415  (a start waits; it loads beside runc)
     from containerhost.engines.docker import netns_move  # noqa: F401, PLC0415  (likewise)
 
@@ -142,7 +142,7 @@ def bring_back(records: str, container: str) -> None:
 
 
 def hook_for(capabilities: Sequence[str]) -> dict[str, Any] | None:
-    """Return the hook that brings the libraries of the GPU's driver, if any are wanted."""
+    """Return the hook for the libraries of the GPU's driver; None if none are requested."""
     if not capabilities:
         return None
     from containerhost import vendors  # noqa: PLC0415  (a start waits, and few containers have them)
@@ -153,7 +153,7 @@ def rewrite(path: str, nodes: Sequence[tuple[str, int, int]], hook: dict[str, An
             volumes_in_root: bool = False) -> bool:
     """Rewrite the container's OCI configuration.
 
-    :returns: whether the container has users of its own, and its nodes are to be made later
+    :returns: whether the container has a user namespace, so that its nodes must be created later
     """
     with open(path, encoding="utf-8") as source:
         config = json.load(source)
@@ -184,15 +184,16 @@ def root_of(path: str, config: dict[str, Any]) -> str:
 
 
 def mounts_of(config: dict[str, Any], source: re.Pattern[str]) -> list[dict[str, Any]]:
-    """Return the mounts from such a path of the host. Pure."""
+    """Return the mounts from this path of the host. Pure."""
     return [mount for mount in config.get("mounts") or () if source.fullmatch(str(mount.get("source") or ""))]
 
 
 def without_mounts(config: dict[str, Any], source: re.Pattern[str]) -> dict[str, Any]:
-    """Return a configuration without the mounts from such a path of the host. Pure.
+    """Return a configuration without the mounts from this path of the host. Pure.
 
-    No quota holds what the container writes to an anonymous volume, which Docker makes where an image declares VOLUME,
-    or to a file that Docker keeps for it; nor does a commit or an export have it: it belongs into the root.
+    No quota holds what the container writes to an anonymous volume, which Docker makes where an image declares
+    VOLUME, or to a file that Docker keeps for it; nor does a commit or an export contain it; so it belongs in the
+    root.
     """
     mounts = config.get("mounts") or ()
     found = mounts_of(config, source)
@@ -207,9 +208,9 @@ def owner_of_root(config: dict[str, Any]) -> tuple[int, int]:
 
 
 def make_directory(root: str, path: str, owner: tuple[int, int]) -> None:
-    """Make a directory below a root that a tenant can change, as runc would for a mount.
+    """Create a directory below a root that a tenant can change, as runc would for a mount.
 
-    A root in which that is impossible starts without: it is full, or the tenant has something else in its place.
+    If that is impossible, because the root is full or has something else there, the container starts without it.
     """
     try:
         os.close(opened_directory(root, path, owner))
@@ -218,7 +219,7 @@ def make_directory(root: str, path: str, owner: tuple[int, int]) -> None:
 
 
 def opened_directory(root: str, path: str, owner: tuple[int, int]) -> int:
-    """Open a directory below a root that a tenant can change. What is missing of it is made.
+    """Open a directory below a root that a tenant can change, creating missing components.
 
     :returns: an fd, which the caller closes
     :raises NotADirectoryError: a component is a link or no directory
@@ -234,9 +235,9 @@ def opened_directory(root: str, path: str, owner: tuple[int, int]) -> int:
 
 
 def copy_file(source: str, root: str, path: str, owner: tuple[int, int]) -> None:
-    """Put a small file of the host into a root that a tenant can change, in the place of a file or link there.
+    """Copy a small file of the host into a root that a tenant can change, replacing a file or link.
 
-    A root in which that is impossible starts without: it is full, or the tenant has a directory in the file's place.
+    If that is impossible, because the root is full or has a directory there, the container starts without it.
     """
     parent, name = os.path.split(path)
     try:
@@ -261,7 +262,7 @@ def not_made(path: str, error: OSError) -> None:
 def with_nodes(config: dict[str, Any], nodes: Sequence[tuple[str, int, int]]) -> dict[str, Any]:
     """Return an OCI runtime configuration (config-linux.md, "Devices") that permits and creates these nodes. Pure.
 
-    Where the container has a user namespace, it does not create them.
+    It does not create them for a container with a user namespace.
 
     :param nodes: path, major and minor of each
     """
@@ -277,7 +278,7 @@ def with_nodes(config: dict[str, Any], nodes: Sequence[tuple[str, int, int]]) ->
 
 
 def with_hook(config: dict[str, Any], hook: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the configuration with a hook after others, before the first program. Pure."""
+    """Return the configuration with a further hook that runs before the first program. Pure."""
     if hook is None:
         return config
     hooks = config.get("hooks") or {}
@@ -285,12 +286,12 @@ def with_hook(config: dict[str, Any], hook: dict[str, Any] | None) -> dict[str, 
 
 
 def with_process_memory(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration with a seccomp profile that permits PROCESS_MEMORY where it permits ptrace. Pure.
+    """Return the configuration with a seccomp profile that permits PROCESS_MEMORY if it permits ptrace. Pure.
 
-    Open MPI and UCX copy large messages between the processes of a host with these calls. The kernel checks them as it
-    checks PTRACE_ATTACH (process_vm_readv(2)), so they reach nothing that ptrace does not reach. Docker 20.10 permits
-    only ptrace, on kernels since 4.8; later releases permit all three. A profile that names one of the two itself has
-    decided about it, and what it says stays.
+    Open MPI and UCX copy large messages between the processes of a host with these calls. The kernel checks them as
+    it checks PTRACE_ATTACH (process_vm_readv(2)), so they reach nothing that ptrace does not reach. Docker 20.10
+    permits only ptrace, on kernels since 4.8; later releases permit all three. A profile that names one of the two
+    is left unchanged in that.
     """
     seccomp = config["linux"].get("seccomp") or {}
     rules = seccomp.get("syscalls") or []
@@ -302,7 +303,7 @@ def with_process_memory(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_io_uring(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration with a seccomp profile without IO_URING; without a profile it stays. Pure."""
+    """Return the configuration with IO_URING removed from its seccomp profile, if it has one. Pure."""
     seccomp = config["linux"].get("seccomp")
     if not seccomp:
         return config
@@ -313,7 +314,7 @@ def without_io_uring(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_huge_pages(config: dict[str, Any], sizes: Collection[str]) -> dict[str, Any]:
-    """Return the configuration with a limit of no huge page of these sizes, for which Docker has no option. Pure."""
+    """Return the configuration without huge pages of these sizes, for which Docker has no option. Pure."""
     if not sizes:
         return config
     limits = {"hugepageLimits": [{"pageSize": size, "limit": 0} for size in sizes]}
@@ -331,7 +332,7 @@ def permits(rule: dict[str, Any], call: str) -> bool:
 def runc(words: Sequence[str], meanwhile: Callable[[], None] | None = None) -> int:
     """Run runc.
 
-    :param meanwhile: is called while it works; if that fails, runc is killed
+    :param meanwhile: called while runc runs; if it fails, runc is killed
     :returns: its exit status
     """
     try:
@@ -357,7 +358,7 @@ def command_of(words: Sequence[str]) -> str | None:
 
 
 def common(words: Sequence[str]) -> list[str]:
-    """Return the options before the command."""
+    """Return the options that precede the command."""
     return list(words[:list(words).index(command_of(words) or "")])
 
 
@@ -366,7 +367,7 @@ def value_of(words: Sequence[str], option: str) -> str | None:
 
 
 def failed(words: Sequence[str], why: str) -> int:
-    """Report a failure so that Docker shows it: it shows the last error of runc's log."""
+    """Report a failure where Docker reads it: as the last error in runc's log."""
     log = value_of(words, "--log")
     if log:
         with open(log, "a", encoding="utf-8") as file:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do what only root may do to a running container on Docker, beside what it may do for any engine."""
+"""Perform the root actions on running containers that are specific to Docker."""
 
 import re
 
@@ -18,7 +18,7 @@ COMMAND_MARK = re.compile(r"[0-9a-f]{32}")
 
 
 def char_node() -> re.Pattern[str]:
-    """Return what a node may be called that a vendor's device can have."""
+    """Return the pattern of paths of the nodes that a vendor's device can have."""
     directories = "|".join(re.escape("/".join(directory)) + "/" for directory in vendors.node_directories()
                            if directory)
     return re.compile(rf"/dev/({directories})?(?!\.{{1,2}}$)[A-Za-z0-9_.-]{{1,64}}")
@@ -27,15 +27,15 @@ def char_node() -> re.Pattern[str]:
 class DockerPrivileged(Privileged):
     """Act directly; the process must be root.
 
-    :raises HostActionFailed: from every method, with the words of the kernel
+    :raises HostActionFailed: from every method, with the kernel's message
     """
 
     def give_node(self, pid: int, path: str, number: tuple[int, int]) -> None:
-        """Let the container of process ``pid`` have a character node."""
+        """Create a character node in the container of process ``pid``."""
         charnodes.give(int(pid), check(char_node(), path), (int(number[0]), int(number[1])), NODE_MODE)
 
     def allow_node(self, pid: int, number: tuple[int, int]) -> None:
-        """Let the container of process ``pid`` open a character node that it has."""
+        """Permit the container of process ``pid`` to open a character node that it has."""
         charnodes.require_container(int(pid))
         charnodes.permit(int(pid), (int(number[0]), int(number[1])), True)
 
@@ -47,11 +47,11 @@ class DockerPrivileged(Privileged):
         links.move_in(check(INTERFACE, host_name), network_of(pid), check(INTERFACE, name))
 
     def set_addresses(self, pid: int, name: str, setup: IpConfig, before: IpConfig | None) -> None:
-        """See :func:`containerhost.linux.network.addresses.apply`."""
+        """Call :func:`containerhost.linux.network.addresses.apply`."""
         addresses.apply(network_of(pid), check(INTERFACE, name), setup, before)
 
     def thaw(self, container: str) -> None:
-        """Let the processes of a container run that the kernel has frozen.
+        """Thaw the processes of a container that the kernel has frozen.
 
         :param container: Docker's id
         """
@@ -59,5 +59,5 @@ class DockerPrivileged(Privileged):
             group.thaw()
 
     def end_command(self, pid: int, first: int, mark: str) -> None:
-        """See :func:`containerhost.linux.process.commandtree.end`."""
+        """Call :func:`containerhost.linux.process.commandtree.end`."""
         commandtree.end(int(pid), int(first), check(COMMAND_MARK, mark))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record what a container on Docker has beside its image, in a small file that the runtime reads at each start.
+"""Record the devices of a container on Docker in a small file that the runtime reads at each start.
 
-Docker fixes a container's devices when it makes it; the record is what may change. It is written as a whole or not at
-all, and holds only names and numbers.
+Docker fixes a container's devices at its creation; the record may change. It is written atomically, and holds only
+names and numbers.
 """
 
 import dataclasses
@@ -37,9 +37,9 @@ class Node:
 class Netdev:
     """Describe a network interface that is moved from the host into a container.
 
-    :ivar host_name: what the host calls it, and calls it again when it is back
+    :ivar host_name: its name on the host, restored when it returns
     :ivar name: its name in the container
-    :ivar setup: what is set on it in there; one interface is the same with another
+    :ivar setup: its configuration in the container; ignored in comparisons
     """
 
     host_name: str
@@ -53,12 +53,12 @@ class Record:
 
     :ivar devices: ids of the devices that the nodes and interfaces belong to
     :ivar libraries: capabilities of a GPU's driver whose libraries come in when it starts
-    :ivar volumes_in_root: what its image calls volumes are directories of its root; False for a container that an
-        earlier version made, whose data is in Docker's anonymous volumes
-    :ivar cores: those it has for itself
+    :ivar volumes_in_root: the volumes of its image are directories of its root; False for a container that an
+        earlier version created, whose data is in Docker's anonymous volumes
+    :ivar cores: its exclusive cores
     :ivar container: its name; empty in records of earlier versions
-    :ivar labels: the driver's marks since they were changed: Docker fixes those that a container was made with; None
-        where they were not
+    :ivar labels: the driver's labels if they have changed, because Docker fixes those of the creation; otherwise
+        None
     """
 
     devices: frozenset[str] = frozenset()
@@ -71,24 +71,24 @@ class Record:
     labels: Mapping[str, str] | None = None
 
     def called_here(self, other: "Record") -> "Record":
-        """Return ``other`` with the names that its interfaces have in this container now."""
+        """Return ``other`` with the present names of its interfaces in this container."""
         names = {netdev.host_name: netdev for netdev in (*other.netdevs, *self.netdevs)}
         return dataclasses.replace(other, netdevs=frozenset(names[netdev.host_name] for netdev in other.netdevs))
 
     def __or__(self, other: "Record") -> "Record":
-        """Merge two records. Where both have an interface, the other's setup is the newer one."""
+        """Merge two records; for an interface in both, the other's setup counts."""
         return Record(self.devices | other.devices, self.nodes | other.nodes,
                       other.netdevs | (self.netdevs - other.netdevs), self.libraries | other.libraries,
                       self.volumes_in_root or other.volumes_in_root, self.container or other.container,
                       self.cores | other.cores, self.labels if other.labels is None else other.labels)
 
     def __sub__(self, other: "Record") -> "Record":
-        """Return the record without another's parts. Libraries stay as long as the container runs."""
+        """Return the record without another's parts; libraries stay as long as the container runs."""
         return Record(self.devices - other.devices, self.nodes - other.nodes, self.netdevs - other.netdevs,
                       self.libraries, self.volumes_in_root, self.container, self.cores, self.labels)
 
     def fields(self) -> dict[str, Any]:
-        """Return the record's fields as JSON has them."""
+        """Return the record's fields as JSON values."""
         return {"devices": sorted(self.devices),
                 "nodes": [dataclasses.asdict(node) for node in sorted(self.nodes)],
                 "netdevs": [{"host_name": netdev.host_name, "name": netdev.name,
@@ -117,7 +117,7 @@ class Records:
             raise recordfiles.untrusted(str(self._path(container)), error) from error
 
     def write(self, container: str, record: Record) -> None:
-        """Write a container's record. One caller at a time: whoever has its lock, or made the container.
+        """Write a container's record; the caller holds its lock, or created the container.
 
         :raises EngineError: it cannot be written
         """
@@ -130,12 +130,12 @@ class Records:
             raise EngineError(f"record {path} of what the container has cannot be written: {error}") from error
 
     def remove(self, container: str) -> None:
-        """Remove a container's record, and what a killed writer left of it."""
+        """Remove a container's record, and the remains of a killed writer."""
         self._path(container).unlink(missing_ok=True)
         self._unfinished(container).unlink(missing_ok=True)
 
     def ids(self) -> tuple[str, ...]:
-        """Return the ids of the containers that have a record."""
+        """Return the ids of the containers with a record."""
         return tuple(sorted(path.stem for path in self.directory.glob("*.json") if recordfiles.is_id(path.stem)))
 
     def _unfinished(self, container: str) -> Path:

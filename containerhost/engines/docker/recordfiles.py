@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read the files of the records that :mod:`containerhost.engines.docker.record` describes, as JSON.
 
-The OCI runtime reads them at each start of a container, which waits for it: nothing large is loaded here.
+The OCI runtime reads them at each start of a container, which waits for it: no large module is imported here.
 """
 
 import json
@@ -24,7 +24,7 @@ def path(directory: str, container: str) -> str:
     """Return the path of a record.
 
     :param container: Docker's id
-    :raises EngineNotFound: it is none
+    :raises EngineNotFound: it is not an id
     """
     if not is_id(container):
         raise EngineNotFound(f"{container!r} is no id of a container")
@@ -37,10 +37,10 @@ def namespace(directory: str, container: str) -> str:
 
 
 def lock(directory: str, container: str) -> str:
-    """Return the path of the lock around reading or changing what the container has.
+    """Return the path of the lock around reading or changing a container's record.
 
     The runtime takes it during a start and an end, the engine during a change. Containers share a few files, so that
-    none is left of each that ever was."""
+    deleted containers leave none."""
     return os.path.join(directory, f".lock-{os.path.basename(path(directory, container))[:2]}")
 
 
@@ -62,7 +62,7 @@ def data(directory: str, container: str) -> Any:
 
 
 def nodes(directory: str, container: str) -> list[tuple[str, int, int]]:
-    """Return the paths, majors and minors of the character nodes that the container has, in their order."""
+    """Return the path, major and minor of each character node of the container, in order."""
     found = data(directory, container)
     try:
         return sorted((str(node["path"]), int(node["major"]), int(node["minor"])) for node in found["nodes"])
@@ -86,12 +86,12 @@ def ip_config(data: Any) -> IpConfig | None:
 
 
 def libraries(directory: str, container: str) -> list[str]:
-    """Return the capabilities of a GPU's driver whose libraries the container has, in their order."""
+    """Return the capabilities of a GPU's driver whose libraries the container has, in order."""
     return sorted(map(str, data(directory, container).get("libraries", ())))
 
 
 def volumes_in_root(directory: str, container: str) -> bool:
-    """Return whether what the container's image calls volumes are directories of its root."""
+    """Return whether the volumes of the container's image are directories of its root."""
     return bool(data(directory, container).get("volumes_in_root", False))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use the docker SDK (docker-py): requests of Docker's Engine API, and their failures as this project's errors.
+"""Send requests to Docker's Engine API by the docker SDK (docker-py), and map their failures to errors.
 
 Paths, queries and answers: https://docs.docker.com/reference/api/engine/.
 """
@@ -20,11 +20,11 @@ from containerhost.engines.timeouts import has_cause, is_timeout
 
 
 class Connection(docker.APIClient):
-    """Send requests for one thread: a session of requests must not be shared."""
+    """Send requests for one thread: a requests session must not be shared."""
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None,
             query: Mapping[str, object] | None = None) -> Any:
-        """Send a request for which docker-py has no method, or one that leaves options out.
+        """Send a request that docker-py does not support, or not with these options.
 
         :returns: the answer from its JSON; None when it has no content
         """

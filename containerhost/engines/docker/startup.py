@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wait until a program that was just started is up: it waits for something, as far as the kernel shows.
+"""Wait until a newly started program is up: for the kernel it waits for an event.
 
-A program that cannot work mostly ends before that. So no fixed delay is needed to see it fail.
+A program that cannot work mostly ends before that, so detecting its failure needs no fixed delay.
 """
 
 import os
@@ -19,11 +19,11 @@ BUSY = frozenset("RD")  # states of proc(5): has work, or waits for a disk
 
 
 def wait_started(host: Host, container: str, pid: int, timeout: float) -> bool:
-    """Wait until the program has ended, or all of its container's processes wait and none has worked between two looks.
+    """Wait until the program has ended, or its container's processes all wait, idle between two checks.
 
     :param container: Docker's id
     :param pid: of its first process
-    :param timeout: seconds after which it is held to have begun
+    :param timeout: seconds after which it counts as started
     :returns: whether it has ended
     """
     try:
@@ -51,7 +51,7 @@ def _wait_started(host: Host, container: str, pid: int, process: int, until: flo
 
 
 def worked(host: Host, container: str, pid: int) -> int | None:
-    """Return how long the processes have worked, in ns; None if one does not wait now, or if unknown."""
+    """Return the CPU time of the processes in ns; None if one is running, or if unknown."""
     name = host.text(f"/proc/{pid}/comm") or RUNTIMES
     group = usage.directory(host, "", container) or usage.directory(host, "/cpuacct", container)
     if name.startswith(RUNTIMES) or group is None:

@@ -35,7 +35,7 @@ def container_state(container: Mapping[str, Any], record: Record | None) -> Cont
 
 
 def summary_state(summary: Mapping[str, Any], record: Record | None) -> ContainerState:
-    """Return the state of an entry of Docker's list, which lacks when a container was last started."""
+    """Return the state of an entry of Docker's list, which lacks the time of the last start."""
     return ContainerState(
         name=bare_name(summary["Names"]), status=STATUSES.get(summary["State"], Status.ERROR),
         labels=labels_of(summary["Labels"], record),
@@ -51,9 +51,9 @@ def interfaces_of(record: Record) -> dict[str, str]:
 
 
 def labels_of(labels: Mapping[str, str] | None, record: Record | None) -> dict[str, str]:
-    """Return the driver's labels; none where somebody else wrote the label.
+    """Return the driver's labels; none if others wrote the label.
 
-    A container of others has no record, and opts in to nothing: its label may come from its image."""
+    A container of others has no record, and its label is ignored: it may come from its image."""
     if record is not None and record.labels is not None:
         return dict(record.labels)
     try:

@@ -9,10 +9,10 @@ from containerhost.linux.sysfs import Host
 
 
 def read(host: Host, container: str, status: Status) -> Metrics | None:
-    """Read what a container uses.
+    """Read the resource usage of a container.
 
     :param container: Docker's id
-    :returns: None when it has ended meanwhile
+    :returns: None if it has ended meanwhile
     """
     return usage.read(host, functools.partial(directory, host, container=container), first_process_of(host, container),
                       status)
@@ -27,7 +27,7 @@ def directory(host: Host, controller: str, container: str) -> str | None:
 def first_process_of(host: Host, container: str) -> int | None:
     """Return the container's first process; None if it does not run.
 
-    It has number 1 in the container. On the host another may have a lower one, because numbers begin anew."""
+    It is pid 1 in the container. On the host another process may have a lower pid, because pids wrap around."""
     group = directory(host, "", container) or directory(host, "/devices", container)
     found = sorted(usage.processes(host, group)) if group else []
     return next((pid for pid in found if host.fields(f"/proc/{pid}/status").get("NSpid", "").split()[1:] == ["1"]),

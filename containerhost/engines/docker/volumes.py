@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mount further disks of a container on Docker: file systems in plain files, also while it runs.
+"""Mount additional disks of a container on Docker, file systems in plain files, also while it runs.
 
 The host mounts them, and the container sees them below one directory: it needs no right to mount.
 
-The directory is a tiny file system of its own that nobody can write to, with a place for each disk: what a tenant can
-write to would be no safe place to mount at. The container's view of it follows the host's.
+The directory is a small read-only file system with a mount point for each disk: it is not safe to mount where a
+tenant can write. Mounts propagate from the host to the container.
 """
 
 import os
@@ -27,7 +27,7 @@ TIMEOUT = 120  # s; a large file system that was not unmounted well is repaired 
 
 
 class Volumes:
-    """Mount and unmount the further disks of one container, also while it runs.
+    """Mount and unmount the additional disks of one container, also while it runs.
 
     :param directory: of one container; root's alone
     """
@@ -36,7 +36,7 @@ class Volumes:
         self.directory = directory
 
     def prepare(self) -> None:
-        """Create the mount points, also what a killed call left: no container uses it yet. Idempotent."""
+        """Create the mount points, replacing those of a killed call: no container uses them yet. Idempotent."""
         if self._is_ready():
             return
         self.remove()
@@ -52,16 +52,16 @@ class Volumes:
             raise
 
     def _is_ready(self) -> bool:
-        """Return whether nobody can write to the mount point, and mounts below it propagate."""
+        """Return whether the directory is mounted read-only, and mounts below it propagate."""
         return (os.path.ismount(self.directory) and bool(os.statvfs(self.directory).f_flag & os.ST_RDONLY)
                 and any(field.startswith("shared:") for field in mount_of(self.directory)))
 
     def mount(self, number: int, file: Path, *, read_only: bool, root: tuple[int, int]) -> None:
-        """Mount a disk. Idempotent; one whose place the disk has taken is unmounted.
+        """Mount a disk. Idempotent; another disk at its mount point is unmounted.
 
-        :param root: user and group that is to own its first directory, where the host's root does
-        :raises SpecError: the file has no file system that the host mounts
-        :raises DeviceInUse: somebody uses the disk that was there before
+        :param root: user and group to own its top directory if the host's root owns it
+        :raises SpecError: the host does not mount the file's file system
+        :raises DeviceInUse: a process uses the disk that was mounted there before
         :raises HostActionFailed: it cannot be mounted, or an XFS does not grow to its file's new size
             (where this host has no xfs_growfs, it stays as it is)
         """
@@ -97,7 +97,7 @@ class Volumes:
     def unmount(self, number: int) -> None:
         """Unmount a disk. Idempotent.
 
-        :raises DeviceInUse: somebody uses it
+        :raises DeviceInUse: a process uses it
         """
         place = self._place(number)
         if not os.path.ismount(place):
@@ -123,9 +123,9 @@ class Volumes:
             growth.fill_mounted(place, file, TIMEOUT)
 
     def frozen(self, number: int, timeout: float) -> AbstractContextManager[None]:
-        """Let nobody write to a mounted file system for as long as the block lasts, see :mod:`fsfreeze`.
+        """Freeze a mounted file system within the block; see :mod:`fsfreeze`.
 
-        :param timeout: seconds it may last
+        :param timeout: maximum duration in seconds
         """
         return fsfreeze.frozen(self._place(number), timeout)
 
@@ -133,7 +133,7 @@ class Volumes:
         return frozenset(number for number in range(PLACES) if os.path.ismount(self.directory / str(number)))
 
     def remove(self) -> None:
-        """Remove all disks' mounts of a container that has ended."""
+        """Unmount all disks of a container that has ended."""
         for number in sorted(self.mounted()):
             self.unmount(number)
         if os.path.ismount(self.directory):
@@ -146,9 +146,9 @@ class Volumes:
 
 
 def file_system(file: Path) -> str:
-    """Return the type of the file system it holds; empty if there is none, or it cannot be read.
+    """Return the type of the file system in a file; empty if it has none or is unreadable.
 
-    :raises HostActionFailed: this host cannot tell
+    :raises HostActionFailed: this host cannot determine it
     """
     return programs.run(["blkid", "--probe", "--output", "value", "--match-tag", "TYPE", str(file)],
                         TIMEOUT).stdout.strip()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call the LXD and Incus REST API through pylxd, which no other module imports, and map its errors.
+"""Call the REST API of LXD and Incus through pylxd, which no other module imports, and map its errors.
 
-Each thread has a client of its own, because a requests session must not be shared. Formats: LXD's rest-api document;
+Each thread has its own client, because a requests session must not be shared. Formats: LXD's rest-api document;
 Incus serves the same. Every request and every wait for an operation has a timeout.
 """
 
@@ -85,7 +85,7 @@ class VersionedInstance(NamedTuple):
 class Settings:
     """Hold the address, the credentials and the timeouts of the daemon.
 
-    :ivar endpoint: path of its socket or ``https://host:port``; None looks in the usual places ($LXD_DIR first)
+    :ivar endpoint: path of its socket or ``https://host:port``; None searches the default places ($LXD_DIR first)
     :ivar cert: file of the client certificate, for https
     :ivar key: file of its key
     :ivar server_cert: file of the one server certificate to accept; None trusts the system's authorities
@@ -108,11 +108,11 @@ class Settings:
         return LOCAL + parse.quote(self.endpoint or usual_socket(), safe="")
 
     def directory(self, container: str) -> str:
-        """Return what the daemon calls the directories of a container."""
+        """Return the daemon's name for the directories of a container."""
         return container if self.project in (None, "", "default") else f"{self.project}_{container}"
 
     def shown(self) -> str:
-        """Return the endpoint as a person writes it."""
+        """Return the endpoint for messages."""
         return parse.unquote(self.url().removeprefix(LOCAL))
 
 
@@ -123,7 +123,7 @@ def usual_socket() -> str:
 
 
 def error_for(asked: str, status: int, text: str) -> errors.EngineError:
-    """Return the error for a failed request: by its status, else by its message.
+    """Return the error for a failed request: by its status, otherwise by its message.
 
     :param status: HTTP status, or 400 for an operation that failed
     """
@@ -134,7 +134,7 @@ def error_for(asked: str, status: int, text: str) -> errors.EngineError:
 
 
 def refusal(asked: str, response: requests.Response) -> errors.EngineError:
-    """Return the error for an answer that is no success; Incus reports the end of an operation with HTTP status 200."""
+    """Return the error for an unsuccessful answer; Incus reports the end of an operation with HTTP status 200."""
     try:
         answer = response.json()
         status = int(answer["error_code"]) if response.status_code == 200 else response.status_code
@@ -144,7 +144,7 @@ def refusal(asked: str, response: requests.Response) -> errors.EngineError:
 
 
 def document(response: requests.Response, asked: str) -> dict[str, Any]:
-    """Return an answer of LXD: a JSON object with ``type`` and ``metadata``."""
+    """Return the JSON object, with ``type`` and ``metadata``, of an answer of LXD."""
     try:
         answer = response.json()
         return {"type": answer["type"], "metadata": answer["metadata"]}
@@ -158,7 +158,7 @@ def not_lxd(asked: str, text: str, error: Exception) -> errors.EngineError:
 
 @contextlib.contextmanager
 def translated(asked: str, endpoint: str) -> Iterator[None]:
-    """Map every failure of a request to an EngineError that says what was asked and where."""
+    """Map failures of a request to an EngineError that names the request and the daemon."""
     try:
         yield
     except LXDAPIException as error:
@@ -177,9 +177,9 @@ def translated(asked: str, endpoint: str) -> Iterator[None]:
 
 
 def connect(settings: Settings) -> pylxd.Client:
-    """Return a client of the daemon, which has answered.
+    """Return a connected client of the daemon.
 
-    What is set beside pylxd's own arguments is what pylxd 2.4 cannot do:
+    It works around shortcomings of pylxd 2.4:
 
     - its session would let REQUESTS_CA_BUNDLE, which clouds set for their own services, replace the pinned certificate
     - it keeps a connection for each URL: 25 open sockets of the daemon in every thread
@@ -218,9 +218,9 @@ class LxdClient:
         """Send a request.
 
         :param path: segments below ``/1.0``, which pylxd 2.4 does not quote
-        :param asked: what it is for, as it stands in errors
+        :param asked: purpose of the request, for errors
         :param arguments: of requests' methods; ``timeout`` in seconds, ``request_timeout`` without it
-        :raises EngineError: what :data:`STATUSES` and :data:`TEXTS` say of its failure
+        :raises EngineError: the class that :data:`STATUSES` and :data:`TEXTS` have for the failure
         """
         try:
             with translated(asked, self.settings.shown()):
@@ -242,7 +242,7 @@ class LxdClient:
         return self.finish(self.request(method, *path, asked=asked, **arguments), asked, timeout)
 
     def finish(self, response: requests.Response, asked: str, timeout: int | None = None) -> Mapping[str, Any]:
-        """Return the result of a write: of the answer itself, or of the operation it started.
+        """Return the result of a write: from the answer itself, or from the operation it started.
 
         :param timeout: seconds the operation may take; None is ``operation_timeout``
         """
@@ -255,7 +255,7 @@ class LxdClient:
         """Wait for an operation's end and return its metadata.
 
         :raises EngineTimeout: it did not end in time; it is cancelled where LXD can
-        :raises EngineUnavailable: the daemon went away, and the operation with it
+        :raises EngineUnavailable: the daemon stopped, and the operation with it
         :raises OperationForgotten: LXD forgets an operation some seconds after its end, and when it restarts
         """
         limit = self.settings.operation_timeout if timeout is None else timeout
@@ -290,7 +290,7 @@ class LxdClient:
 
     @property
     def extensions(self) -> frozenset[str]:
-        """Return the names of the daemon's API extensions, and of what the host has beside: probed, never guessed."""
+        """Return the daemon's API extensions, and those that stand for features of the host, as probed."""
         with translated("read the server's API extensions", self.settings.shown()):
             found = frozenset(self._client().host_info["api_extensions"])
         return (found | ({CGROUP2} if os.path.exists(UNIFIED) else set())
@@ -312,7 +312,7 @@ class LxdClient:
         return [operation for group in by_status.values() for operation in group or ()]
 
     def is_over(self, operation: Mapping[str, Any]) -> bool:
-        """Return whether an operation has ended, however it did; one that LXD has forgotten is over."""
+        """Return whether an operation has ended, or was forgotten by LXD."""
         try:
             return self.get("operations", operation["id"], asked="look at an operation")["status_code"] >= 200
         except errors.EngineNotFound:
@@ -327,7 +327,7 @@ class LxdClient:
         return self.get("instances", asked="list instances", params=params)
 
     def instances_with_states(self) -> list[Mapping[str, Any]]:
-        """Return the instances of :meth:`instances`, each with its ``state`` and ``snapshots``: some 6 ms for each."""
+        """Return the instances of :meth:`instances`, each with its ``state`` and ``snapshots``; takes 6 ms each."""
         return self.get("instances", asked="list instances and their states", params={"recursion": "2"})
 
     def instance(self, name: str) -> VersionedInstance:
@@ -339,7 +339,7 @@ class LxdClient:
         self._write("post", "instances", asked=f"create container {body['name']}", timeout=timeout, json=body)
 
     def begin_creation(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Request a container, without a wait for it.
+        """Request a container without waiting for it.
 
         :returns: the operation, for :meth:`wait`
         """
@@ -354,7 +354,7 @@ class LxdClient:
         self._write("put", "instances", name, asked=f"change container {name}", json=body, headers={"If-Match": etag})
 
     def patch_instance(self, name: str, body: Mapping[str, Any], etag: str | None = None) -> None:
-        """Set the given keys and devices and keep all others (it cannot remove one)."""
+        """Set the given keys and devices and keep all others; cannot remove any."""
         headers = {"If-Match": etag} if etag else {}
         self._write("patch", "instances", name, asked=f"change container {name}", json=body, headers=headers)
 
@@ -409,7 +409,7 @@ class LxdClient:
     def upload_image(self, content: Any, headers: Mapping[str, str]) -> str:
         """Send an image and return its fingerprint.
 
-        :param content: file-like and of known length; read piece by piece
+        :param content: file-like and of known length; read in pieces
         """
         made = self._write("post", "images", asked="import an image", data=content, headers=dict(headers))
         return made["fingerprint"]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Translate ContainerSpec and Grant to LXD's configuration. Pure.
 
-Keys and values: LXD's instance options and device options documents; Incus has the same. No profile is ever used, and
-of the ``raw.*`` keys only ``raw.lxc``, for memory nodes and for limits of control groups: neither daemon has a key that
-binds a container's memory (``limits.cpu.nodes`` chooses CPUs). Device names are made from PCI addresses and node paths,
-so that two grants which share a node (rdma_cm) name one device, and a device is found again by its grant alone. They
-hold no dot: LXD splits its ``volatile.<device>.<key>`` at dots.
+Keys and values: LXD's instance options and device options documents; Incus has the same. No profile is ever used,
+and of the ``raw.*`` keys only ``raw.lxc``, for memory nodes and for limits of control groups: neither daemon has a
+key to bind a container's memory (``limits.cpu.nodes`` chooses CPUs). Device names are made from PCI addresses and
+node paths, so that two grants which share a node (rdma_cm) name one device, and a device is found again by its grant
+alone. They hold no dot: LXD splits its ``volatile.<device>.<key>`` at dots.
 """
 
 import fnmatch
@@ -82,7 +82,7 @@ def instance(spec: ContainerSpec, extensions: Collection[str]) -> dict[str, Any]
     """Return the body of ``POST /1.0/instances``.
 
     :param extensions: the daemon's API extensions
-    :raises SpecError: the engine cannot express a part of ``spec``, or the daemon lacks what it needs
+    :raises SpecError: the engine cannot express a part of ``spec``, or the daemon lacks an extension for it
     """
     refuse(spec)
     return {
@@ -99,7 +99,8 @@ def instance(spec: ContainerSpec, extensions: Collection[str]) -> dict[str, Any]
 def refuse(spec: ContainerSpec) -> None:
     """Refuse what LXD does not support.
 
-    :raises SpecError: what LXD has no way for: its containers start an init, and get no addresses from outside
+    :raises SpecError: LXD does not support a part of it: its containers start an init, and get no addresses from
+        outside
     """
     for asked, what in ((spec.program != Program(), "given another program"),
                         (spec.security.read_only, "given a root disk that is read-only"),
@@ -115,7 +116,7 @@ def image_source(image: str) -> dict[str, str]:
 
 
 def start_config(grants: Collection[Grant], extensions: Collection[str]) -> dict[str, str]:
-    """Return the configuration to start a container with for its grants; a running one only gets its limits."""
+    """Return the configuration that a container's grants need at its start; a running one only gets the limits."""
     return kernel_limits((grant.limits for grant in grants), extensions) | libraries(
         grants, extensions)
 
@@ -161,7 +162,7 @@ def limits(spec: ContainerSpec, extensions: Collection[str]) -> dict[str, str]:
 
 
 def groups(extensions: Collection[str]) -> str | None:
-    """Return the lines of LXC's configuration that limit the control groups of a container's own, if it can be."""
+    """Return the lines of LXC's configuration that limit the nested control groups of a container, if supported."""
     return GROUPS if CGROUP2 in extensions else None
 
 
@@ -172,7 +173,7 @@ def is_limit(key: str) -> bool:
 
 
 def with_limits(instance: Mapping[str, Any], limits: Mapping[str, str], root: Mapping[str, str]) -> dict[str, Any]:
-    """Return an instance with other limits, and with another root disk."""
+    """Return an instance with new limits, and with a new root disk."""
     kept = {key: value for key, value in instance["config"].items() if not is_limit(key)}
     return {**instance, "config": kept | dict(limits), "devices": instance["devices"] | {"root": dict(root)}}
 
@@ -180,7 +181,7 @@ def with_limits(instance: Mapping[str, Any], limits: Mapping[str, str], root: Ma
 def cpu(wanted: Cpu, extensions: Collection[str] = ()) -> dict[str, str]:
     """Return the CPU limits.
 
-    With ``cores`` the container runs on exactly these, and its memory comes from ``nodes`` alone. For a mere count
+    With ``cores`` the container runs on exactly these, and its memory comes from ``nodes`` alone. For a mere count,
     ``nodes`` are those of its CPUs, and its memory comes from ``memory_nodes``.
 
     ``share`` becomes a hard limit of CPU time in each period of 100 ms: 250 % is ``250ms/100ms``.
@@ -207,17 +208,17 @@ def memory_binding(nodes: Iterable[int], extensions: Collection[str]) -> str:
 
 
 def core_list(cores: Iterable[int]) -> str:
-    """Format ``{0, 2, 3}`` as ``0-0,2-3``: LXD takes a lone number for a count, a range never."""
+    """Format ``{0, 2, 3}`` as ``0-0,2-3``: LXD takes a single number as a count, but never a range."""
     return ",".join(f"{first}-{last}" for first, last in id_runs(cores))
 
 
 def host_pages(name: str) -> str:
-    """Return the extension that stands for huge pages of the host's which a container can be kept from."""
+    """Return the extension that stands for host huge pages that can be denied to a container."""
     return f"containerhost.hugepages.{name}"
 
 
 def memory(wanted: Memory, extensions: Collection[str]) -> dict[str, str]:
-    """Return the memory limits: ``size`` is all the container gets; swap is off, so that it does not look like more."""
+    """Return the memory limits: ``size`` is the total; swap is off."""
     config = {
         "limits.memory": str(wanted.size),
         "limits.memory.enforce": "hard",
@@ -235,7 +236,7 @@ def memory(wanted: Memory, extensions: Collection[str]) -> dict[str, str]:
 
 
 def kernel_limits(wanted: Iterable[Mapping[str, str]], extensions: Collection[str]) -> dict[str, str]:
-    """Return the ``limits.kernel.<name>`` keys; where several parts ask for one, the largest."""
+    """Return the ``limits.kernel.<name>`` keys, with the maximum of several parts' limits."""
     most: dict[str, str] = {}
     for limits in wanted:
         for name, value in limits.items():
@@ -247,12 +248,12 @@ def kernel_limits(wanted: Iterable[Mapping[str, str]], extensions: Collection[st
 
 
 def of_kernel_limits(keys: Mapping[str, str]) -> dict[str, str]:
-    """Return the limits among an instance's keys, by the names of setrlimit(2)."""
+    """Return the kernel limits among an instance's keys, by the names of setrlimit(2)."""
     return {key.removeprefix(KERNEL): value for key, value in keys.items() if key.startswith(KERNEL)}
 
 
 def lacking(present: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
-    """Return what of ``wanted`` an instance's configuration lacks; of limits and of libraries it may have more.
+    """Return the part of ``wanted`` that an instance's configuration lacks; more limits and libraries are allowed.
 
     :param wanted: of :func:`start_config`
     """
@@ -266,7 +267,7 @@ def has(present: str, key: str, wanted: str) -> bool:
 
 
 def security(wanted: Security) -> dict[str, str]:
-    """Return the security keys. With an id map of its own, a break-out of one container has no rights in another."""
+    """Return the security keys. With its own id map, a container that breaks out has no rights in another."""
     config = {"security.privileged": flag(wanted.privileged), "security.nesting": flag(wanted.nesting),
               DENIED_CALLS: IO_URING}
     if not wanted.privileged:
@@ -290,9 +291,9 @@ def cloud_init(wanted: CloudInit, extensions: Collection[str]) -> dict[str, str]
 
 
 def acceptable(user_data: str | None) -> str | None:
-    """Return a tenant's user data in a form that no daemon refuses: cloud-init reports its errors in the container.
+    """Return a tenant's user data in a form that no daemon refuses; cloud-init reports its errors in the container.
 
-    LXD refuses a container whose ``#cloud-config`` is no mapping to its own YAML reader, which is another than
+    LXD refuses a container whose ``#cloud-config`` is not a mapping for its own YAML parser, which differs from
     cloud-init's (LXD, shared/validate: IsCloudInitUserData).
     """
     if user_data is None or not (user_data.startswith("#cloud-config\n") or "\0" in user_data):
@@ -361,7 +362,7 @@ def devices_of_all(parts: Iterable[Part], extensions: Collection[str]) -> dict[s
 
 
 def devices_of(part: Part, extensions: Collection[str]) -> dict[str, Device]:
-    """Return the LXD devices of a part, the same at boot and when attached to a running container."""
+    """Return the LXD devices of a part, the same at boot and when it is attached to a running container."""
     match part:
         case Nic():
             return {f"nic-{part.name}": nic(part)}
@@ -396,7 +397,7 @@ def devices_of_grant(grant: Grant, extensions: Collection[str]) -> dict[str, Dev
 
 
 def gpu_nodes(grant: Grant) -> frozenset[CharNode]:
-    """Return the nodes that LXD's gpu device brings by itself, as CDI does."""
+    """Return the nodes that LXD's gpu device brings itself, as CDI does."""
     patterns = [f"/dev/{pattern}" for pattern in vendors.of(grant.device).lxd_gpu_nodes]
     return frozenset(node for node in grant.nodes if any(fnmatch.fnmatchcase(node.path, each) for each in patterns))
 
@@ -412,7 +413,7 @@ def is_of_grant(key: str) -> bool:
 
 
 def is_engines_own(key: str) -> bool:
-    """Return whether the engine, not a spec, wrote a key of an instance's configuration."""
+    """Return whether a key of an instance's configuration is written by the engine, not by a spec."""
     return key.startswith(("volatile.", "image."))
 
 
@@ -427,8 +428,8 @@ def char_node(node: CharNode) -> Device:
 def gpu(grant: Grant, extensions: Collection[str]) -> Device | None:
     """Return a device for a whole GPU by PCI address, never by number: ``id=0`` may bring other cards' nodes along.
 
-    :returns: None for a slice that does not come by CDI: it is its nodes. In LXD's own way (``gputype=mig``) a slice
-        comes when the container starts and not later
+    :returns: None for a slice without CDI, which is attached by its nodes: LXD's ``gputype=mig`` works at the
+        container's start only
     """
     name = cdi_name(grant, extensions)
     if name:
@@ -439,13 +440,13 @@ def gpu(grant: Grant, extensions: Collection[str]) -> Device | None:
 
 
 def cdi_name(grant: Grant, extensions: Collection[str]) -> str | None:
-    """Return the name by which CDI brings a GPU with libraries; None where they come otherwise, or none are wanted."""
+    """Return the CDI name of a GPU with libraries; None if they come otherwise, or none are requested."""
     wanted = grant.gpu is not None and grant.gpu.libraries and "gpu_cdi" in extensions
     return vendors.of(grant.device).cdi_name(grant.device) if wanted else None
 
 
 def libraries(grants: Iterable[Grant], extensions: Collection[str]) -> dict[str, str]:
-    """Return the instance keys that bring the libraries of GPUs' drivers where CDI does not."""
+    """Return the instance keys for the libraries of GPUs' drivers that do not come by CDI."""
     wanted = [grant for grant in grants if grant.gpu and grant.gpu.libraries and not cdi_name(grant, extensions)]
     keys: dict[str, str] = {}
     for vendor in {vendors.of(grant.device) for grant in wanted}:
@@ -456,7 +457,7 @@ def libraries(grants: Iterable[Grant], extensions: Collection[str]) -> dict[str,
 
 
 def prepared_libraries(spec: ContainerSpec, extensions: Collection[str]) -> dict[str, str]:
-    """Return the keys that bring libraries into a container without a GPU. By CDI they come with the GPU."""
+    """Return the keys for libraries in a container without a GPU. With CDI they come with the GPU."""
     if not spec.gpu_libraries or any(grant.gpu for grant in spec.grants) or "gpu_cdi" in extensions:
         return {}
     return {key: value for vendor in vendors.load() for key, value in runtime(
@@ -465,7 +466,7 @@ def prepared_libraries(spec: ContainerSpec, extensions: Collection[str]) -> dict
 
 
 def later_gpu(spec: ContainerSpec, extensions: Collection[str]) -> str | None:
-    """Return, in words, how a GPU's libraries come that the container may get while it runs; None if it may not."""
+    """Describe how the libraries of a GPU come that the container may get later; None if it may get none."""
     if not spec.gpu_libraries or any(grant.gpu for grant in spec.grants):
         return None
     names = ",".join(sorted(spec.gpu_libraries))
@@ -481,9 +482,9 @@ def later_gpu(spec: ContainerSpec, extensions: Collection[str]) -> str | None:
 
 def runtime(vendor: type[Vendor], capabilities: Collection[str], extensions: Collection[str], need: str
             ) -> dict[str, str]:
-    """Return the keys by which LXD brings libraries where CDI does not.
+    """Return the keys for libraries that do not come by CDI.
 
-    :param need: who needs the libraries, in words
+    :param need: who needs the libraries, for the message
     :raises UnsupportedOnHost: this daemon cannot bring them
     """
     ways = vendor.lxd_libraries(capabilities)
@@ -496,6 +497,6 @@ def runtime(vendor: type[Vendor], capabilities: Collection[str], extensions: Col
 
 
 def libraries_among(keys: Mapping[str, str]) -> dict[str, str]:
-    """Return the keys of an instance's configuration that bring libraries when it starts."""
+    """Return the keys of an instance's configuration for libraries at its start."""
     ways = filter(None, (vendor.lxd_libraries(GPU_CAPABILITIES) for vendor in vendors.load()))
     return {key: keys[key] for way in ways for key in way.keys if key in keys}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attach to the console of a running container, both ways. LXD's console is a websocket of an operation."""
+"""Attach to the console of a running container, in both directions, by a websocket of an LXD operation."""
 
 from containerhost.engines.lxd.client import LxdClient, document
 from containerhost.engines.lxd.stream import Stream
@@ -10,7 +10,7 @@ FAREWELL = 3.0  # s that LXD may take to answer the end of the console's stream
 
 
 class Console:
-    """A container's console, attached until :meth:`close`: it receives what the guest prints, and types what is sent.
+    """Receive what the guest prints, and send it input, until :meth:`close`.
 
     :raises EngineError: the container does not run
     """
@@ -38,9 +38,9 @@ class Console:
     def close(self) -> None:
         """Close the data stream, wait for LXD's answer, then close the control stream.
 
-        In another order LXD 5.0 can panic: it writes its last message to the data stream while another of its threads
-        writes the guest's output there; it does not write to a closed stream. When LXD has closed its end, the next
-        client can have the console."""
+        In another order LXD 5.0 can panic: it writes its last message to the data stream while another of its
+        threads writes the guest's output there; it does not write to a closed stream. The next client can attach
+        once LXD has closed its end."""
         self._stream.end(FAREWELL)
         self._control.close()
         self._stream.await_hang_up(FAREWELL)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ensure that a running container's processes are on the CPUs of its limit, and its memory on its nodes.
+"""Ensure that a running container's processes use the CPUs of its limit, and its memory the right nodes.
 
-LXD moves processes beside the request that changes the limit, and now and then reads the limit of before when it does
-(lxc/incus#1936). Then they stay where they were until a limit is written again. With control groups of version 1 the
-kernel lets it take no CPU that a group which the container made has, as of containers in it. Memory nodes it sets only
-at a start.
+LXD moves processes concurrently to the request that changes the limit, and sometimes reads the previous limit
+(lxc/incus#1936). Then they stay where they were until a limit is written again. With control groups of version 1,
+the kernel lets it take no CPU from a group that the container created, as for nested containers. It sets memory
+nodes only at a start.
 """
 
 import logging
@@ -32,7 +32,7 @@ Change = Callable[[str, Callable[[dict[str, Any], str], None]], None]
 
 
 def require_usable(host: Host, spec: ContainerSpec) -> None:
-    """Refuse cores that LXD would not use: it then runs the container on all of them.
+    """Refuse cores that LXD would ignore, running the container on all of them.
 
     It never uses cores that the kernel isolates (boot parameter isolcpus)."""
     online, isolated = (id_list(host.text(f"/sys/devices/system/cpu/{name}")) for name in ("online", "isolated"))
@@ -46,13 +46,13 @@ def require_usable(host: Host, spec: ContainerSpec) -> None:
 
 def wait_applied(client: LxdClient, privileged: Privileged, change: Change, host: Host, name: str, pid: int | None,
                  limit: str | None) -> None:
-    """Wait until the container runs on the CPUs of its limit; where LXD does not bind it to them, bind it.
+    """Wait until the container runs on the CPUs of its limit; bind it if LXD does not.
 
-    A mere number becomes some of those that it has.
+    A mere number selects some of its present ones.
 
     :param change: reads, changes and writes back a container: :meth:`LxdEngine.change`
     :param pid: its first process; None when it does not run
-    :param limit: what it is to be; None is no limit
+    :param limit: the target limit; None is no limit
     """
     if not limit or pid is None:
         return
@@ -68,7 +68,7 @@ def wait_applied(client: LxdClient, privileged: Privileged, change: Change, host
 
 
 def to_bind(host: Host, pid: int, limit: str) -> list[int]:
-    """Return the CPUs to bind the container to; none if its limit is in force, or it is gone.
+    """Return the CPUs to bind the container to; none if its limit is in force, or it no longer exists.
 
     :param limit: a number of CPUs, or which
     """
@@ -95,5 +95,5 @@ def bind_memory(privileged: Privileged, host: Host, pid: int | None, cpu: Cpu) -
 
 
 def in_other_words(limit: str) -> str:
-    """Return the same limit as another text: LXD does nothing when the text stays."""
+    """Return the same limit with another text, because LXD ignores an unchanged text."""
     return re.sub(r"[0-9]+", r"0\g<0>", limit)

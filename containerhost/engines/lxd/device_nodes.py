@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take from a tenant what would outlast, or hinder, the detachment of a device from its running container.
+"""Revoke from a tenant what would outlast, or block, the detachment of a device from its running container.
 
 LXD unlinks a node, but a bind mount in the container keeps its inode, and writes no device rules for unprivileged
-containers: the tenant could open the device for as long as the container runs, whoever has it then.
+containers: the tenant could open the device for as long as the container runs, even when others have it.
 """
 
 import contextlib
@@ -34,10 +34,9 @@ class DeviceNodes:
 
     @contextlib.contextmanager
     def leaving(self, name: str, before: Devices, after: Devices) -> Iterator[None]:
-        """Fence device nodes and remove tenants' names of interfaces while the block takes them from a container.
+        """Fence device nodes and remove tenants' names of interfaces while the block detaches them.
 
-        If LXD refuses, the nodes are restored; not where it may go on by itself: :meth:`restore` is for a caller that
-        gives them back.
+        If LXD refuses, the nodes are restored, unless it may still continue; then the caller uses :meth:`restore`.
 
         :param before, after: the container's devices
         """
@@ -61,7 +60,7 @@ class DeviceNodes:
             raise
 
     def restore(self, name: str, devices: Devices) -> None:
-        """Let a container, if it runs, open the nodes of devices that it has. Idempotent."""
+        """Unfence the nodes of a running container's present devices. Idempotent."""
         having = with_nodes(devices)
         pid = self._engine.pid(name) if having else None
         if pid is not None:
@@ -69,11 +68,11 @@ class DeviceNodes:
             self._privileged.restore_nodes(*self.place(name), pid, modes)
 
     def forget(self, name: str, pid: int, known: list[str]) -> bool:
-        """Remove the nodes of devices that LXD does not know of; whether there were any."""
+        """Remove the nodes of devices that LXD does not know, and return whether there were any."""
         return self._privileged.forget_nodes(*self.place(name), pid, known) > 0
 
     def place(self, name: str) -> tuple[int, str]:
-        """Return the daemon's process, and what it calls the directory of a container's nodes."""
+        """Return the daemon's process, and its name for the directory of a container's nodes."""
         client = self._engine.client
         return client.server()["environment"]["server_pid"], client.settings.directory(name)
 

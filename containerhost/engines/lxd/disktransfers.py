@@ -22,7 +22,7 @@ CARRIED = ("size", "volatile.idmap.last")
 class DiskTransfers:
     """Send custom volumes of a storage pool to another LXD daemon, and fetch them from one.
 
-    :param pool: the disks' storage pool; the other daemon's may be another, of another type
+    :param pool: the disks' storage pool; the other daemon's may differ in name and type
     """
 
     def __init__(self, client: LxdClient, pool: str) -> None:

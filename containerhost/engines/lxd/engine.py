@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run containers on LXD or Incus (LxdEngine). Thin: configuration is made in ``config``, requests in ``client``."""
+"""Run containers on LXD or Incus (LxdEngine), with the configuration of ``config`` and the requests of ``client``."""
 
 import contextlib
 import dataclasses
@@ -50,10 +50,10 @@ BUSY_INTERVAL = 0.2  # s between looks at a container that another operation wor
 class LxdEngine:
     """Manage the containers of one LXD or Incus project: create, start, stop, change, attach and verify them.
 
-    :param privileged: looks into containers
+    :param privileged: acts on containers as root
     :param host: the daemon's machine
-    :param locks: a directory that every process which makes containers on this host shares
-    :param restart_limit: seconds that a change of a container waits for a daemon which goes away in its middle
+    :param locks: a directory shared by all processes that create containers on this host
+    :param restart_limit: seconds that a change of a container waits for a daemon that restarts meanwhile
     :ivar mates: returns the first processes of containers that share memory with one, which can send them open files
     """
 
@@ -92,7 +92,7 @@ class LxdEngine:
         return PoolUsage(name, self._pool_driver(name), space.get("total", 0), space.get("used", 0))
 
     def _pool_driver(self, name: str) -> str:
-        """Return the driver of a pool, cached: it never changes, and the pool's usage is read often."""
+        """Return the driver of a pool, cached because it never changes."""
         if name not in self._pool_drivers:
             self._pool_drivers[name] = self.client.pool(name)["driver"]
         return self._pool_drivers[name]
@@ -109,8 +109,8 @@ class LxdEngine:
     def measured(self) -> tuple[tuple[ContainerState, Metrics], ...]:
         """Return all containers and their metrics: one request, values from the kernel.
 
-        LXD takes some six milliseconds for the state of each container (5.0.2); it is asked where the kernel's control
-        groups are not found. One that ends meanwhile is left out."""
+        LXD 5.0.2 takes about six milliseconds for the state of each container, and is queried only if its control
+        groups are not found. A container that ends meanwhile is left out."""
         found = []
         for state in self.containers():
             runs = state.status in (Status.RUNNING, Status.FROZEN)
@@ -185,7 +185,7 @@ class LxdEngine:
         self.make(rescue_mount.body(self.client, body, spec.rescue_mount) if spec.rescue_mount else body)
 
     def make(self, body: Mapping[str, Any], timeout: int | None = None) -> None:
-        """Create a container from a request's body.
+        """Create a container from the body of a request.
 
         :param body: of ``POST /1.0/instances``
         :param timeout: seconds; None is the daemon's ``operation_timeout``
@@ -264,12 +264,12 @@ class LxdEngine:
     def _patiently(self, act: Callable[[], None]) -> None:
         """Repeat an action while LXD is busy.
 
-        It reports a container as stopped while it still cleans up; until then it refuses the next action, and also a
-        new container of that name when the first one has been renamed."""
+        It reports a container as stopped while it still cleans up; until then it refuses the next action, and, after
+        a rename, a new container with the old name."""
         retry(act, errors.EngineBusy, self.client.settings.operation_timeout, BUSY_INTERVAL)
 
     def delete(self, name: str) -> None:
-        """Stop by force what runs, delete, and wait out whatever another caller still does to it."""
+        """Kill a running container, delete it, and wait until other callers' operations on it have ended."""
         operations.wait(self.client, name, operations.creates)
         timeout = self.client.settings.operation_timeout
 
@@ -283,16 +283,16 @@ class LxdEngine:
                 error, errors.EngineTimeout | errors.EngineNotFound))
 
     def end_copies(self, name: str) -> None:
-        """End what the daemon does to copy the container into a snapshot, which then fails. The container stays."""
+        """Stop the daemon's copying of the container into a snapshot, which then fails. The container stays."""
         killed = self._privileged.end_copies(self.client.settings.directory(name))
         if killed:
             LOG.warning("Killed %d processes of the daemon that copied container %s", killed, name)
 
     def apparent_size(self, name: str, timeout: float) -> int | None:
-        """Return the bytes of the container's files, with the holes of sparse files.
+        """Return the bytes of the container's files, including the holes of sparse files.
 
         :param timeout: seconds
-        :returns: None where LXD does not show them: of a stopped container on some pools
+        :returns: None if LXD does not mount them: for a stopped container on some pools
         :raises HostActionFailed: not done in time
         """
         pool = self.client.instance(name).instance["expanded_devices"].get("root", {}).get("pool")
@@ -305,9 +305,9 @@ class LxdEngine:
     # Devices.
 
     def attach(self, name: str, part: Part) -> None:
-        """Attach a part. Kernel limits that it needs are raised for running processes, too.
+        """Attach a part, raising kernel limits for running processes if it needs that.
 
-        :raises SpecError: the part needs what a running container cannot get any more
+        :raises SpecError: the part needs an option that a running container cannot get
         :raises HostActionFailed: the kernel does not let this host's helper raise the limits
         """
         extensions = self.client.extensions
@@ -330,7 +330,7 @@ class LxdEngine:
             rdma_netns.enter(self._privileged, self._host, pid, grants_of([part]))
 
     def _complete(self, name: str, devices: Collection[str], missing: Mapping[str, str]) -> None:
-        """Let a running container have what its configuration must say, as far as it can."""
+        """Apply the keys that a running container's configuration requires, as far as possible."""
         unalterable = {key: value for key, value in missing.items() if not key.startswith(config.KERNEL)}
         if unalterable:
             raise errors.SpecError(
@@ -375,7 +375,7 @@ class LxdEngine:
 
     @contextlib.contextmanager
     def fenced(self, name: str, disk: BlockDevice) -> Iterator[None]:
-        """Fence a disk within the block. May be nested, for the disk to be detached in the block."""
+        """Fence a disk within the block. May be nested, to detach the disk in the block."""
         pid, mine = self.pid(name), self._fenced.__dict__.setdefault("paths", set())
         if pid is None or (pid, disk.path) in mine:
             yield
@@ -398,10 +398,10 @@ class LxdEngine:
         return restore_all(self._privileged, self._fences, await_changes)
 
     def update_devices(self, name: str, parts: Sequence[Part]) -> None:
-        """Let a stopped container have exactly these parts, by their present names.
+        """Replace the parts of a stopped container with exactly these, by their current names.
 
-        After a restart of the host, interfaces and nodes may have other names than when it was made. A container of a
-        release without limits of processes, or with io_urings, gets the default."""
+        After a restart of the host, interfaces and nodes may have other names than at its creation. A container of a
+        release without process limits, or with io_uring, gets the default."""
         extensions = self.client.extensions
         wanted = config.devices_of_all(parts, extensions)
         fixed, groups = config.start_config(grants_of(parts), extensions), config.groups(extensions)
@@ -472,11 +472,11 @@ class LxdEngine:
 
     def change(self, name: str, change: Callable[[dict[str, Any], str], None], current: VersionedInstance
                | None = None) -> None:
-        """Read, change and write back; again after a concurrent write, or a restart of the daemon.
+        """Read, change and write back; retry after a concurrent write, or a restart of the daemon.
 
-        :param change: makes no change that is there already; called with the container as LXD describes it, and the
-            ETag to write it back with
-        :param current: what the caller has just read
+        :param change: called with the container as LXD describes it and its ETag; skips changes that are already
+            made
+        :param current: state that the caller has just read
         """
         conflicts, changed, limit = 0, 0, None
         while True:
@@ -501,7 +501,7 @@ class LxdEngine:
             time.sleep(BUSY_INTERVAL)
 
     def verify(self, name: str, grants: Sequence[Grant]) -> None:
-        """Look into the running container from the host, through its first process; nothing of the guest is run."""
+        """Check what the running container sees from the host, through its first process; runs no program of it."""
         require_as_granted(name, self.pid(name), grants, self._privileged, self._host)
 
     # Helpers.
@@ -509,7 +509,7 @@ class LxdEngine:
     def pid(self, name: str) -> int | None:
         """Return the container's first process, cached while it runs; None when it does not run.
 
-        LXD starts a program inside to answer."""
+        To determine it, LXD runs a program in the container."""
         known = self._inits.get(name)
         if known is not None and is_still(*known):
             return known[0]
@@ -536,9 +536,9 @@ class LxdEngine:
         return self.container(name).status is status
 
     def _reason_first(self, name: str, error: errors.EngineError) -> str:
-        """Return the error lines of the container's own log, then ``error``.
+        """Return the error lines of the container's own log, followed by ``error``.
 
-        LXD itself only says that forkstart failed, and clouds cut what is long."""
+        LXD itself only reports that forkstart failed, and clouds truncate long messages."""
         try:
             lines = self.client.log(name, "lxc.log").decode("utf-8", "replace").splitlines()
         except errors.EngineError as unreadable:
@@ -548,7 +548,7 @@ class LxdEngine:
 
 
 def is_gone(error: errors.EngineError) -> bool:
-    """Return whether nothing can be asked of the daemon now."""
+    """Return whether the daemon does not respond."""
     return isinstance(error, errors.EngineUnavailable) and not isinstance(error, errors.OperationForgotten)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Receive changes of containers from the daemon at once. LXD's events of type lifecycle."""
+"""Receive changes of containers from the daemon immediately, as LXD's events of type lifecycle."""
 
 import json
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ class Events:
 
 
 def change_of(event: Mapping[str, Any]) -> Change | None:
-    """Return the change of an event; None for one that does not change whether a container runs."""
+    """Return the change of an event; None if it does not change whether a container runs."""
     metadata = event.get("metadata") or {}
     status = ACTIONS.get(metadata.get("action", ""))
     parts = metadata.get("source", "").partition("?")[0].split("/")

@@ -22,7 +22,7 @@ STREAMS = ("control", "0", "1", "2")
 
 
 class Command:
-    """A command that runs in a container as soon as this object is made."""
+    """Run a command in a container, from the creation of this object."""
 
     def __init__(self, client: LxdClient, name: str, command: Sequence[str]) -> None:
         self._client = client
@@ -69,9 +69,9 @@ class Command:
 
 
 def exit_status(client: LxdClient, operation: Mapping[str, Any], asked: str, timeout: int) -> int:
-    """Return the exit status, a shell's for a command that cannot be run: LXD reports that by failing the operation.
+    """Return the exit status, or a shell's for a command that cannot be run, for which LXD fails the operation.
 
-    :param timeout: seconds that it may take yet
+    :param timeout: seconds that it may still take
     """
     try:
         return client.wait(operation, asked, timeout)["return"]
@@ -83,7 +83,7 @@ def exit_status(client: LxdClient, operation: Mapping[str, Any], asked: str, tim
 
 
 def all_drained(streams: Sequence[Stream], end: float) -> list[bytes] | None:
-    """Read all streams in parallel, or the command would block; None when they do not end in time."""
+    """Read all streams in parallel, so that the command does not block; None if they do not end in time."""
     parts: list[bytes | None] = [None] * len(streams)
 
     def drain(place: int) -> None:
@@ -100,7 +100,7 @@ def all_drained(streams: Sequence[Stream], end: float) -> list[bytes] | None:
 
 
 def drained(stream: Stream, end: float) -> bytes:
-    """Return the beginning of a stream, and read it to its end."""
+    """Return the beginning of a stream, reading it to its end."""
     kept = b""
     while (data := stream.receive(max(0.0, end - time.monotonic()))) is not None:
         kept += data[:KEPT - len(kept)]

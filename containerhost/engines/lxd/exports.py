@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Export a container's root as one file: LXD packs it into its image store, from where it is read piece by piece.
+"""Export a container's root as one file: LXD packs it into its image store, from which it is streamed.
 
-A running container is packed from a snapshot of it, which LXD makes without stopping it. What LXD packs carries the
-export's key, so that everything an interrupted export left is found again: the snapshot by its name, the image by its
-file name (LXD's rest-api document, ``POST /1.0/images``).
+A running container is packed from a snapshot of it, which LXD makes without stopping it. The export's key is in the
+snapshot's name and the image's file name, so that remains of an interrupted export are found (LXD's rest-api
+document, ``POST /1.0/images``).
 """
 
 import contextlib
@@ -28,7 +28,7 @@ STOPPED = 102  # LXD's status code
 
 
 class Reader:
-    """A file that is read once, from its beginning to its end.
+    """Read a file once, from beginning to end.
 
     :ivar done: bytes read
     """
@@ -46,11 +46,11 @@ class Reader:
 
 
 class Exports:
-    """Pack containers' roots into files of LXD's image store, and remove what exports leave there.
+    """Pack containers' roots into files of LXD's image store, and remove the remains of exports.
 
     :param compression: program that packs: ``gzip``, ``zstd``, ``xz`` or ``none``
     :param timeout: seconds LXD may take to pack a container
-    :param end_copies: ends what LXD does to copy a container into a snapshot
+    :param end_copies: stops LXD's copying of a container into a snapshot
     """
 
     def __init__(self, client: LxdClient, compression: str, timeout: int,
@@ -100,7 +100,7 @@ class Exports:
         raise errors.EngineTimeout(f"{asked}: not done within {self._timeout} s")
 
     def _sit_out(self, operation: dict[str, Any], asked: str) -> None:
-        """Wait for LXD to finish packing, which it cannot cancel: its result can be removed only afterwards."""
+        """Wait for LXD to finish packing, which it cannot cancel: only then can the result be removed."""
         try:
             self._client.wait(operation, asked, self._timeout)
         except errors.EngineError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check what the LXD or Incus daemon of this host offers, by its API extensions."""
+"""Check the features of the LXD or Incus daemon of this host, by its API extensions."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
@@ -19,7 +19,7 @@ _BETTER: Mapping[str, str] = {
 
 
 def check() -> Iterator[Finding]:
-    """Ask the daemon.
+    """Query the daemon.
 
     :raises EngineError: it does not answer
     """
@@ -29,7 +29,7 @@ def check() -> Iterator[Finding]:
 
 
 def restricted(projects: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Yield the projects in which containers of the drivers cannot be made. Pure.
+    """Yield the projects in which the drivers' containers cannot be created. Pure.
 
     :param projects: LXD's list (``recursion=1``)
     """
@@ -40,7 +40,7 @@ def restricted(projects: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
 
 
 def missing(extensions: Collection[str]) -> Iterator[Finding]:
-    """Yield what the daemon cannot do. Pure.
+    """Yield the missing features. Pure.
 
     :param extensions: its API extensions
     """

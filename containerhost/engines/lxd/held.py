@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find which devices LXD's instances name, ours and other people's: a pure reading of one instance list.
+"""Find the devices in LXD's list of all instances, those of others included. Pure.
 
-What is configured counts, running or not: an instance that is stopped now takes its device when somebody starts it.
+The configuration counts, running or not: a stopped instance takes its device at its next start.
 """
 
 import re
@@ -36,7 +36,7 @@ def held(instances: Iterable[Mapping[str, Any]], devices: Iterable[Device], proj
 
 
 def named(instance: Mapping[str, Any], known: Iterable[Device], netdevs: Mapping[str, str]) -> set[str]:
-    """Return the devices that an instance names; a slice's node of its GPU opens nothing but that slice."""
+    """Return the devices that an instance names; a slice's node of its GPU opens only that slice."""
     by_node, otherwise = set[str](), set[str]()
     cut = set[str]()
     for part, config in (instance.get("expanded_devices") or {}).items():
@@ -52,7 +52,7 @@ def named(instance: Mapping[str, Any], known: Iterable[Device], netdevs: Mapping
 
 
 def is_share(part: str, device: Device) -> bool:
-    """Return whether a device entry is this project's own for a share of a GPU: of others it names none."""
+    """Return whether a device entry is this project's own for a share of a GPU: entries of others name none."""
     return device.kind is Kind.GPU_SHARE and part == f"gpu-{key(device.id)}"
 
 
@@ -75,7 +75,7 @@ def names(config: Config, volatile: Config, device: Device, netdevs: Mapping[str
 
 
 def names_gpu(config: Config, device: Device) -> bool:
-    """Return whether all of the entry's selectors fit; an entry without any is all GPUs.
+    """Return whether all of the entry's selectors match; an entry without any names all GPUs.
 
     Selectors are ``pci``, ``vendorid``, ``productid``, ``id`` (a DRM card, or a CDI name), and for slices ``mig.*``."""
     if config.get("gputype") == "mig":
@@ -104,7 +104,7 @@ def names_slice(config: Config, device: Device) -> bool:
 
 
 def names_cdi(wanted: str, device: Device) -> bool:
-    """Return whether a CDI name, ``vendor/class=name``, stands for the device; an index stands for every such GPU."""
+    """Return whether a CDI name, ``vendor/class=name``, names the device; an index matches every such GPU."""
     kind, _, name = wanted.partition("=")
     others = {vendor.cdi_vendor for vendor in vendors.load() if vendor.name != device.plugin}
     if kind.partition("/")[0] in others:
@@ -118,7 +118,7 @@ def names_cdi(wanted: str, device: Device) -> bool:
 def names_netdev(config: Config, volatile: Config, device: Device, netdevs: Mapping[str, str]) -> bool:
     """Return whether an entry takes an interface of the device, or is stacked on one (macvlan, ipvlan, VLAN).
 
-    What is stacked on a PF leaves its VFs to others, and the PF that is up to the host."""
+    An interface stacked on a PF does not take its VFs, and a PF that is up belongs to the host."""
     used = config.get("parent") if config.get("nictype") == "physical" or device.role is not Role.PF else None
     if not {used, volatile["host_name"]}.isdisjoint(device.netdevs):
         return True
@@ -136,7 +136,7 @@ def names_node(config: Config, device: Device) -> bool:
 
 
 def same_address(left: str, right: str) -> bool:
-    """Compare PCI addresses, with or without their domain, in any case of letters."""
+    """Compare PCI addresses, with or without domain, ignoring case."""
     return full_address(left) == full_address(right)
 
 

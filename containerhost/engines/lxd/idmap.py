@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read which of the host's user ids are a container's: LXD keeps them in the instance's configuration."""
+"""Read a container's range of host user ids, which LXD keeps in the instance's configuration."""
 
 import json
 from collections.abc import Mapping

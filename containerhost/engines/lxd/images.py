@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find, import and remove images of LXD's image store. Imports are streamed; no image is ever whole in memory.
+"""Find, import and remove images of LXD's image store. Imports are streamed; images are never entirely in memory.
 
 Formats: LXD's image-format document (split: a metadata tarball, and a root file system as a tarball) and its rest-api
 for ``POST /1.0/images``. What is imported was written by :mod:`containerhost.images`, never by a tenant.
@@ -64,7 +64,7 @@ class Images:
             return
 
     def _name(self, alias: str, fingerprint: str) -> None:
-        """Let ``alias`` mean this image, whatever it meant before."""
+        """Set ``alias`` to this image."""
         try:
             self._client.create_image_alias(alias, fingerprint)
         except EngineConflict:

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Change CPUs, memory, root disk and devices of a container while its processes go on.
+"""Change CPUs, memory, root disk and devices of a container while its processes keep running.
 
-LXD applies a configuration that is written to a running container at once, but of one that it fails to apply it does
-not take back everything: its database then says something else than the container has. So a change is written in small
-steps, memory first, which is most likely to be refused, and devices one by one. Writing the former configuration takes
-the steps back that were done.
+LXD applies a configuration written to a running container immediately, but does not fully undo one that it fails to
+apply: its database then differs from the container. So a change is written in small steps: memory first, which is
+most likely to be refused, and devices one by one. Writing the former configuration undoes the completed steps.
 
-A caller looks at the container once (:meth:`Live.look`); what it saw tells what is to be done, and is what the first
-step changes.
+A caller reads the container once (:meth:`Live.look`); the steps are computed from that state, which the first step
+changes.
 """
 
 import dataclasses
@@ -112,9 +111,9 @@ class Live:
             cores.bind_memory(self._privileged, self._host, pid, spec.cpu)
 
     def resize(self, current: VersionedInstance, size: Size, labels: Mapping[str, str]) -> None:
-        """Let the running container have other cores, memory and labels, in one request.
+        """Set the running container's cores, memory and labels in one request.
 
-        LXD refuses it when anything else has changed the container."""
+        LXD refuses it if the container has changed meanwhile."""
         instance, etag = current
         name, online = instance["name"], id_list(self._host.text("/sys/devices/system/cpu/online"))
         require_running(instance)
@@ -137,9 +136,9 @@ class Live:
         return device_obstacles(current.instance["devices"], config.devices_of_all(grants, extensions), extensions)
 
     def replace_devices(self, current: VersionedInstance, spec: ContainerSpec) -> None:
-        """Take everything granted from the running container and give it the grants of ``spec``.
+        """Detach all grants of the running container and attach those of ``spec``.
 
-        For one that does not have what LXD says it has, or has more."""
+        For a container whose devices differ from LXD's database."""
         self._engine.stale_devices.clear(spec.name, current.instance)
         wanted = self._target(spec)
         self._write(spec.name, steps(current.instance, wanted, kept={}), current)
@@ -163,9 +162,9 @@ class Live:
 
 
 def require_running(instance: Instance) -> None:
-    """Refuse a container that does not run any more.
+    """Refuse a container that no longer runs.
 
-    :raises EngineConflict: it does not run
+    :raises EngineConflict: it is not running
     """
     if STATUSES.get(instance["status_code"]) is not Status.RUNNING:
         raise errors.EngineConflict(f"container {instance['name']} does not run, so it is not changed")
@@ -178,11 +177,11 @@ def user_keys(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def steps(present: Instance, wanted: Target, kept: Mapping[str, Device]) -> list[Step]:
-    """Return the changes to write one after another; what LXD only records goes with the last one.
+    """Return the changes to write one after another; keys that LXD only stores come with the last one.
 
-    What goes does so before anything comes: two interfaces may have the same name one after the other.
+    Removals precede additions: two interfaces may have the same name in turn.
 
-    :param kept: granted devices that need not go and come again
+    :param kept: granted devices that need not be reattached
     """
     devices = present["devices"]
     found = [step for step in (functools.partial(memory, wanted=wanted), functools.partial(limits, wanted=wanted))
@@ -215,7 +214,7 @@ def noted(instance: Instance, wanted: Target) -> Instance:
 
 
 def _with_keys(instance: Instance, wanted: Target, prefixes: tuple[str, ...]) -> Instance:
-    """Replace the keys with a prefix by those wanted; the others stay."""
+    """Replace the keys with a prefix by the wanted ones; others stay."""
     others = {key: value for key, value in instance["config"].items() if not key.startswith(prefixes)}
     return instance | {"config": others | {key: value for key, value in wanted.config.items()
                                            if key.startswith(prefixes)}}
@@ -230,7 +229,7 @@ def without(instance: Instance, key: str) -> Instance:
 
 
 def obstacles(present: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the configuration's differences that need a restart, in words.
+    """Describe the differences of the configuration that need a restart.
 
     :param present: the container's configuration
     :param wanted: that of a new one like it
@@ -249,10 +248,10 @@ def obstacles(present: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[st
 
 def device_obstacles(present: Mapping[str, Device], wanted: Mapping[str, Device],
                      extensions: Collection[str]) -> tuple[str, ...]:
-    """Return the devices' differences that need a restart, in words.
+    """Describe the differences of the devices that need a restart.
 
     :param present: the container's devices
-    :param wanted: those of the grants that it is to have
+    :param wanted: those of the target grants
     """
     coming = [device for key, device in wanted.items() if present.get(key) != device]
     if config.CDI_HOTPLUG in extensions or not any(

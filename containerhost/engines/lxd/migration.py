@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Move containers from one daemon to another by LXD's own migration protocol: the receiver fetches.
 
-The daemons do not trust each other. The sender begins an operation that waits some seconds for whoever knows its
-secrets, which are made for this one transfer; the receiver connects by https and accepts the sender's certificate and
-no other. Formats: LXD's rest-api document, ``POST /1.0/instances/<name>`` with ``migration`` and
-``POST /1.0/instances`` with a source of type ``migration``. How the files travel (btrfs send, zfs send, rsync) the
-daemons agree on.
+The daemons do not trust each other. The sender begins an operation that waits some seconds for a client with its
+secrets, which are valid for one transfer; the receiver connects by https and accepts only the sender's certificate.
+Formats: LXD's rest-api document, ``POST /1.0/instances/<name>`` with ``migration`` and ``POST /1.0/instances`` with
+a source of type ``migration``. The daemons negotiate how to send the files (btrfs send, zfs send, rsync).
 
-A difference is sent between two snapshots: the last one that the receiver has, and one that is new, in the order of
-their names. Without a new one, and by rsync, the daemons read or send the whole container once more.
+Differences are sent between two snapshots: the last one that the receiver has, and a new one, in the order of their
+names. Without a new one, and by rsync, the daemons read or send the whole container again.
 """
 
 import logging
@@ -78,12 +77,12 @@ class Transfers:
                 "secrets": operation["metadata"]}
 
     def _differential(self, pool: str) -> str | None:
-        """Return the type of a pool that can send and receive differences; None for any other."""
+        """Return the type of a pool that can send and receive differences; None for other types."""
         driver = str(self._client.pool(pool)["driver"])
         return driver if driver in DIFFERENTIAL_POOLS and LISTS_SUBVOLUMES in self._client.extensions else None
 
     def _take_snapshot(self, name: str) -> None:
-        """Take the next snapshot, and delete all former ones but the last, which the receiver has."""
+        """Take the next snapshot, and delete all former ones except the last, which the receiver has."""
         former = [found for found in self._snapshots.names(name) if found.startswith(SNAPSHOT)]
         for found in former[:-1]:
             self._snapshots.delete(name, found)
@@ -122,14 +121,14 @@ class Transfers:
         self._snapshots.delete_all(name)
 
     def _keep_files(self, name: str) -> None:
-        """Keep LXD from changing the files: into a copy it would write a new host's name at the first start."""
+        """Keep LXD from changing the files: at the first start of a copy it would write a new host name."""
         instance, etag = self._client.instance(name)
         if instance["config"].pop(TEMPLATE, None) is not None:
             self._client.replace_instance(name, instance, etag)
 
 
 def end(client: LxdClient, what: str, sends: Callable[[Mapping[str, Any]], bool]) -> None:
-    """End the transfers of ``what``: LXD's running operations that ``sends`` knows."""
+    """Cancel the transfers of ``what``: LXD's running operations that ``sends`` matches."""
     for operation in client.operations():
         if operation["status_code"] < 200 and sends(operation):
             LOG.info("The transfer of %s is cancelled", what)

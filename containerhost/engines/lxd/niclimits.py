@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limit the speed of an interface of a container, which LXD does at once if it runs."""
+"""Limit the rate of a container's interface, immediately if it runs."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from containerhost.rollback import Rollback
 
 
 def limit(engine: LxdEngine, name: str, nic: str, received: int | None, sent: int | None) -> None:
-    """Let these be the only limits of a bridged interface; on an error the former ones are restored.
+    """Set the only limits of a bridged interface; on an error the former ones are restored.
 
     :param nic: its name in the container
     :param received, sent: bits per second; None is no limit

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell what LXD's running operations are about, and wait for their ends."""
+"""Identify the objects of LXD's running operations, and wait for their ends."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -12,9 +12,9 @@ LOG = logging.getLogger(__name__)
 
 
 def wait(client: LxdClient, name: str, which: Callable[[Mapping[str, Any], str], bool]) -> None:
-    """Wait for what a caller that was lost has begun: it goes on in LXD.
+    """Wait for an operation that a killed caller began and LXD continues.
 
-    :param which: tells which operations on the container ``name`` are meant
+    :param which: selects the operations on the container ``name``
     """
     for operation in client.operations():
         if operation["status_code"] < 200 and which(operation, name):
@@ -34,12 +34,12 @@ def creates(operation: Mapping[str, Any], name: str) -> bool:
 
 
 def changes(operation: Mapping[str, Any], name: str) -> bool:
-    """Return whether an operation works on the instance and will end by itself, unlike a console or a command in it."""
+    """Return whether an operation changes the instance and ends by itself, unlike a console or command in it."""
     return operation.get("class") == "task" and concerns(operation, name)
 
 
 def concerns(operation: Mapping[str, Any], name: str, kinds: Sequence[str] = ("instances", "containers")) -> bool:
-    """Return whether an operation is about one of these kinds of LXD's resources that has the name."""
+    """Return whether an operation is about a resource of one of these kinds and this name."""
     resources = operation.get("resources") or {}
     urls = (url for kind in kinds for url in resources.get(kind) or ())
     return any(url.partition("?")[0].endswith(f"/{name}") for url in urls)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mount the root disk of a stopped container, writable, in another one.
 
-LXD has no device for it, but a disk device takes any directory of the host, and on pools that are directories the roots
-of stopped containers are such directories. Inside, files belong to whom they belong in the stopped container: the other
-one gets the same range of user ids, or, where the host's kernel maps ids at the mount, the mount does.
+LXD has no device for it, but a disk device takes any directory of the host, and on pools that are directories the
+roots of stopped containers are such directories. The owners of its files are those of the stopped container: the
+other container, or on kernels that map ids at mounts the mount, gets the same range of user ids.
 """
 
 import os
@@ -24,7 +24,7 @@ def body(client: LxdClient, wanted: dict[str, Any], rescue_mount: RescueMount) -
     """Return the body of ``POST /1.0/instances`` for a container that also mounts the root of another.
 
     :param wanted: the body without it
-    :raises SpecError: the pool's roots are no directories
+    :raises SpecError: the pool's roots are not directories
     """
     broken, _ = client.instance(rescue_mount.container)
     root = root_of(client, broken, require_directory(client, broken))
@@ -34,7 +34,7 @@ def body(client: LxdClient, wanted: dict[str, Any], rescue_mount: RescueMount) -
 
 
 def require_directory(client: LxdClient, broken: Mapping[str, Any]) -> str:
-    """Refuse a root disk that no other container can mount.
+    """Refuse a root disk that another container cannot mount.
 
     :returns: the pool of the container's root
     """
@@ -49,7 +49,7 @@ def require_directory(client: LxdClient, broken: Mapping[str, Any]) -> str:
 
 
 def root_of(client: LxdClient, broken: Mapping[str, Any], pool: str) -> str:
-    """Return LXD's path of a container's root: instances of other projects than the default one carry its name."""
+    """Return LXD's path of a container's root, which names any project other than the default one."""
     endpoint = client.settings.endpoint or ""
     home = os.path.dirname(endpoint if endpoint.startswith("/") else usual_socket())
     project = broken.get("project") or "default"
@@ -58,7 +58,7 @@ def root_of(client: LxdClient, broken: Mapping[str, Any], pool: str) -> str:
 
 
 def ids(broken: Mapping[str, str]) -> dict[str, str]:
-    """Return the configuration that gives a container the same user ids as the broken one."""
+    """Return the configuration that gives a container the user ids of the broken one."""
     config = {key: broken[key] for key in ("security.privileged", "security.idmap.isolated") if key in broken}
     if config.get("security.idmap.isolated") == "true" and broken.get("volatile.idmap.base"):
         config["security.idmap.base"] = broken["volatile.idmap.base"]
@@ -66,7 +66,7 @@ def ids(broken: Mapping[str, str]) -> dict[str, str]:
 
 
 def device(source: str, target: str, broken: Mapping[str, str]) -> dict[str, str]:
-    """Return the device for the root, with the ids to which LXD shifted its files, if it did."""
+    """Return the device for the root, with the ids to which LXD has shifted its files."""
     shifted = broken.get("volatile.last_state.idmap", "[]") not in ("", "[]")
     mapped = shifted or broken.get("security.privileged") == "true"
     return {"type": "disk", "source": source, "path": target} | ({} if mapped else {"shift": "true"})

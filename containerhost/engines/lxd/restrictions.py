@@ -11,7 +11,7 @@ from typing import NamedTuple
 class Need(NamedTuple):
     """Hold the value that one key of a restricted LXD project needs for containers.
 
-    :ivar value: that permits it
+    :ivar value: the value that permits it
     :ivar purpose: what fails without it
     """
 
@@ -36,7 +36,7 @@ TRUE = frozenset({"true", "1", "yes", "on"})  # as LXD reads them
 
 
 def forbidden(config: Mapping[str, str]) -> Mapping[str, Need]:
-    """Return the keys that must change, by key; empty if the project permits all.
+    """Return the keys that must change, with their needs; empty if the project permits all.
 
     :param config: the project's
     """
@@ -47,7 +47,7 @@ def forbidden(config: Mapping[str, str]) -> Mapping[str, Need]:
 
 
 def in_words(project: str, keys: Mapping[str, Need]) -> str:
-    """Return what is forbidden and the command that permits it."""
+    """Describe what is forbidden, with the command that permits it."""
     purposes = "; ".join(f"{key} ({need.purpose})" for key, need in keys.items())
     command = " ".join(f"{key}={need.value}" for key, need in keys.items())
     return (f"project {project} is restricted and forbids what containers need: {purposes}. "

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Create containers so that no two of them are given the same user and group ids of the host.
+"""Create containers so that no two of them get the same user and group ids of the host.
 
-LXD chooses the id range of an isolated container from those that its database shows taken, and writes the choice down
-only later: containers made at the same time get one range, and so does one break-out (seen with LXD 5.0). So the
-creations of a host, whichever process asks for them, follow one another until each has its range; the long part,
-unpacking the image, goes on side by side.
+LXD chooses an id range for an isolated container that its database shows as free, but stores the choice later:
+containers created concurrently may get the same range, and lose their isolation from each other (seen with LXD 5.0).
+So all creations on a host are serialized until each has its range; the long part, unpacking the image, runs in
+parallel.
 """
 
 from collections.abc import Mapping
@@ -24,9 +24,9 @@ POLL_INTERVAL = 0.004  # s between two looks for the range
 
 
 class SerializedCreate:
-    """Create LXD containers one after another until each has its own range of user and group ids.
+    """Serialize the creation of LXD containers until each has its own range of user and group ids.
 
-    :param locks: a directory that every process which makes containers on this host shares
+    :param locks: a directory shared by all processes that create containers on this host
     """
 
     def __init__(self, client: LxdClient, locks: Path) -> None:
@@ -34,11 +34,11 @@ class SerializedCreate:
         self._lock = FileLock(locks / LOCK, client.settings.operation_timeout)
 
     def create(self, body: Mapping[str, Any], timeout: int | None = None) -> None:
-        """Make a container.
+        """Create a container.
 
         :param body: of ``POST /1.0/instances``
         :param timeout: seconds it may take once it has begun; None is the daemon's ``operation_timeout``
-        :raises EngineTimeout: other creations, or this one, do not get on
+        :raises EngineTimeout: this creation, or an earlier one, does not progress
         """
         daemon = self._daemon()
         try:
@@ -75,7 +75,7 @@ class SerializedCreate:
         self._client.wait(operation, asked, timeout)
 
     def _await_range(self, name: str, operation: Mapping[str, Any]) -> None:
-        """Wait until the container has its range, or its creation has ended, well or not."""
+        """Wait until the container has its range, or its creation has succeeded or failed."""
         wait_until(lambda: self._has_range(name) or self._client.is_over(operation),
                    self._client.settings.operation_timeout, POLL_INTERVAL)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Manage snapshots of a container's root disk that stay in LXD's pool (LXD's rest-api document, ``/snapshots``).
 
-LXD's snapshots also hold the container's configuration and devices of that time; whoever restores one brings both up to
-date afterwards (``LxdEngine.reconfigure``), because devices may belong to somebody else by now.
+LXD's snapshots also hold the container's configuration and devices of that time; whoever restores one brings both up
+to date afterwards (``LxdEngine.reconfigure``), because other containers may have the devices now.
 """
 
 import contextlib
@@ -45,9 +45,9 @@ class Snapshots:
     def delete(self, container: str, name: str, patience: float = 0) -> None:
         """Delete a snapshot. Idempotent.
 
-        LXD itself goes on with a deletion whose caller was killed, and two of them fail on each other.
+        LXD itself continues a deletion whose caller was killed, and concurrent ones make each other fail.
 
-        :param patience: seconds that somebody else may be at work on it
+        :param patience: seconds to wait for another deletion
         """
         asked = f"delete snapshot {name} of container {container}"
 
@@ -60,7 +60,7 @@ class Snapshots:
                   lambda error: isinstance(error, EngineTimeout | EngineNotFound))
 
     def delete_all(self, container: str, prefix: str = "") -> None:
-        """Delete the snapshots whose names begin so, patiently. Idempotent."""
+        """Delete the snapshots whose names have this prefix, with retries. Idempotent."""
         with contextlib.suppress(EngineNotFound):
             for name in self.names(container):
                 if name.startswith(prefix):
@@ -68,9 +68,9 @@ class Snapshots:
 
 
 def take(client: LxdClient, instance: Mapping[str, Any], snapshot: str, asked: str, timeout: int | None = None) -> None:
-    """Take a snapshot; a running container in a pool that is searched is frozen meanwhile.
+    """Take a snapshot; a running container in a pool that copies files is frozen meanwhile.
 
-    If this process is killed just then, the container stays frozen until its driver resumes it.
+    If this process is killed meanwhile, the container stays frozen until its driver resumes it.
 
     :param timeout: seconds the engine may take
     """
@@ -84,7 +84,7 @@ def take(client: LxdClient, instance: Mapping[str, Any], snapshot: str, asked: s
 
 
 def request(client: LxdClient, container: str, snapshot: str, asked: str, timeout: int | None = None) -> None:
-    """Let LXD take a snapshot of a container as it is.
+    """Request a snapshot of a container in its present state from LXD.
 
     :param timeout: seconds the engine may take
     """
@@ -94,7 +94,7 @@ def request(client: LxdClient, container: str, snapshot: str, asked: str, timeou
 
 @contextlib.contextmanager
 def _frozen(client: LxdClient, name: str) -> Iterator[None]:
-    """Freeze a container while the block runs; afterwards it runs, also where the daemon restarted meanwhile."""
+    """Freeze a container within the block; afterwards it runs, even if the daemon restarted."""
     try:
         client.set_state(name, "freeze")
         yield

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Remove devices that a killed daemon put into a container and does not know of.
 
-LXD makes a device's nodes, allows them and moves its interface, and notes the device last. Killed in between, it does
-not take them away before the container ends, and refuses to make them again ("file exists"). Taking an interface away
-it forgets its name on the host first and the device last; killed in between, it refuses to take away the device
-("Device didn't provide a link property to use").
+LXD creates a device's nodes, allows them, moves its interface, and records the device last. Killed in between, it
+does not remove them before the container ends, and refuses to create them again ("file exists"). When it removes an
+interface, it forgets its name on the host first and the device last; killed in between, it refuses to remove the
+device ("Device didn't provide a link property to use").
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ class StaleDevices:
 
     def retry_after_cleanup(self, name: str, instance: Instance, after: Devices, act: Callable[[], None],
                             absent: Sequence[Grant] = ()) -> None:
-        """Change a container's devices; once more, where stale devices were in the way.
+        """Change a container's devices; on a conflict remove stale devices and try again.
 
         :param instance: as LXD describes it before
         :param after: its devices then
@@ -45,10 +45,10 @@ class StaleDevices:
                 act()
 
     def clear(self, name: str, instance: Instance, absent: Sequence[Grant] = ()) -> bool:
-        """Remove what a killed attachment or detachment left in a running container.
+        """Remove the remains of a killed attachment or detachment from a running container.
 
-        :returns: whether there was something
-        :raises EngineConflict: somebody else's change has ended since LXD described it
+        :returns: whether there were any
+        :raises EngineConflict: it has changed since LXD described it
         """
         pid = self._engine.pid(name)
         if pid is None:

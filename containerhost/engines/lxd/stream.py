@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open websockets to the daemon: what an operation or the list of events sends and takes while it goes on.
+"""Open websockets to the daemon, for operations and for the event stream.
 
-pylxd 2.4 has no timeout for its websockets, keeps all that a command prints in memory, cannot end a command, and leaves
-the project out.
+pylxd 2.4 has no timeout for its websockets, keeps the whole output of a command in memory, cannot kill a command,
+and omits the project.
 
 The protocol is the websockets package's, without its own input and output: those block in a way that holds up the whole
 process where nova's threads are eventlet's (nova 33).
@@ -34,11 +34,11 @@ DATA = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
 
 
 class Stream:
-    """One connection, open from its making to :meth:`close`. One thread may send while another receives.
+    """Manage one connection, open until :meth:`close`. One thread may send while another receives.
 
     :param path: below the daemon's address, e.g. ``/1.0/events``
-    :param asked: what it is for, as it stands in errors
-    :param send_timeout: seconds that the other end may not read; None as long as the connection lives
+    :param asked: its purpose, for errors
+    :param send_timeout: seconds to wait for the other end to read; None waits as long as the connection lives
     :raises EngineUnavailable: no daemon
     :raises EngineError: the daemon refuses it
     """
@@ -77,7 +77,7 @@ class Stream:
                 self._socket.sendall(data)
 
     def _take(self, data: bytes) -> None:
-        """Let the protocol have what came; nothing is the end."""
+        """Pass received bytes to the protocol; none mean the end."""
         with self._lock:
             if data:
                 self._protocol.receive_data(data)
@@ -95,7 +95,7 @@ class Stream:
         self._send(lambda: self._protocol.send_binary(data))
 
     def end_of_input(self) -> None:
-        """Tell that no more will be sent; LXD reads an empty text as such."""
+        """Signal the end of the input, which LXD reads from an empty text message."""
         with contextlib.suppress(errors.EngineUnavailable):  # who has ended already needs no telling
             self._send(lambda: self._protocol.send_text(b""))
 
@@ -131,7 +131,7 @@ class Stream:
     def _wait_for_more(self, end: float | None) -> bool:
         """Wait until more can be read.
 
-        :returns: False when nothing more can come
+        :returns: False if the connection has ended
         """
         if not self._reading.acquire(timeout=-1 if end is None else max(0.0, end - time.monotonic())):
             raise errors.EngineTimeout(f"{self._asked}: nothing came in time")
@@ -157,11 +157,11 @@ class Stream:
                                                                                                        timeout)
 
     def end(self, timeout: float) -> None:
-        """Tell the other end that this one is done, and wait until it agrees.
+        """Close the protocol, and wait until the other end agrees.
 
-        What it sends until then is dropped, unless a thread receives it.
+        Messages that arrive until then are dropped, unless a thread receives them.
 
-        :param timeout: seconds, after which it need not have agreed
+        :param timeout: maximum seconds to wait
         """
         limit = time.monotonic() + timeout
         with contextlib.suppress(errors.EngineError):
@@ -170,9 +170,9 @@ class Stream:
                 pass
 
     def await_hang_up(self, timeout: float) -> None:
-        """Wait until the other end, which agreed to the end, closes the connection.
+        """Wait until the other end, which agreed to close, closes the connection.
 
-        :param timeout: seconds, after which it need not have
+        :param timeout: maximum seconds to wait
         """
         limit = time.monotonic() + timeout
         if self._reading.acquire(timeout=timeout):  # else a thread receives, to which nothing comes
@@ -185,7 +185,7 @@ class Stream:
                 self._reading.release()
 
     def abort(self) -> None:
-        """End the connection under a thread that waits in :meth:`send`."""
+        """Close the connection of a thread that waits in :meth:`send`."""
         with contextlib.suppress(OSError):  # the daemon has hung up
             self._socket.shutdown(socket.SHUT_RDWR)
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the control groups of a container of LXD or Incus, and its first process.
+"""Find the control groups and the first process of a container of LXD or Incus.
 
-LXC names them ``lxc.payload.NAME`` and, of the process that watches over it, ``lxc.monitor.NAME``
-(lxc.container.conf(5), ``lxc.cgroup.dir``). An init may leave the former for a group of its own, so the latter tells
-which is the first process."""
+LXC names them ``lxc.payload.NAME`` and, for its monitor process, ``lxc.monitor.NAME`` (lxc.container.conf(5),
+``lxc.cgroup.dir``). An init may leave the former for a group of its own, so the latter identifies the first process."""
 
 import functools
 
@@ -13,10 +12,10 @@ from containerhost.linux.sysfs import Host
 
 
 def read(host: Host, name: str, status: Status) -> Metrics | None:
-    """Read what a container uses; its disks are not told.
+    """Read the resource usage of a container, except its disks.
 
-    :param name: LXC's, which has the project before it unless that is the default one
-    :returns: None where its groups are not found: it has ended, or its engine has to be asked
+    :param name: LXC's name, prefixed with the project unless that is the default one
+    :returns: None if its groups are not found: it has ended, or its engine must be queried
     """
     return usage.read(host, functools.partial(directory, host, name=f"lxc.payload.{name}"), first_process(host, name),
                       status)
@@ -28,7 +27,7 @@ def directory(host: Host, controller: str, name: str) -> str | None:
 
 
 def first_process(host: Host, name: str) -> int | None:
-    """Return the child of the container's monitor; None if it does not run, or has not the usual groups."""
+    """Return the child of the container's monitor; None if it is not running, or its groups are unusual."""
     monitor = f"lxc.monitor.{name}"
     group = directory(host, "", monitor) or directory(host, "/memory", monitor)
     children = [int(word) for process in (usage.processes(host, group) if group else ())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manage ports of Open vSwitch, by its own tool. Needs root."""
+"""Manage ports of Open vSwitch by its own tool. Needs root."""
 
 from collections.abc import Collection
 
@@ -10,10 +10,10 @@ OVS_VSCTL = ("ovs-vsctl", f"--timeout={COMMAND_TIMEOUT - 5}")
 
 
 def add_port(name: str, bridge: str, vlan: int | None, tagged: Collection[int]) -> None:
-    """Make an interface a port of a bridge. One that is there stays as it is.
+    """Add an interface as a port of a bridge. An existing port stays unchanged.
 
-    :param vlan: whose frames it has without their tag; None is none
-    :param tagged: VLANs whose frames it has with their tags; none of both are all, as Open vSwitch has it
+    :param vlan: VLAN whose frames it carries untagged; None is none
+    :param tagged: VLANs whose frames it carries tagged; without both, Open vSwitch carries all VLANs tagged
     :raises HostActionFailed: there is no such bridge, or the switch does not answer
     """
     columns = [f"tag={int(vlan)}"] if vlan is not None else []
@@ -24,7 +24,7 @@ def add_port(name: str, bridge: str, vlan: int | None, tagged: Collection[int]) 
 
 
 def remove_port(name: str) -> None:
-    """Remove a port, whatever bridge has it; done already when it is not there.
+    """Remove a port from any bridge. Idempotent.
 
     :raises HostActionFailed: the switch does not answer
     """
@@ -32,5 +32,5 @@ def remove_port(name: str) -> None:
 
 
 def is_program(host: Host, bridge: str) -> bool:
-    """Return whether a bridge forwards in user space: its own interface is then a tap."""
+    """Return whether a bridge forwards in user space; its own interface is then a tap."""
     return host.text(f"/sys/class/net/{bridge}/tun_flags") is not None

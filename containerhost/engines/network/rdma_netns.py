@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Move RDMA devices on a host that keeps each of them in one network namespace (``rdma system set netns exclusive``).
 
-A container's verbs see its function's RDMA device only if the device is in the container's namespace, so that is where
-it goes once the container runs. It comes home by itself when the namespace dies, and when the function is started anew
-to clean it.
+A container's verbs see its function's RDMA device only if the device is in the container's namespace, so it is moved
+there once the container runs. It returns to the host when the namespace is removed, and when the function is
+restarted to clean it.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from containerhost.privileged import Privileged
 
 
 def enter(privileged: Privileged, host: Host, pid: int, grants: Iterable[Grant]) -> None:
-    """Move the RDMA devices of ``grants`` into a running container; done already for those that are away.
+    """Move the RDMA devices of ``grants`` into a running container. Idempotent.
 
     :param pid: its first process
     :raises HostActionFailed: a driver cannot move its device

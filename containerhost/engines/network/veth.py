@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manage a container's veth pair: one end is a switch's port on the host, the other moves into the container.
+"""Manage a container's veth pair: one end is a port of a switch on the host, the other moves into the container.
 
-The host's end carries a mark (the kernel's ``ifalias``) that tells whose it is, so that what a killed driver left is
-found by looking at the host alone.
+The host's end carries a mark (the kernel's ``ifalias``) that names its owner, so that remains of a killed driver are
+found from the host alone.
 """
 
 import dataclasses
@@ -26,9 +26,9 @@ class Pair:
     :ivar inner_end: the name on the host of the end that moves into the container, and returns under it
     :ivar mac: of the inner end
     :ivar mtu: bytes, of both ends; None is the kernel's default
-    :ivar mark: whose it is, in the driver's words; printable ASCII
+    :ivar mark: its owner, in the driver's format; printable ASCII
     :ivar switched: a switch takes the frames; the host's own IP stack must not
-    :ivar software_checksums: the switch is a program that reads frames as they are
+    :ivar software_checksums: the switch is a program, which cannot offload checksums
     """
 
     host_end: str
@@ -42,7 +42,7 @@ class Pair:
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Limits of what a container receives, or sends, by an interface.
+    """Hold the rate limits of one direction of a container's interface.
 
     :ivar rate: bytes per second, always allowed
     :ivar ceiling: bytes per second for a burst
@@ -60,13 +60,13 @@ class Veths:
         self._host = host or Host()
 
     def ready(self, pair: Pair) -> bool:
-        """Return whether the pair is there, for a stopped container; one that just ended returns it late."""
+        """Return whether the pair is complete, for a stopped container; one that just ended returns its end late."""
         return self.marks(pair) and wait_until(lambda: self.is_here(pair.inner_end), RETURN_TIMEOUT)
 
     def make(self, pair: Pair) -> None:
-        """Make the pair anew, in place of what is left of an earlier one.
+        """Create the pair, replacing the remains of an earlier one.
 
-        :raises HostActionFailed: an interface of that name is somebody else's
+        :raises HostActionFailed: an interface of that name belongs to others
         """
         if self.is_here(pair.host_end) and not self._is_ours(pair):
             raise HostActionFailed(f"interface {pair.host_end} is on this host already and was not made for this port "
@@ -78,7 +78,7 @@ class Veths:
             self._privileged.compute_checksums(pair.inner_end)
 
     def _is_ours(self, pair: Pair) -> bool:
-        """Return whether the interface is marked, or was made by a driver that was killed before it marked it."""
+        """Return whether the interface is marked, or its driver was killed before marking it."""
         return self.marks(pair) or (self.mark(pair.host_end) is None and self.is_here(pair.inner_end))
 
     def remove(self, host_end: str) -> None:
@@ -91,7 +91,7 @@ class Veths:
         return self.mark(pair.host_end) == pair.mark
 
     def marked(self, beginning: str) -> Mapping[str, str]:
-        """Return the marks of the host ends whose mark begins with ``beginning``."""
+        """Return the marks of host ends that begin with ``beginning``."""
         found = {name: self.mark(name) for name in self._host.names(DIRECTORY)}
         return {name: mark for name, mark in found.items() if mark and mark.startswith(beginning)}
 
@@ -103,22 +103,22 @@ class Veths:
         return self._host.is_directory(f"{DIRECTORY}/{name}")
 
     def set_up(self, host_end: str, up: bool) -> None:
-        """Set the host end up or down. Down, the container's end has no carrier and answers nobody."""
+        """Set the host end up or down; down, the container's end has no carrier."""
         self._privileged.set_link(host_end, up)
 
     def join(self, host_end: str, bridge: str) -> None:
         self._privileged.enslave(host_end, bridge)
 
     def shape(self, host_end: str, shape: Shape) -> None:
-        """Limit what the container receives."""
+        """Limit the container's receive rate."""
         self._privileged.shape(host_end, shape.rate, shape.ceiling, shape.burst)
 
     def shape_sent(self, host_end: str, shape: Shape) -> None:
-        """Limit what it sends, for a host end whose frames the kernel itself takes: bridge or IP stack."""
+        """Limit its transmit rate, for a host end in a bridge or the host's IP stack."""
         self._privileged.shape_sent(host_end, shaper(host_end), shape.rate, shape.ceiling, shape.burst)
 
     def limit(self, host_end: str, received: Shape | None, sent: Shape | None) -> None:
-        """Let these be the only limits of what the container receives and sends. Idempotent."""
+        """Set the only limits of the container's receive and transmit rates. Idempotent."""
         if received:
             self.shape(host_end, received)
         elif shutil.which("tc"):  # without the program nothing was limited
