@@ -65,6 +65,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
     def init_host(self, host: str) -> None:
         self._nodename = host
         startup.require_alone(nova.conf.CONF)
+        startup.require_same_name(host)
         instances = known.placed(host)
         startup.check(nova.conf.CONF, self._backend.engine, bool(instances) or self._backend.lifecycle.has_records()
                       or self._backend.flavor_devices.any_held())

@@ -6,7 +6,8 @@ import contextlib
 import re
 from pathlib import Path
 
-from nova import exception
+from nova import context, exception, objects
+from nova.virt import node
 from oslo_config import cfg
 from oslo_log import log as logging
 
@@ -44,6 +45,26 @@ def require_alone(conf: cfg.ConfigOpts) -> None:
         f"another nova-compute serves as host {conf.host!r} already ({told}). Stop it first, or give this one another "
         "[DEFAULT]host")))
     _alone[path] = held
+
+
+def require_same_name(host: str) -> None:
+    """Refuse to start where nova's record of this compute node has another host's name.
+
+    Nova refuses as well, but only after the driver's start, which removes copies of servers that are elsewhere.
+
+    :raises InvalidConfiguration: the host was renamed
+    """
+    uuid = node.read_local_node_uuid()
+    if uuid is None:
+        return
+    try:
+        recorded = objects.ComputeNode.get_by_uuid(context.get_admin_context(), uuid).host
+    except exception.ComputeHostNotFound:
+        return
+    if recorded != host:
+        raise exception.InvalidConfiguration(
+            f"nova has this compute node ({uuid}) as host {recorded!r}, and [DEFAULT]host is {host!r}: set it to "
+            f"{recorded!r} again. A host that has servers cannot be renamed")
 
 
 def check(conf: cfg.ConfigOpts, engine: Engine, in_use: bool) -> None:

@@ -8,8 +8,9 @@ import os
 import time
 from typing import ClassVar
 
+import fixtures
 import yaml
-from nova import exception
+from nova import context, exception, objects
 from nova.compute import power_state
 from nova.tests.functional.api import client
 
@@ -301,7 +302,11 @@ class HostTest(base.LxdServers):
             self._delete_server(each)
         self.assert_nothing_left()
 
-    def test_a_missing_storage_pool_stops_nova_compute_with_a_reason(self) -> None:
+    def test_another_name_or_a_missing_storage_pool_stops_nova_compute_with_a_reason(self) -> None:
+        (node,) = objects.ComputeNodeList.get_all(context.get_admin_context())
+        self.useFixture(fixtures.MockPatch("nova.virt.node.read_local_node_uuid", lambda: node.uuid))
+        error = self.assertRaises(exception.InvalidConfiguration, self.driver.init_host, "renamed")
+        self.assertIn(f"set it to '{base.HOST}' again", str(error))
         self.flags(storage_pool="absent", group="lxd")
         error = self.assertRaises(exception.InvalidConfiguration, self.driver.init_host, base.HOST)
         self.assertIn("absent", str(error))

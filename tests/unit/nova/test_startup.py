@@ -4,7 +4,8 @@ from pathlib import Path
 import fixtures
 import nova.conf
 import testtools
-from nova import exception
+from nova import exception, objects
+from nova.virt import node
 from oslo_config import cfg
 from oslo_config import fixture as config_fixture
 
@@ -16,6 +17,8 @@ from nova_lxd_ext import conf
 from nova_lxd_ext.host import startup
 from tests.unit.containerhost.linux.test_records import of_first_release, of_later_release
 from tests.unit.nova.fakes import FakeEngine
+
+NODE = "8a5a4d6c-0d4c-4f0e-9f7e-1f5f3f1c2b3a"
 
 
 class NamesTest(testtools.TestCase):
@@ -53,6 +56,23 @@ class AloneTest(testtools.TestCase):
     def test_another_name_starts_beside_it(self) -> None:
         with FileLock(self.directory / "lxd-n2.lock", 0).held():
             startup.require_alone(nova.conf.CONF)
+
+
+class SameNameTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(fixtures.MockPatchObject(node, "read_local_node_uuid", lambda: NODE))
+        self.recorded = self.useFixture(fixtures.MockPatchObject(objects.ComputeNode, "get_by_uuid")).mock
+        self.recorded.return_value = objects.ComputeNode(host="n1")
+
+    def test_renamed_host_does_not_start(self) -> None:
+        error = self.assertRaises(exception.InvalidConfiguration, startup.require_same_name, "n2")
+        self.assertIn("[DEFAULT]host is 'n2': set it to 'n1' again", str(error))
+
+    def test_same_host_and_one_that_nova_does_not_know_start(self) -> None:
+        startup.require_same_name("n1")
+        self.recorded.side_effect = exception.ComputeHostNotFound(host=NODE)
+        startup.require_same_name("n2")
 
 
 class CheckTest(testtools.TestCase):
