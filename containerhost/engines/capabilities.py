@@ -184,7 +184,9 @@ class Transfers(Protocol):
         """
 
     def drop_snapshots(self, name: str) -> None:
-        """Remove all snapshots of a fetched container; no further difference can follow."""
+        """Remove all snapshots of a fetched container; no further difference can follow.
+
+        An error is logged: :meth:`purge` removes those of :meth:`offer_changes`."""
 
 
 class DiskTransfers(Protocol):

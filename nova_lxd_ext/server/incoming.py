@@ -64,17 +64,17 @@ class IncomingMigrations:
         :returns: False if this host cannot; it has changed nothing
         """
         found, timeout = ChangesOffer(**offer), self._conf.lxd.migration_timeout
-        spec = self._lifecycle.spec(as_it_will_be(instance))
+        coming = as_it_will_be(instance)
+        spec = self._lifecycle.spec(coming)
         if not self._transfers.takes_changes(spec, found):
             return False
         if self._is_copy(self._states.find(instance), instance):
             with self._removed_on_error(instance):
+                # A device may have gone since the first round.
+                self._attachments.require_possible(coming, NOTHING, self._attachments.view())
                 self._transfers.fetch_changes(spec, found, timeout, refresh=True)
         else:
             self._make(instance, lambda spec: self._transfers.fetch_changes(spec, found, timeout, refresh=False))
-        if last:
-            with self._removed_on_error(instance):
-                self._transfers.drop_snapshots(instance.name)
         return True
 
     def _make(self, instance: objects.Instance, fetch: Callable[[ContainerSpec], None]) -> None:

@@ -25,7 +25,7 @@ from oslo_log import log as logging
 from oslo_utils import units
 
 from containerhost.engines.capabilities import Transfers
-from containerhost.engines.contract import Engine, Status
+from containerhost.engines.contract import ContainerState, Engine, Status
 from containerhost.engines.resizelock import resizing
 from containerhost.guest import resources
 from containerhost.guest.guestnotice import GuestNotice
@@ -128,25 +128,26 @@ class Migrations:
         :param view: of the operation that this is a part of, if it is
         :raises Aborted:
         """
-        copied = False
-        if host is not None:
-            undo.on_error("what arrived", self._peers.forget, context, host, instance)
-            copied = status is Status.RUNNING and self._copy_running(context, instance, host)
-        # The elastic service would overwrite the notice.
-        with (resizing(Path(self._conf.lxd.owners_dir), instance.name) if status is Status.RUNNING
-              else contextlib.nullcontext()):
-            if status is Status.RUNNING:
-                undo.on_error("what was announced", self._withdraw_notice, instance)
-                if self._announce_stop(instance) and copied and host is not None:
-                    copied = self._copy_round(context, instance, host)  # its checkpoint
-            self._require_wanted(instance)
-            if status is not Status.STOPPED:
-                undo.on_error("start it again", self.start_again, instance, requested)
-                self._power.off(instance, timeout, retry_interval)
-        if host is not None:
-            self._send(context, instance, host, copied)
-        self._engine.update_devices(instance.name, ())
-        self._attachments.release_all(instance, requested, view or self._attachments.view())
+        with self._withdrawn_on_error(instance):
+            copied = False
+            if host is not None:
+                undo.on_error("what arrived", self._peers.forget, context, host, instance)
+                copied = status is Status.RUNNING and self._copy_running(context, instance, host)
+            # The elastic service would overwrite the notice.
+            with (resizing(Path(self._conf.lxd.owners_dir), instance.name) if status is Status.RUNNING
+                  else contextlib.nullcontext()):
+                if status is Status.RUNNING:
+                    undo.on_error("what was announced", self._withdraw_notice, instance)
+                    if self._announce_stop(instance) and copied and host is not None:
+                        copied = self._send_changes(context, instance, host, last=False)  # its checkpoint
+                self._require_wanted(instance)
+                if status is not Status.STOPPED:
+                    undo.on_error("start it again", self.start_again, instance, requested)
+                    self._power.off(instance, timeout, retry_interval)
+            if host is not None:
+                self._send(context, instance, host, copied)
+            self._engine.update_devices(instance.name, ())
+            self._attachments.release_all(instance, requested, view or self._attachments.view())
 
     def ask(self, instance: objects.Instance, wanted: "Wanted") -> None:
         """Let the copying of a running server, which another thread does, end after the round under way."""
@@ -212,7 +213,7 @@ class Migrations:
         took = math.inf
         for number in range(1, self._conf.lxd.migration_rounds + 1):
             began, before = self._clock(), took
-            if not self._copy_round(context, instance, host):
+            if not self._send_changes(context, instance, host, last=False):
                 return False
             took = self._clock() - began
             LOG.info("Round %d of copying the server to %s while it runs took %.1f s", number, host, took,
@@ -222,12 +223,10 @@ class Migrations:
                 break
         return took < math.inf
 
-    def _copy_round(self, context: Any, instance: objects.Instance, host: str) -> bool:
-        with self._withdrawn_on_error(instance):
-            return self._send_changes(context, instance, host, last=False)
-
     def _send_changes(self, context: Any, instance: objects.Instance, host: str, last: bool) -> bool:
         """Send what the container has now and the other host has not.
+
+        Its snapshots stay until it is removed here, or goes back: their removal would lengthen the stop.
 
         :param last: no further changes follow
         :returns: False if one of the hosts cannot do this
@@ -236,32 +235,30 @@ class Migrations:
         if offer is None:
             return False
         sent = self._peers.fetch_changes(context, host, instance, dataclasses.asdict(offer), last)
-        if last or not sent:
+        if not sent:
             self._transfers.withdraw(instance.name)
         return sent
 
     def _send(self, context: Any, instance: objects.Instance, host: str, copied: bool) -> None:
         """Send container and disks to another host, one after the other; they stay here whatever happens.
 
-        A transfer that fails is ended, so that its receiver does not wait.
-
         One after the other: an offer that nobody takes ends within seconds.
 
         :param copied: the other host copied the container while it ran
         """
         address = self._address or ""
-        with self._withdrawn_on_error(instance):
-            if copied and not self._send_changes(context, instance, host, last=True):
-                raise exception.MigrationError(reason=f"{host} does not take the last changes of the server any more")
-            if not copied:
-                offer = self._transfers.offer(instance.name, address)
-                self._peers.fetch(context, host, instance, dataclasses.asdict(offer))
-            for name in self._ephemerals.names(instance):
-                disk = self._ephemerals.offer(name, address)
-                self._peers.fetch_disk(context, host, instance, dataclasses.asdict(disk))
+        if copied and not self._send_changes(context, instance, host, last=True):
+            raise exception.MigrationError(reason=f"{host} does not take the last changes of the server any more")
+        if not copied:
+            offer = self._transfers.offer(instance.name, address)
+            self._peers.fetch(context, host, instance, dataclasses.asdict(offer))
+        for name in self._ephemerals.names(instance):
+            disk = self._ephemerals.offer(name, address)
+            self._peers.fetch_disk(context, host, instance, dataclasses.asdict(disk))
 
     @contextlib.contextmanager
     def _withdrawn_on_error(self, instance: objects.Instance) -> Iterator[None]:
+        """End a transfer whose move fails, so that its receiver does not wait, and remove its snapshots."""
         with Rollback(f"transfers of server {instance.uuid}") as undo:
             undo.on_error("end them", self._withdraw, instance)
             undo.on_error("wait for the daemon", startup.await_server, self._engine, self._conf.lxd.ready_timeout)
@@ -288,7 +285,16 @@ class Migrations:
 
         :param awaits_ports: Neutron's events get here
         """
-        state, view = self._states.require(instance), self._attachments.view()
+        state = self._states.require(instance)
+        try:
+            self._finish(context, instance, requested, power_on, awaits_ports, state)
+        finally:
+            if labels.INCOMING in state.labels:
+                self._transfers.drop_snapshots(instance.name)  # not before: the server is off meanwhile
+
+    def _finish(self, context: Any, instance: objects.Instance, requested: RequestedResources, power_on: bool,
+                awaits_ports: bool, state: ContainerState) -> None:
+        view = self._attachments.view()
         self._states.relabel(state, {labels.INCOMING: None})
         if state.status is Status.RUNNING:
             if self._live.reconcile(instance, requested, view):

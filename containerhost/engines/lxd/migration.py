@@ -82,20 +82,14 @@ class Transfers:
         return driver if driver in DIFFERENTIAL_POOLS and LISTS_SUBVOLUMES in self._client.extensions else None
 
     def _take_snapshot(self, name: str) -> None:
-        """Take the next snapshot, and delete all former ones except the last, which the receiver has."""
+        """Take the next snapshot. Former ones, which the receiver has, stay: their removal would lengthen the stop."""
         former = [found for found in self._snapshots.names(name) if found.startswith(SNAPSHOT)]
-        for found in former[:-1]:
-            self._snapshots.delete(name, found)
         number = int(former[-1].removeprefix(SNAPSHOT)) + 1 if former else 1
         snapshots.request(self._client, name, f"{SNAPSHOT}{number:06}", f"take a snapshot of container {name}")
 
     def withdraw(self, name: str) -> None:
         end(self._client, f"container {name}", lambda operation: sends(operation, name))
-        try:
-            self._snapshots.delete_all(name, SNAPSHOT)
-        except errors.EngineError as error:
-            LOG.warning("Snapshots %s* of container %s stay until it leaves again, or its driver starts: %s", SNAPSHOT,
-                        name, error)
+        self._delete_snapshots(name, SNAPSHOT)
 
     def purge(self, names: Collection[str]) -> None:
         for instance in self._client.instances_with_states():
@@ -118,7 +112,14 @@ class Transfers:
         self._keep_files(spec.name)
 
     def drop_snapshots(self, name: str) -> None:
-        self._snapshots.delete_all(name)
+        self._delete_snapshots(name, "")
+
+    def _delete_snapshots(self, name: str, prefix: str) -> None:
+        try:
+            self._snapshots.delete_all(name, prefix)
+        except errors.EngineError as error:
+            LOG.warning("Snapshots %s* of container %s stay until it leaves again, or its driver starts: %s", SNAPSHOT,
+                        name, error)
 
     def _keep_files(self, name: str) -> None:
         """Keep LXD from changing the files: at the first start of a copy it would write a new host name."""

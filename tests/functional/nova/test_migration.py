@@ -220,9 +220,9 @@ class CopiedWhileItRunsTest(MigrationServers):
         self.assertEqual(0, done.status, done.output)
         return done.output
 
-    def snapshots(self) -> list[str]:
-        """Return the snapshots of all containers."""
-        return [url for host in (FIRST, SECOND) for state in self.engine(host).containers()
+    def snapshots(self, *hosts: str) -> list[str]:
+        """Return the snapshots of the hosts' containers."""
+        return [url for host in hosts or (FIRST, SECOND) for state in self.engine(host).containers()
                 for url in self.engine(host).client.get("instances", state.name, "snapshots", asked="look")]
 
     def test_server_loses_nothing(self) -> None:
@@ -239,8 +239,9 @@ class CopiedWhileItRunsTest(MigrationServers):
         self.assert_lives_on(SECOND, self.the_server)
         self.assertEqual(f"{big}big\none\nthree\ntwo\n",
                          self.script("sha256sum /root/big; cd /root; ls | grep -v file", SECOND))
-        self.assertEqual([], self.snapshots())
+        self.assertEqual([], self.snapshots(SECOND))
         self._confirm_resize(self.the_server)
+        self.assertEqual([], self.snapshots())
         self.seen.clear()
         self.script("rm /run/containerhost/ack.json", SECOND)  # /run of this image is no tmpfs, and no guest listens
         self._migrate_server(self.the_server)

@@ -109,6 +109,7 @@ class MovesCase(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         directories = [Path(self.useFixture(fixtures.TempDir()).path) for _ in range(2)]
+        self.tree = directories[0]
         nova.conf.CONF.set_override("owners_dir", str(directories[0] / "owners"), "lxd")
         self.addCleanup(nova.conf.CONF.clear_override, "owners_dir", "lxd")
         self.one = fakes.world(directories[0], nova.conf.CONF)

@@ -153,6 +153,7 @@ class LiveMigrationTest(LiveCase):
         self.migrate()
         self.assertEqual([("cancelled", Status.RUNNING)], self.ended)
         self.assert_as_it_was()
+        self.assertNotIn("sender", self.transfers.with_snapshots)
 
     def test_what_was_wanted_of_an_earlier_one_does_not_count(self) -> None:
         """Nova 33 aborts at its start what was killed, and no migration is there to receive it."""

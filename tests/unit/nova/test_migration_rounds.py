@@ -4,8 +4,10 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
+import fixtures
 import nova.conf
 from nova import exception, objects
 
@@ -35,7 +37,6 @@ class CopiedWhileItRunsTest(MovesCase):
         """It was copied this often while it ran, and once when it was stopped."""
         self.assertEqual([(number > 0, Status.RUNNING) for number in range(running)] + [(True, Status.STOPPED)],
                          self.seen)
-        self.assertEqual(set(), self.transfers.with_snapshots)
         self.assertEqual(str(MOVE), self.two.engine.specs[self.server.name].labels[labels.INCOMING])
 
     def assert_copied_once(self) -> None:
@@ -50,6 +51,29 @@ class CopiedWhileItRunsTest(MovesCase):
         self.arrive(self.there)
         self.assertEqual({GPU_1: self.server.name}, self.two.held())
         self.assertEqual(Status.RUNNING, self.two.engine.statuses[self.server.name])
+
+    def test_snapshots_go_when_the_server_runs_again(self) -> None:
+        """Their removal would lengthen the stop; those of the old host go with the container."""
+        self.leave()
+        self.assertEqual({"sender", "receiver"}, self.transfers.with_snapshots)
+        with mock.patch.object(self.transfers, "drop_snapshots", side_effect=lambda name: self.seen.append(
+                (False, self.two.engine.statuses[name]))):
+            self.arrive(self.there)
+        self.assertEqual((False, Status.RUNNING), self.seen[-1])
+        self.go_back()
+        self.assertNotIn("sender", self.transfers.with_snapshots)
+
+    def test_snapshots_go_although_the_server_does_not_start(self) -> None:
+        self.leave()
+        self.two.engine.fail["start"] = errors.EngineError("no")
+        self.assertRaises(errors.EngineError, self.arrive, self.there)
+        self.assertEqual({"sender"}, self.transfers.with_snapshots)
+
+    def test_snapshots_go_when_the_server_cannot_be_stopped(self) -> None:
+        with mock.patch.object(self.one.power, "off", side_effect=errors.EngineError("no")):
+            self.assertRaises(exception.InstanceFaultRollback, self.leave)
+        self.assertNotIn("sender", self.transfers.with_snapshots)
+        self.assert_as_it_was()
 
     def test_server_that_changes_as_fast_as_it_is_copied(self) -> None:
         self.durations = [60.0, 50.0]
@@ -187,7 +211,89 @@ class CopiedWhileItRunsTest(MovesCase):
         self.transfers.rounds = lose
         self.leave()
         self.assertEqual([False, True, True, False], [refresh for refresh, _ in self.seen])
-        self.assertEqual(set(), self.transfers.with_snapshots)
+
+    def test_device_that_goes_at_the_destination_while_it_is_copied(self) -> None:
+        for at in range(3):
+            with self.subTest(at):
+                self.seen.clear()
+                self.after_round(at, lambda: self.unplug(True))
+                error = self.assertRaises(exception.InstanceFaultRollback, self.leave)
+                self.assertIn(GPU_1, str(error))
+                self.assertEqual([Status.RUNNING] * (at + 1), [status for _, status in self.seen])
+                self.assert_as_it_was()
+                self.assertNotIn("sender", self.transfers.with_snapshots)
+                self.unplug(False)
+
+    def unplug(self, unplugged: bool) -> None:
+        devices = self.tree / "host/sys/bus/pci/devices"
+        names = (GPU_1, "unplugged") if unplugged else ("unplugged", GPU_1)
+        (devices / names[0]).rename(devices / names[1])
+
+    def after_round(self, number: int, act: Callable[[], object]) -> None:
+        def then(refresh: bool) -> None:
+            self.round(refresh)
+            if len(self.seen) == number + 1:
+                act()
+        self.transfers.rounds = then
+
+    def test_engine_of_the_destination_fails_at_any_call(self) -> None:
+        """It is back when that is undone."""
+        self.leave()
+        calls = set(self.two.engine.asked)
+        self.go_back()
+        self.assertLessEqual({"container", "create"}, calls)
+        for call in sorted(calls):
+            with self.subTest(call):
+                self.two.engine.fail[call] = errors.EngineUnavailable("away")
+                with mock.patch("containerhost.linux.poll.time.sleep", lambda _: self.two.engine.fail.clear()):
+                    self.assertRaises(exception.InstanceFaultRollback, self.leave)
+                self.two.engine.fail.clear()
+                self.there_restarts()
+                self.assert_as_it_was()
+
+    def there_restarts(self) -> None:
+        """Nova-compute starts and removes the copies of moves that have failed."""
+        self.move.status, self.server.deleted, self.server.host = "error", False, "one"
+        with (mock.patch.object(objects.Instance, "get_by_uuid", return_value=self.server),
+              mock.patch.object(objects.MigrationList, "get_by_filters", return_value=[self.move])):
+            self.incoming.purge("two")
+        self.move.status = "migrating"
+
+    def test_nova_compute_of_the_destination_does_not_answer_any_more(self) -> None:
+        """It may have been killed before or after what it was asked for."""
+        for number in range(4):
+            for done in (False, True):
+                with self.subTest(number=number, done=done):
+                    self.seen.clear()
+                    self.die_at(number, done)
+                    self.assertRaises(exception.InstanceFaultRollback, self.leave)
+                    self.there_restarts()
+                    self.assert_as_it_was()
+                    self.assertNotIn("sender", self.transfers.with_snapshots)
+
+    def die_at(self, number: int, done: bool) -> None:
+        receive, left = self.incoming.receive_changes, [number]
+
+        def answer(*arguments: Any) -> bool:
+            left[0] -= 1
+            if left[0] >= 0:
+                return receive(*arguments)
+            if done:
+                receive(*arguments)
+            raise exception.MigrationError(reason="nova-compute on two did not answer")
+        self.useFixture(fixtures.MockPatchObject(self.incoming, "receive_changes", answer))
+
+    def test_deleted_while_it_is_copied(self) -> None:
+        for at in range(4):
+            with self.subTest(at):
+                self.seen.clear()
+                self.after_round(at, lambda: self.one.lifecycle.remove(self.server))
+                self.assertRaises(exception.InstanceFaultRollback, self.leave)
+                self.assertEqual(({}, {}, {}, {}), (self.one.engine.specs, self.two.engine.specs, self.one.held(),
+                                                    self.two.held()))
+                self.transfers.rounds = self.round
+                self.one.lifecycle.spawn(None, self.server, objects.ImageMeta(id=records.IMAGE), (), None, NOTHING,
+                                         True)
 
     def test_container_that_may_be_the_servers_is_not_refreshed(self) -> None:
         self.two.lifecycle.spawn(None, records.instance(), objects.ImageMeta(id=records.IMAGE), (), None, NOTHING,
