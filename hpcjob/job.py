@@ -97,7 +97,8 @@ def parse(text: str) -> Job:
     """
     try:
         content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    # PyYAML's constructors (2020-99-99, !!bool x) fail with whatever their lookups raise.
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
         raise BadJob(f"the job file is no YAML: {error}") from error
     if not isinstance(content, dict):
         raise BadJob("the job file is no mapping of keys: see etc/job.yaml.sample")

@@ -127,7 +127,7 @@ def parse(path: Path) -> Allocation:
         sound = sound and isinstance(record.before, dict | None)
         sound = sound and (record.state is not State.BLOCKED or record.blocked is not None)
         sound = sound and file_name(record.device_id) == path.name
-    except (KeyError, TypeError, ValueError, AttributeError, DeviceNotFound) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, DeviceNotFound) as error:
         raise _unreadable(path, repr(error)) from error
     if not sound:
         raise _unreadable(path, "its content is not that of an allocation record of this name")

@@ -214,7 +214,7 @@ class SharedMemories:
                 return _Record.parsed(json.loads(directory.read(file.name)))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise AllocationsUnreadable(f"the record {file} of a job's shared memory cannot be read ({error}): stop "
                                         "the containers of the job, then remove the file") from error
 

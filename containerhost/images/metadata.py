@@ -48,7 +48,8 @@ def _document(raw: bytes) -> dict[Any, Any]:
         raise BadImage(f"its metadata.yaml has {len(raw)} bytes; {LARGEST} are the most it may have")
     try:
         document = _PlainLoader(raw).get_single_data()
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    # PyYAML's constructors of explicit tags (!!bool x) fail with whatever their lookups raise.
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         words = " ".join(str(error).split())[:200]
         raise BadImage(f"its metadata.yaml cannot be read: {words}") from error
     if not isinstance(document, dict):

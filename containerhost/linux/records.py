@@ -70,7 +70,10 @@ def parsed(kind: type[Record], text: str) -> Record:
     :raises ValueError: it is no record
     :raises TypeError: it lacks a field that has no default
     """
-    record = json.loads(text)
+    try:
+        record = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
     version(record)
     names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: value for name, value in record.items() if name in names})

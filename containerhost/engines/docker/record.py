@@ -113,7 +113,7 @@ class Records:
         data = recordfiles.data(str(self.directory), container)
         try:
             return parsed(data)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise recordfiles.untrusted(str(self._path(container)), error) from error
 
     def write(self, container: str, record: Record) -> None:

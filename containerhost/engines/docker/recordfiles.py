@@ -57,7 +57,7 @@ def data(directory: str, container: str) -> Any:
     except FileNotFoundError as error:
         raise EngineNotFound(f"there is no record {file} of what the container has: this driver did not make it, or "
                              "somebody removed the record; delete the container and make it anew") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise untrusted(file, error) from error
 
 
@@ -66,7 +66,7 @@ def nodes(directory: str, container: str) -> list[tuple[str, int, int]]:
     found = data(directory, container)
     try:
         return sorted((str(node["path"]), int(node["major"]), int(node["minor"])) for node in found["nodes"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise untrusted(path(directory, container), error) from error
 
 

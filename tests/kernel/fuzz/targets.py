@@ -110,7 +110,8 @@ def vms() -> tuple[bytes, ...]:
 
 
 RECORD = json.dumps({
-    "version": 1, "device_id": "0000:3b:00.0", "owner": {"driver": "nova", "container": "c1", "instance": "u"},
+    "version": 1, "device_id": "0000:3b:00.0",
+    "owner": {"driver": "nova", "engine": "lxd", "container": "c1", "uuid": "u"},
     "restore": {"a": "b"}, "blocked": None, "state": "attached", "holders": [[1, 2]], "container": [1, 2],
     "before": {}})
 TARGETS = {
@@ -123,7 +124,7 @@ TARGETS = {
         b'Bearer realm="https://a", service="b\\"", Basic x=y, Negotiate ab==',)),
     "control groups": Target(controlgroups.parse, (), (b"6:freezer,devices:/lxc.payload.c1\n0::/x\n",)),
     "Docker's record": Target(lambda data: docker_record.parsed(json.loads(data)), (
-        ValueError, TypeError, KeyError, AttributeError), (
+        ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError), (
         b'{"version": 1, "devices": ["a"], "nodes": [{"path": "/dev/a", "major": 1, "minor": 2}], "netdevs": []}',)),
     "file about devices": Target(lambda data: devicefile.parse(data, "devices"), (errors.SpecError,), (
         b"0000:3b:00.0: {a: b, c: [d]}\n",)),

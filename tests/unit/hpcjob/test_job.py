@@ -44,7 +44,8 @@ class ParseTest(testtools.TestCase):
                 ({"openstack": "{image: a, flavor: b, network: c, security_groups: x}"}, "must be a list"),
                 ({"openstack": "[1]"}, "section openstack is no mapping"), ({"opennebula": "{}"}, "lacks template")):
             self.assertIn(words, str(self.assertRaises(BadJob, jobs.job, **changes)), changes)
-        for text in ("", "[1]", "{", "a: !!python/object:os.system x"):
+        for text in ("", "[1]", "{", "a: !!python/object:os.system x", "a: 2020-99-99", "a: !!timestamp x",
+                     "a: !!bool x", 'a: !!int ""', "[" * 50_000):
             self.assertRaises(BadJob, parse, text)
 
     def test_a_cloud_without_section(self) -> None:

@@ -146,7 +146,8 @@ class SharedMemoryTest(testtools.TestCase):
     def test_record_that_cannot_be_read_is_told_and_kept(self):
         self.memories.join(job(), member(1))
         (file,) = (self.owners / "memory").glob("*.json")
-        for text in ("{", "[]", json.dumps({"size": 1}), json.dumps({"size": 1, "members": [{"driver": "nova"}]})):
+        for text in ("{", "[]", "[" * 100_000, json.dumps({"size": 1}), '{"size": Infinity, "members": []}',
+                     json.dumps({"size": 1, "members": [{"driver": "nova"}]})):
             file.write_text(text)
             for act in (lambda: self.memories.join(job(), member(2)), lambda: self.memories.leave(member(1))):
                 error = self.assertRaises(errors.AllocationsUnreadable, act)

@@ -3,6 +3,7 @@ import contextlib
 import dataclasses
 import errno
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -181,6 +182,7 @@ class FailClosed(StoreTestCase):
             json.dumps(sound | {"version": True}).encode(), json.dumps(sound | {"state": 1}).encode(),
             json.dumps(sound | {"state": "blocked"}).encode(), json.dumps(sound | {"boot_id": 1}).encode(),
             json.dumps(sound | {"since": 1}).encode(),
+            json.dumps(sound | {"holders": [[math.inf, 1]]}).encode(),
             json.dumps({key: sound[key] for key in sound if key != "restore"}).encode(),
         ):
             self.file.write_bytes(content)

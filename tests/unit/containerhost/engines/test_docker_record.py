@@ -87,7 +87,8 @@ class RecordsTest(RecordsCase):
     def test_what_cannot_be_trusted_says_so(self):
         self.records.write(ID, FULL)
         for text in ("", "{", "[]", "{}", '{"devices": [], "nodes": [], "netdevs": [], "labels": 5}',
-                     '{"devices": [], "nodes": [{"path": "/dev/x"}], "netdevs": []}',
+                     '{"devices": [], "nodes": [{"path": "/dev/x"}], "netdevs": []}', "[" * 100_000,
+                     '{"devices": [], "nodes": [], "netdevs": [], "cores": [Infinity]}',
                      '{"devices": [], "nodes": [{"path": "/dev/x", "major": "a", "minor": 1}], "netdevs": []}'):
             (self.directory / f"{ID}.json").write_text(text)
             error = self.assertRaises(EngineError, self.records.read, ID)

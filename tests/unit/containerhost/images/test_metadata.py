@@ -39,6 +39,8 @@ class TestMetadata(testtools.TestCase):
                 ("properties that are not texts", DATED + "properties: {a: {b: c}}\n"),
                 ("cannot be read", "architecture: [unclosed"),
                 ("cannot be read", "[" * 50_000),
+                *(("cannot be read", f"{DATED}properties: !!{odd}\n") for odd in (
+                    "timestamp x", "bool x", 'int ""', 'float ""', "set [a]", "map [a]")),
                 ("65537 bytes", "#" * 65_537),
                 ("is no text", "? [a]\n: b\n"),
                 ("cannot be read", DATED + "...\n---\nfoo: bar\n")):

@@ -64,7 +64,8 @@ class TestRecords(testtools.TestCase):
             self.assertEqual(expected, records.parsed(Known, text))
 
     def test_parsed_refuses_what_is_no_record(self):
-        for text, error in (("[]", ValueError), ("{", ValueError), ('{"size": 1}', TypeError),
-                            ('{"name": "a", "version": 0}', ValueError), ('{"name": "a", "version": "2"}', ValueError),
+        for text, error in (("[]", ValueError), ("{", ValueError), ("[" * 100_000, ValueError),
+                            ('{"size": 1}', TypeError), ('{"name": "a", "version": 0}', ValueError),
+                            ('{"name": "a", "version": "2"}', ValueError),
                             ('{"name": "a", "version": true}', ValueError)):
             self.assertRaises(error, records.parsed, Known, text)
