@@ -2,7 +2,6 @@
 """`containerhost vfs apply` on an emulated host, whose cards make and take away their functions."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,8 +16,8 @@ from containerhost.inventory.scan import scan
 from containerhost.operator.cli import main
 from containerhost.operator.vfs.provisioner import OPERATOR
 from tests.fakehost.control import FakeHostControl
+from tools.units import confined
 
-UNIT = Path(__file__).parents[2] / "etc/systemd/containerhost-vfs.service"
 NOBODY = 65534
 FIRST, SECOND = "0000:5e:00.0", "0000:d8:00.0"
 
@@ -62,15 +61,13 @@ class ApplyTest(testtools.TestCase):
 
     def test_capabilities_of_the_unit_are_enough(self) -> None:
         """The records belong to nova-compute's user, as where that is not root."""
-        names = re.search(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.M)[1].split()
-        kept = ",".join(name.lower().replace("cap_", "+") for name in names)
         self.owners.mkdir()
         os.chown(self.owners, NOBODY, NOBODY)
         file = self.directory / "vfs.yaml"
         file.write_text(f"{FIRST}: 4\n{SECOND}: 0\n")
         command = (Path(sys.executable).with_name("containerhost"), "vfs", "apply", file, "--owners", self.owners)
-        done = subprocess.run(("setpriv", "--bounding-set", f"-all,{kept}", *command), capture_output=True, text=True,
-                              timeout=60, check=False)
+        done = subprocess.run((*confined("containerhost-vfs"), *command), capture_output=True, text=True, timeout=60,
+                              check=False)
         self.assertEqual((0, ""), (done.returncode, done.stderr))
         self.assertEqual((4, 0), self.numbers())
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from tools.cloud import configs, ini, netconfigs, probes, volumes
 from tools.cloud.daemons import Daemon
 from tools.cloud.layout import FIRST, Layout, Ports, Shape, program
+from tools.units import confined
 
 WSGI = {
     "keystone": "keystone.wsgi.api:application",
@@ -97,7 +98,7 @@ def nova_daemon(layout: Layout, name: str) -> Daemon:
 
 
 def compute_daemon(layout: Layout, suffix: str = FIRST) -> Daemon:
-    argv = (program("nova-compute"), "--config-file", str(compute_file(layout, suffix)))
+    argv = (*confined("nova-compute-lxd"), program("nova-compute"), "--config-file", str(compute_file(layout, suffix)))
     return Daemon(f"nova-compute{suffix}", argv, ready=lambda: True)
 
 

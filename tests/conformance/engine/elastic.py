@@ -6,7 +6,6 @@ classes: each would else be a test of the importing module.
 """
 
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -30,8 +29,8 @@ from containerhost.linux.sysfs import Host
 from tests.conformance.engine import frame
 from tests.conformance.engine.frame import TIMEOUT, MiB
 from tests.waiting import await_that
+from tools.units import confined
 
-UNIT = Path(__file__).parents[3] / "etc/systemd/containerhost-elastic.service"
 # Acknowledges whatever it is told, as containerhost-guest does.
 FOLLOW = """cd /run/containerhost
 while usleep 100000; do
@@ -134,11 +133,10 @@ class ElasticConformance(frame.EngineFrame):
 
     def test_killed_between_announcement_and_reclaim(self) -> None:
         """The program as its unit runs it: with no more rights than these."""
-        rights = re.search(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.M)[1].lower().split()
-        command = ["setpriv", "--bounding-set", ",".join(["-all", *(f"+{name[4:]}" for name in rights)]),
-                   sys.executable, "-c", "from containerhost.operator.cli import main; main()", "elastic", "run",
-                   *self.options(), "--state", str(self.home / "state"), "--owners", str(self.home / "locks"),
-                   "--notice", "600", "--interval", "0.5"]
+        command = [*confined("containerhost-elastic"), sys.executable, "-c",
+                   "from containerhost.operator.cli import main; main()", "elastic", "run", *self.options(), "--state",
+                   str(self.home / "state"), "--owners", str(self.home / "locks"), "--notice", "600", "--interval",
+                   "0.5"]
         first = self.started(command)
         self.member("c1")
         await_that(lambda: self.cores("c1") == self.pool and self.told("c1"), "it is told what it has")

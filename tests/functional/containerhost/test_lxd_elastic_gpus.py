@@ -3,7 +3,6 @@
 
 import contextlib
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -34,13 +33,13 @@ from containerhost.operator import cli
 from containerhost.privileged import Privileged
 from tests import levels
 from tests.conformance.engine import frame
-from tests.conformance.engine.elastic import UNIT
 from tests.conformance.engine.frame import ENXIO, TIMEOUT
 from tests.fakehost.control import FakeHostControl
 from tests.functional import kmsg
 from tests.functional.containerhost.base import LxdTestCase
 from tests.functional.holder import Holder
 from tests.waiting import await_that
+from tools.units import confined
 
 NOW = "containerhost.elastic.gpurounds.WELL_TIME"
 
@@ -223,12 +222,11 @@ class KilledTest(ElasticGpusCase):
     """The program as its unit runs it: with no more rights than these."""
 
     def started(self) -> "subprocess.Popen[bytes]":
-        rights = re.search(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.M)[1].lower().split()
         with (self.home / "log").open("ab") as log:
             found = subprocess.Popen(
-                ["setpriv", "--bounding-set", ",".join(["-all", *(f"+{name[4:]}" for name in rights)]), sys.executable,
-                 "-c", "from containerhost.operator.cli import main; main()", "elastic", "run",
-                 "--engine", f"lxd={self.daemon.socket}", "--state", str(self.home / "state"), "--owners",
+                [*confined("containerhost-elastic"), sys.executable, "-c",
+                 "from containerhost.operator.cli import main; main()", "elastic", "run", "--engine",
+                 f"lxd={self.daemon.socket}", "--state", str(self.home / "state"), "--owners",
                  str(self.store.directory), "--notice", "600", "--interval", "0.5"], stdout=log, stderr=log)
         self.addCleanup(found.wait, TIMEOUT)
         self.addCleanup(found.kill)

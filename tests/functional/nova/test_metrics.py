@@ -23,11 +23,11 @@ from tests.functional.kmsg import xid
 from tests.functional.nova.base import GPU_ALIAS, VF_ALIAS
 from tests.ports import free_port
 from tests.waiting import await_that
+from tools.units import confined
 
 ROOT = Path(__file__).parents[3]
 ETC = ROOT / "etc"
 COMMAND = "import sys; from containerhost.operator.cli import main; sys.exit(main())"
-UNPRIVILEGED = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs")
 
 
 class Running(fixtures.Fixture):
@@ -49,8 +49,8 @@ class MetricsTest(HealthServers):
         super().setUp()
         self.directory = Path(self.useFixture(fixtures.TempDir()).path)
         exporter, prometheus = free_port(), free_port()
-        self.useFixture(Running(*UNPRIVILEGED, sys.executable, "-c", COMMAND, "exporter", "--listen",
-                                f"127.0.0.1:{exporter}", "--owners", str(self.state / "owners")))
+        self.useFixture(Running(*confined("containerhost-exporter"), sys.executable, "-c", COMMAND, "exporter",
+                                "--listen", f"127.0.0.1:{exporter}", "--owners", str(self.state / "owners")))
         self.url = f"http://127.0.0.1:{prometheus}/api/v1/query"
         self.topology = f"http://127.0.0.1:{exporter}{PATH}"
         configuration = self.directory / "prometheus.yml"

@@ -9,7 +9,8 @@ from pathlib import Path
 import fixtures
 import testtools
 
-UNITS = sorted((Path(__file__).parents[3] / "etc/systemd").glob("*.service"))
+from tools.units import UNITS, options
+
 COMMAND = Path(sys.executable).with_name("containerhost")
 # systemd's words for what may be tried against a service that was broken into; the figures differ between its releases.
 # A service without a sandbox is "UNSAFE". nova-compute is root, mounts and runs sudo.
@@ -17,6 +18,21 @@ LEVELS = ("PERFECT", "SAFE", "OK", "MEDIUM", "EXPOSED", "UNSAFE")
 EXPOSURE = {"containerhost-cdi.service": "OK", "containerhost-elastic.service": "OK",
             "containerhost-exporter.service": "OK", "containerhost-vfs.service": "OK",
             "nova-compute-lxd.service": "EXPOSED"}
+# What a service has, or a reason why it cannot.
+SANDBOX = frozenset({
+    "CapabilityBoundingSet", "DevicePolicy", "IPAddressDeny", "LockPersonality", "MemoryDenyWriteExecute",
+    "NoNewPrivileges", "PrivateMounts", "PrivateTmp", "ProtectClock", "ProtectControlGroups", "ProtectHome",
+    "ProtectHostname", "ProtectKernelModules", "ProtectKernelTunables", "ProtectSystem", "RestrictAddressFamilies",
+    "RestrictNamespaces", "RestrictRealtime", "RestrictSUIDSGID", "SystemCallArchitectures", "SystemCallFilter"})
+WITHOUT = {
+    "containerhost-elastic": {"IPAddressDeny": "serves metrics", "ProtectControlGroups": "freezes containers"},
+    "containerhost-exporter": {"IPAddressDeny": "serves metrics"},
+    "containerhost-vfs": {"ProtectKernelTunables": "writes numbers of functions to /sys"},
+    "nova-compute-lxd": dict.fromkeys((
+        "DevicePolicy", "IPAddressDeny", "MemoryDenyWriteExecute", "NoNewPrivileges", "PrivateMounts", "PrivateTmp",
+        "ProtectClock", "ProtectControlGroups", "ProtectHome", "ProtectKernelModules", "ProtectKernelTunables",
+        "ProtectSystem", "RestrictNamespaces", "RestrictSUIDSGID"),
+        "starts sudo and mkfs, mounts where the host sees it, serves consoles, and writes wherever nova.conf says")}
 OVERALL = re.compile(r"Overall exposure level for .*?: [0-9.]+ (\w+)")
 
 
@@ -39,6 +55,11 @@ class Units(testtools.TestCase):
         for unit in UNITS:
             done = self.analyze("--man=no", "verify", self.installed(unit))
             self.assertEqual((0, "", ""), (done.returncode, done.stdout, done.stderr), unit.name)
+
+    def test_every_unit_has_the_sandbox_that_it_can_have(self) -> None:
+        for unit in UNITS:
+            lacked = SANDBOX - options(unit.stem).keys()
+            self.assertEqual(set(WITHOUT.get(unit.stem, ())), lacked, unit.name)
 
     def exposure(self, unit: str) -> int:
         shown = self.analyze("security", "--offline=true", "--no-pager", unit)
