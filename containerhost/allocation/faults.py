@@ -36,13 +36,11 @@ def of(records: Iterable[Allocation], inventory: Inventory) -> tuple[str, ...]:
     :param records: of one owner
     :returns: one text for each device that is sick or gone: ``0000:3b:00.0: fallen off the bus; ...``
     """
-    present = {device.id: device for device in inventory.devices}
     found = []
     for record in records:
-        device = present.get(record.device_id)
-        if device is None:
+        if record.device_id not in inventory:
             found.append(f"{record.device_id}: {GONE}")
-        elif not device.healthy:
+        elif not (device := inventory.get(record.device_id)).healthy:
             found.append(f"{record.device_id}: {'; '.join(device.health)}")
     return tuple(found)
 

@@ -36,6 +36,7 @@ LOG = logging.getLogger(__name__)
 LAST = "cpu-times.json"  # total and idle nanoseconds of the round before
 SAMPLES = "vm-cpu-times.json"  # of the round before, by container
 DISKS = "vm-disk-use.json"
+UNHARMED = "vm-no-faults-told.json"  # first processes of containers that know that nothing is wrong, by container
 DISK_ROUNDS = 20  # in which the use of every disk is asked for
 DISK_TIME = 5.0  # s of a round
 WHOLE = "vm-states-told"  # its time is that of the last complete list
@@ -120,7 +121,7 @@ class Measure:
         self._keep(SAMPLES, {state.name: (metrics.pid or 0, metrics.cpu_time, now) for state, metrics in measured})
         disks = self._disks([state.name for state, _ in measured])
         gpus, faulty = self._devices()
-        tell_faults(faulty, {state.name: metrics.pid for state, metrics in measured})
+        self._tell_faults(faulty, {state.name: metrics.pid for state, metrics in measured})
         return "\n".join(probes.vm_monitor(
             state, probes.vm_values(metrics, now, before.get(state.name))
             | probes.io_values(disk_io(self._host, metrics.pid) if metrics.pid else None)
@@ -170,6 +171,36 @@ class Measure:
             faulty.setdefault(container, []).extend(faults.of([record], inventory))
         return uses, faulty
 
+    def _tell_faults(self, faulty: Mapping[str, Sequence[str]], pids: Mapping[str, int | None]) -> None:
+        """Notify containers of what is wrong with their devices, as many as possible in ``TELL_TIME``.
+
+        Those that make the host wait keep neither a round nor, in the long run, the others. A container with nothing
+        wrong is notified once after its start and once after a fault: each access to its files starts a process.
+
+        :param faulty: by container, of all that hold devices
+        :param pids: the first process of each container that runs
+        """
+        running = {name: pid for name in faulty if (pid := pids.get(name))}
+        before = first_processes(self._state / UNHARMED)
+        known = {name: pid for name, pid in running.items() if not faulty[name] and before.get(name) == pid}
+        told = [name for name in running if name not in known]
+        if told:
+            random.shuffle(told)
+            end = time.monotonic() + TELL_TIME
+            from containerhost.guest.guestfiles import GuestFiles  # noqa: PLC0415  (few VMs have devices)
+            from containerhost.guest.guestnotice import GuestNotice  # noqa: PLC0415  (likewise)
+            from containerhost.privileged import Privileged  # noqa: PLC0415  (likewise)
+
+            notice = GuestNotice(GuestFiles(pids.get, Privileged()), 0)
+            for name in told:
+                if time.monotonic() > end:
+                    LOG.warning("Not all containers were notified of their devices' faults: some make the host wait")
+                    break
+                if notice.tell_faults(name, faulty[name]) and not faulty[name]:
+                    known[name] = running[name]
+        if known != before:
+            self._keep(UNHARMED, known)
+
     def _is_time_for_all(self) -> bool:
         file = self._state / WHOLE
         told = file.stat().st_mtime if file.exists() else 0
@@ -189,31 +220,6 @@ class Measure:
         file = self._state / name
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         atomic_write(file, json.dumps(content).encode())
-
-
-def tell_faults(faulty: Mapping[str, Sequence[str]], pids: Mapping[str, int | None]) -> None:
-    """Notify containers of what is wrong with their devices, as many as possible in ``TELL_TIME``.
-
-    Those that make the host wait keep neither a round nor, in the long run, the others.
-
-    :param faulty: by container, of all that hold devices
-    :param pids: the first process of each container that runs
-    """
-    told = [name for name in faulty if pids.get(name)]
-    if not told:
-        return
-    random.shuffle(told)
-    end = time.monotonic() + TELL_TIME
-    from containerhost.guest.guestfiles import GuestFiles  # noqa: PLC0415  (few VMs have devices)
-    from containerhost.guest.guestnotice import GuestNotice  # noqa: PLC0415  (likewise)
-    from containerhost.privileged import Privileged  # noqa: PLC0415  (likewise)
-
-    notice = GuestNotice(GuestFiles(pids.get, Privileged()), 0)
-    for name in told:
-        if time.monotonic() > end:
-            LOG.warning("Not all containers were notified of their devices' faults: some make the host wait")
-            break
-        notice.tell_faults(name, faulty[name])
 
 
 def totals(times: "CpuTimes") -> tuple[int, int]:
@@ -236,6 +242,14 @@ def samples(file: Path) -> dict[str, Sample]:
     try:
         return {name: Sample(int(pid), int(cpu_time), float(moment))
                 for name, (pid, cpu_time, moment) in json.loads(file.read_text()).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def first_processes(file: Path) -> dict[str, int]:
+    """Return the first processes of containers that a file names, or {} if it cannot be read."""
+    try:
+        return {name: int(pid) for name, pid in json.loads(file.read_text()).items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
 

@@ -40,6 +40,12 @@ class MeasureTest(testtools.TestCase):
         file.unlink()
         self.assertEqual({}, measure.samples(file))
 
+    def test_a_damaged_record_of_first_processes_is_none(self) -> None:
+        file = Path(self.useFixture(fixtures.TempDir()).path) / "x"
+        for text, found in (('{"a": 1}', {"a": 1}), ("", {}), ("[]", {}), ('{"a": null}', {})):
+            file.write_text(text)
+            self.assertEqual(found, measure.first_processes(file))
+
     def test_space_of_a_file_system(self) -> None:
         directory = self.useFixture(fixtures.TempDir()).path
         found, (total, used, free) = measure.space(Path(directory), 7), shutil.disk_usage(directory)
@@ -47,16 +53,36 @@ class MeasureTest(testtools.TestCase):
         self.assertAlmostEqual(used, found.used, delta=64 << 20)
         self.assertAlmostEqual(free, found.free, delta=64 << 20)
 
-    def test_containers_that_make_the_host_wait_do_not_keep_a_round(self) -> None:
+    def telling(self) -> tuple[measure.Measure, list[str]]:
+        """Return an object that notifies containers, and the list of those that it notified."""
         told: list[str] = []
+
+        def tell(notice: object, name: str, faults: object) -> bool:
+            told.append(name)
+            return True
+
+        self.useFixture(fixtures.MockPatch("containerhost.guest.guestnotice.GuestNotice.tell_faults", tell))
+        state = Path(self.useFixture(fixtures.TempDir()).path)
+        return measure.Measure("lxdone", None, tuple, state, state, PciFilter(), Host(state), state), told
+
+    def test_containers_that_make_the_host_wait_do_not_keep_a_round(self) -> None:
+        found, told = self.telling()
         self.useFixture(fixtures.MockPatchObject(measure.time, "monotonic",
                                                  lambda: len(told) * measure.TELL_TIME / 1.5))
-        self.useFixture(fixtures.MockPatch("containerhost.guest.guestnotice.GuestNotice.tell_faults",
-                                           lambda notice, name, faults: told.append(name)))
         names = {f"one-{number}": () for number in range(50)}
         with mock.patch.object(measure.random, "shuffle", list.reverse):  # by chance, so that each has its turn
-            measure.tell_faults(names, dict.fromkeys(names, 7))
+            found._tell_faults(names, dict.fromkeys(names, 7))
         self.assertEqual(["one-49", "one-48"], told)
+        found._tell_faults(names, dict.fromkeys(names, 7))
+        self.assertEqual(0, len(told) - len(set(told)), "those that know it make way for others")
+
+    def test_a_container_with_nothing_wrong_is_notified_once(self) -> None:
+        found, told = self.telling()
+        for faults, pid, notified in (([], 7, True), ([], 7, False), (["x"], 7, True), (["x"], 7, True), ([], 7, True),
+                                      ([], 7, False), ([], 8, True), ([], 8, False), ([], None, False), ([], 8, True)):
+            found._tell_faults({"one-1": faults}, {"one-1": pid})
+            self.assertEqual(["one-1"] if notified else [], told, (faults, pid))
+            told.clear()
 
     def test_use_of_disks_is_asked_for_in_turns(self) -> None:
         asked: list[str] = []
