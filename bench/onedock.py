@@ -1,33 +1,28 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""OpenNebula's driver for Docker: what its start costs, a deployment, a device for a running VM, a round of monitoring.
+"""OpenNebula's driver for Docker: what its start costs, a deployment, and a device for a running VM.
 
-    sudo .venv/bin/python bench/onedock.py [--containers N] [--running N] [--runs N] [--json]
+    sudo .venv/bin/python bench/onedock.py [--runs N] [--json]
 
 Start: from the call of the installed script ``reset`` to the first connection to Docker, of which this program plays
 the part; aim <= 0.25 s for the median. Deployment: a VM with a GPU and a network function by the script ``deploy``,
 against `docker create` with the GPU's and the function's nodes, `docker start` and `ip link set` for its interface by
 hand, in turns; aim <= 1.3 times and the start. What the same costs as bare requests of Docker's API is told beside it.
 Hot: a GPU that appears in a running container, once it is the VM's; aim <= 0.15 s; the whole action is told beside it.
-Round: vm/status and vm/monitor, each against the one raw request to the real Docker that it makes; aim <= 1.3 times and
-the start; medians. Containers beyond --running are made and not started. The driver is installed, by itself.
+Medians. The driver is installed, by itself. What monitoring costs is in bench/host.py.
 """
 
 import argparse
-import http.client
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from concurrent import futures
 from typing import Any
 
 from emulated import enter, installed, options
-from opennebula import AIM_RATIO, AIM_START, compared, is_near, starts, timed
+from opennebula import AIM_RATIO, AIM_START, is_near, starts, timed
+from raw import RawDocker
 
 from containerhost.allocation.refusals import Request
 from containerhost.devices.model import Device, Kind, Role
@@ -39,47 +34,16 @@ from tests.functional_onedock.node import DockerNode
 
 AIM_ATTACH = 0.15
 IMAGE = "polite"
-WORKERS = 4  # containers made at once
-TIMEOUT = 120  # s
-
-
-class RawDocker(http.client.HTTPConnection):
-    """Docker's Engine API with nothing around it: one connection to the daemon's socket, kept open."""
-
-    def __init__(self, endpoint: str) -> None:
-        super().__init__("docker", timeout=TIMEOUT)
-        self._endpoint = endpoint
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._endpoint.removeprefix("unix://"))
-
-    def call(self, method: str, path: str, body: Any = None) -> Any:
-        """Send a request to Docker.
-
-        :raises RuntimeError: with Docker's words
-        """
-        self.request(method, path, json.dumps(body) if body is not None else None, {"Content-Type": "application/json"})
-        answer = self.getresponse()
-        content = answer.read()
-        if answer.status >= 400:
-            raise RuntimeError(f"{method} {path}: {content.decode()}")
-        return json.loads(content) if content else None
 
 
 def main() -> int:
-    chosen = options(__doc__, containers=500, running=20, runs=15)
+    chosen = options(__doc__, runs=15)
     commands = installed("onedock")
     enter()
     with DockerNode(Daemon(commands=commands), commands) as node:
         found = {"start": starts(node, commands, chosen.runs, "unix://")}
         node.configure()
         found |= {"deploy": deploys(node, chosen.runs), "attach": attachments(node, chosen.runs)}
-        print(f"so far: {json.dumps(found)}", file=sys.stderr)
-        fill(node, chosen.containers, chosen.running)
-        found |= rounds(node, chosen.runs)
-        clear(node)
     print(json.dumps(found) if chosen.json else told(found, chosen))
     return int(not reached(found))
 
@@ -172,52 +136,12 @@ def attachments(node: DockerNode, runs: int) -> dict[str, float]:
     return {"engine_s": statistics.median(engine_s), "action_s": statistics.median(action_s)}
 
 
-# A round of monitoring.
-
-
-def fill(node: DockerNode, count: int, running: int) -> None:
-    begin = time.monotonic()
-
-    def make(share: range) -> None:
-        engine = node.docker.daemon.engine()
-        raw = RawDocker(node.docker.daemon.endpoint)
-        for number in share:
-            raw.call("POST", f"/containers/create?name=one-{number}", {
-                "Image": IMAGE, "Labels": {"containerhost": json.dumps({"user.one.vm": str(number)})},
-                "HostConfig": {"NetworkMode": "none"}})
-            if number <= running:
-                engine.start(f"one-{number}")
-
-    with futures.ThreadPoolExecutor(WORKERS) as pool:
-        list(pool.map(make, [range(1 + part, count + 1, WORKERS) for part in range(WORKERS)]))
-    print(f"made {count} containers in {time.monotonic() - begin:.0f} s", file=sys.stderr)
-
-
-def clear(node: DockerNode) -> None:
-    """By several at once: the tests' own end is one after the other."""
-    with futures.ThreadPoolExecutor(WORKERS) as pool:
-        list(pool.map(node.docker.engine.delete, [state.name for state in node.docker.engine.containers()]))
-
-
-def rounds(node: DockerNode, runs: int) -> dict[str, Any]:
-    raw, measure = RawDocker(node.docker.daemon.endpoint), backend.measure(conf.load(node._conf))
-
-    def request() -> None:
-        raw.call("GET", "/containers/json?all=1")
-
-    works: dict[str, Callable[[], Any]] = {"vm/status": measure.vm_status, "vm/monitor": measure.vm_monitor}
-    for work in works.values():
-        work()
-    return {name: compared(work, request, runs) for name, work in works.items()}
-
-
 # The answer.
 
 
 def reached(found: dict[str, Any]) -> bool:
     return (found["start"]["median_s"] <= AIM_START and is_near(found["deploy"]["driver_s"], found["deploy"]["hand_s"])
-            and found["attach"]["engine_s"] <= AIM_ATTACH
-            and all(is_near(found[name]["probe_s"], found[name]["raw_s"]) for name in ("vm/status", "vm/monitor")))
+            and found["attach"]["engine_s"] <= AIM_ATTACH)
 
 
 def told(found: dict[str, Any], chosen: argparse.Namespace) -> str:
@@ -229,9 +153,6 @@ def told(found: dict[str, Any], chosen: argparse.Namespace) -> str:
              f"as bare requests {deploy['raw_s']:.3f} s, ratio {deploy['raw_ratio']:.2f}",
              f"a GPU into a running container: {attach['engine_s']:.3f} s (aim <= {AIM_ATTACH:g}); the whole action "
              f"attach_nic {attach['action_s']:.3f} s"]
-    lines += [f"{name} of {chosen.containers} containers, {chosen.running} running: {found[name]['probe_s']:.3f} s, "
-              f"its raw request {found[name]['raw_s']:.3f} s, ratio {found[name]['ratio']:.2f} (aim <= {AIM_RATIO:g} "
-              "and the start)" for name in ("vm/status", "vm/monitor")]
     return "\n".join(lines)
 
 

@@ -1,15 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""OpenNebula's driver: what its start costs, a deployment, and one round of monitoring.
+"""OpenNebula's driver: what its start costs, and a deployment.
 
-    sudo .venv/bin/python bench/opennebula.py [--containers N] [--running N] [--runs N] [--json]
+    sudo .venv/bin/python bench/opennebula.py [--runs N] [--json]
 
 Start: from the call of the installed script ``reset`` to the first connection to LXD, of which this program plays the
 part; aim <= 0.25 s for the median. Deployment: of a disk with a file system that LXD does not have yet, against
 mounting it, packing it, importing it and starting a container of it by raw calls; aim <= 1.3 times and the start.
-Round: vm/status and vm/monitor, each against the one raw request to the real LXD that tells as much; aim <= 1.3 times
-and the start; medians. A probe is also a process: what its start adds is the figure above. What is known before the
-containers are made is told on standard error. The driver is installed, by itself.
+The driver is installed, by itself. What monitoring costs is in bench/host.py.
 """
 
 import argparse
@@ -30,28 +28,23 @@ from typing import Any
 from emulated import enter, installed, options
 from raw import Raw
 
-from lxdone import backend, conf
 from tests.functional_one import diskfiles
 from tests.functional_one.node import Node
 from tests.functional_one.vms import ROOT, Machine
 
 AIM_START, AIM_RATIO = 0.25, 1.3  # s; of a raw request, beside the start
 CONTENT = 192 << 20  # bytes of files on the disk that is deployed
-WORKERS = 4  # containers made at once
 TIMEOUT = 60  # s
 
 
 def main() -> int:
-    chosen = options(__doc__, containers=500, running=20, runs=15)
+    chosen = options(__doc__, runs=15)
     commands = installed("lxdone")
     enter()
     with Node(commands) as node:
         found = {"start": starts(node, commands, chosen.runs)}
         node.configure()
         found |= {"deploy": deploys(node, max(1, chosen.runs // 3))}
-        print(f"so far: {json.dumps(found)}", file=sys.stderr)
-        fill(node, chosen.containers, chosen.running)
-        found |= rounds(node, chosen.runs)
     print(json.dumps(found) if chosen.json else told(found, chosen))
     return int(not reached(found))
 
@@ -151,39 +144,6 @@ def remove_raw(raw: Raw) -> None:
         raw.call("DELETE", url.removeprefix("/1.0/"))
 
 
-def fill(node: Node, count: int, running: int) -> None:
-    image, begin = node.lxd.imported(), time.monotonic()
-
-    def make(share: range) -> None:
-        raw = Raw(node.lxd.socket)
-        for number in share:
-            raw.call("POST", "instances", {
-                "name": f"one-{number}", "type": "container", "profiles": [],
-                "config": {"user.one.vm": str(number)},
-                "devices": {"root": {"type": "disk", "path": "/", "pool": node.lxd.pool}},
-                "source": {"type": "image", "fingerprint": image}})
-            if number <= running:
-                raw.call("PUT", f"instances/one-{number}/state", {"action": "start", "timeout": TIMEOUT})
-
-    with futures.ThreadPoolExecutor(WORKERS) as pool:
-        list(pool.map(make, [range(1 + part, count + 1, WORKERS) for part in range(WORKERS)]))
-    print(f"made {count} containers in {time.monotonic() - begin:.0f} s", file=sys.stderr)
-
-
-def rounds(node: Node, runs: int) -> dict[str, Any]:
-    raw, options = Raw(node.lxd.socket), conf.load(node._conf)
-    measure = backend.measure(options)
-    measure.vm_status()  # is connected, as a probe's process is once
-    return {name: compared(work, lambda depth=depth: raw.call("GET", f"instances?recursion={depth}"), runs)
-            for name, work, depth in (("vm/status", measure.vm_status, 1), ("vm/monitor", measure.vm_monitor, 2))}
-
-
-def compared(work: Callable[[], Any], raw: Callable[[], Any], runs: int) -> dict[str, float]:
-    pairs = [(timed(raw), timed(work)) for _ in range(runs)]
-    raw_s, probe_s = (statistics.median(times) for times in zip(*pairs, strict=True))
-    return {"raw_s": raw_s, "probe_s": probe_s, "ratio": probe_s / raw_s}
-
-
 def timed(work: Callable[[], Any]) -> float:
     begin = time.perf_counter()
     work()
@@ -191,8 +151,7 @@ def timed(work: Callable[[], Any]) -> float:
 
 
 def reached(found: dict[str, Any]) -> bool:
-    return found["start"]["median_s"] <= AIM_START and is_near(found["deploy"]["driver_s"], found["deploy"]["raw_s"]) \
-        and all(is_near(found[name]["probe_s"], found[name]["raw_s"]) for name in ("vm/status", "vm/monitor"))
+    return found["start"]["median_s"] <= AIM_START and is_near(found["deploy"]["driver_s"], found["deploy"]["raw_s"])
 
 
 def is_near(seconds: float, raw: float) -> bool:
@@ -206,9 +165,6 @@ def told(found: dict[str, Any], chosen: argparse.Namespace) -> str:
              f"deployment of a disk with {CONTENT >> 20} MiB of files: {found['deploy']['driver_s']:.2f} s, raw "
              f"{found['deploy']['raw_s']:.2f} s, ratio {found['deploy']['ratio']:.2f} (aim <= {AIM_RATIO:g} and "
              "the start)"]
-    lines += [f"{name} of {chosen.containers} containers, {chosen.running} running: {found[name]['probe_s']:.3f} s, "
-              f"its raw request {found[name]['raw_s']:.3f} s, ratio {found[name]['ratio']:.2f} (aim <= {AIM_RATIO:g} "
-              "and the start)" for name in ("vm/status", "vm/monitor")]
     return "\n".join(lines)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LXD's REST API with nothing around it: what the driver's time is compared with."""
+"""The engines' APIs with nothing around them: what the drivers' time is compared with."""
 
 import http.client
 import json
@@ -56,3 +56,28 @@ class Raw(http.client.HTTPConnection):
         if answer["type"] == "error":
             raise RuntimeError(f"{method} {path}: {answer['error']}")
         return answer
+
+
+class RawDocker(http.client.HTTPConnection):
+    """Docker's API with nothing around it: one connection to the daemon's socket, kept open."""
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__("docker", timeout=300)
+        self._endpoint = endpoint
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._endpoint.removeprefix("unix://"))
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """Send a request to Docker.
+
+        :raises RuntimeError: with Docker's words
+        """
+        self.request(method, path, json.dumps(body) if body is not None else None, {"Content-Type": "application/json"})
+        answer = self.getresponse()
+        content = answer.read()
+        if answer.status >= 400:
+            raise RuntimeError(f"{method} {path}: {content.decode()}")
+        return json.loads(content) if content else None
