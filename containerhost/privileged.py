@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do what only root may do, in small steps: a driver whose process is not root puts its helper in this place.
+"""Perform the actions that require root, in small steps: a driver without root replaces it with its helper.
 
-Arguments are checked here, because a helper's caller may be the weaker side: an address, an interface or a GUID that
-is none never reaches a path or a command. Results are plain values, so that they can cross a process boundary.
+Arguments are validated here, because a helper's caller may be less trusted: an invalid address, interface or GUID
+never reaches a path or a command. Results are plain values, so that they can cross a process boundary.
 """
 
 import os
@@ -79,19 +79,19 @@ class Inside(NamedTuple):
 
 
 class Privileged:
-    """Act directly; the process must be root. A method without words is the function that it calls.
+    """Act directly; the process must be root. A method without a docstring calls the function of its name.
 
-    :raises HostActionFailed: from every method, with the words of the kernel or the tool
+    :raises HostActionFailed: from every method, with the message of the kernel or the tool
     """
 
     def set_vf_guids(self, netdev: str, index: int, node_guid: str, port_guid: str) -> None:
-        """Give VF ``index`` of the InfiniBand PF ``netdev`` its GUIDs; its driver reads them when it binds next."""
+        """Set the GUIDs of VF ``index`` of the InfiniBand PF ``netdev``; its driver reads them at its next bind."""
         run(["ip", "link", "set", "dev", check(INTERFACE, netdev), "vf", str(int(index)),
              "node_guid", by_bytes(check(GUID, node_guid)), "port_guid", by_bytes(check(GUID, port_guid))])
 
     def set_vf_port(self, netdev: str, index: int, mac: str, vlan: int, spoof_check: bool | None = None,
                     trust: bool | None = None, qos: int = 0) -> None:
-        """Give VF ``index`` of the PF ``netdev`` the MAC and VLAN (0 is none) it must use, whatever its holder sets.
+        """Set the MAC and VLAN (0 is none) that VF ``index`` of the PF ``netdev`` must use, whatever its holder sets.
 
         :param spoof_check, trust: None leaves it
         :param qos: the priority in the VLAN's tag, 0 to 7
@@ -102,12 +102,12 @@ class Privileged:
              "mac", check(MAC, mac), "vlan", str(int(vlan)), "qos", str(int(qos)), *switches])
 
     def set_vf_rate(self, netdev: str, index: int, rate: int) -> None:
-        """Let VF ``index`` of the PF ``netdev`` send at most ``rate`` Mbit/s; 0 is no limit."""
+        """Limit the transmit rate of VF ``index`` of the PF ``netdev`` to ``rate`` Mbit/s; 0 is no limit."""
         run(["ip", "link", "set", "dev", check(INTERFACE, netdev), "vf", str(int(index)),
              "max_tx_rate", str(int(rate))])
 
     def set_vf_link(self, netdev: str, index: int, state: str) -> None:
-        """Let VF ``index`` of the PF ``netdev`` have its card's link, one always, or none, whatever its holder does.
+        """Set the link of VF ``index`` of the PF ``netdev``: its card's, always up, or always down.
 
         :param state: of :data:`LINK_STATES`
         """
@@ -131,14 +131,14 @@ class Privileged:
         links.compute_checksums(check(INTERFACE, name))
 
     def shape(self, name: str, rate: int, ceiling: int, burst: int) -> None:
-        """Limit what the host sends by an interface: bytes per second, at most, and bytes at once."""
+        """Limit what the host sends by an interface: bytes per second, the ceiling, and the burst in bytes."""
         run(["tc", "qdisc", "replace", "dev", check(INTERFACE, name), "root", "pfifo"])  # htb cannot take htb's place
         run(["tc", "qdisc", "replace", "dev", name, "root", "handle", "1:", "htb", "default", "1"])
         run(["tc", "class", "replace", "dev", name, "parent", "1:", "classid", "1:1", "htb", "rate", f"{int(rate)}bps",
              "ceil", f"{int(ceiling)}bps", "burst", f"{int(burst)}b", "cburst", f"{int(burst)}b"])
 
     def shape_sent(self, name: str, shaper: str, rate: int, ceiling: int, burst: int) -> None:
-        """Limit what the host receives by an interface: it is redirected to ``shaper``, which limits what it sends."""
+        """Limit what the host receives by an interface, redirecting it to ``shaper``, whose sending is limited."""
         links.make_shaper(check(INTERFACE, shaper))
         self.shape(shaper, rate, ceiling, burst)
         run(["tc", "qdisc", "replace", "dev", check(INTERFACE, name), "ingress"])
@@ -152,7 +152,7 @@ class Privileged:
         run(["tc", "qdisc", "replace", "dev", check(INTERFACE, name), "root", "noqueue"])
 
     def unshape_sent(self, name: str, shaper: str) -> None:
-        """Remove the limit of what the host receives by an interface, and what held it."""
+        """Remove the limit of what the host receives by an interface, with its shaper."""
         run(["tc", "qdisc", "delete", "dev", check(INTERFACE, name), "ingress"])
         self.remove_shaper(shaper)
 
@@ -168,7 +168,7 @@ class Privileged:
     def move_rdma(self, ibdev: str, pid: int) -> None:
         """Move an RDMA device into the network namespace of process ``pid``.
 
-        Only in the exclusive mode, and only with drivers that can part from those that use the device (mlx5, not rxe).
+        Only in exclusive mode, and only with drivers that can disconnect users of the device (mlx5, not rxe).
         """
         if namespace(int(pid)) in (None, namespace(os.getpid())):
             raise HostActionFailed(f"process {pid} is not that of a running container")
@@ -187,7 +187,7 @@ class Privileged:
         write(f"{PCI}/drivers/{check(DRIVER, driver)}/bind", check(ADDRESS, address))
 
     def reset(self, address: str) -> bool:
-        """Reset a function (Documentation/ABI/testing/sysfs-bus-pci); False where the kernel offers no reset."""
+        """Reset a function (Documentation/ABI/testing/sysfs-bus-pci); return False if the kernel offers no reset."""
         path = f"{PCI}/devices/{check(ADDRESS, address)}/reset"
         if not os.path.exists(path):
             return False
@@ -195,11 +195,11 @@ class Privileged:
         return True
 
     def reset_gpu(self, vendor: str, address: str, others: Collection[str] = ()) -> bool:
-        """Reset a whole GPU under its driver, which only its vendor knows to do in safety.
+        """Reset a whole GPU under its driver by its vendor's method.
 
         :param vendor: name of the plug-in
         :param others: of :meth:`containerhost.vendors.base.Vendor.reset_with`
-        :returns: False where the vendor, or this GPU, offers no reset
+        :returns: False if the vendor, or this GPU, offers no reset
         """
         found = next((each for each in vendors.load() if each.name == vendor), None)
         if found is None:
@@ -207,9 +207,9 @@ class Privileged:
         return found.reset_with(check(ADDRESS, address), [check(ADDRESS, other) for other in others])
 
     def mark_reset(self, address: str, counters: Mapping[str, int]) -> None:
-        """Note in the kernel's log that a device was reset, which settles what the log says of it so far.
+        """Log the reset of a device in the kernel's log, which settles its earlier messages.
 
-        :param counters: what its error counters begin at
+        :param counters: start values of its error counters
         """
         mark = kernellog.mark(check(ADDRESS, address), {check(COUNTER, counter): int(count)
                                                         for counter, count in counters.items()})
@@ -223,11 +223,11 @@ class Privileged:
         return kernellog.plain(read_log(Host()))
 
     def stacked(self) -> list[tuple[int, tuple[str, ...]]]:
-        """Return pairs of what :func:`containerhost.linux.network.stacked.elsewhere` finds."""
+        """Return the items of :func:`containerhost.linux.network.stacked.elsewhere`."""
         return sorted(stacked.elsewhere().items())
 
     def fetch_netdev(self, pid: int, name: str, host_name: str) -> None:
-        """Move an interface of the container of process ``pid`` to the host; does nothing if it has none such."""
+        """Move an interface of the container of process ``pid`` to the host, if it has one of that name."""
         if check(INTERFACE, name) in links.names_in(network_of(pid)):
             links.fetch(name, network_of(pid), check(INTERFACE, host_name))
 
@@ -304,9 +304,9 @@ class Privileged:
         memorymounts.make_view(check(memorymounts.VIEW, name))
 
     def show_memory(self, name: str, ids: Ids | None) -> None:
-        """See :func:`containerhost.linux.storage.memorymounts.show`.
+        """Call :func:`containerhost.linux.storage.memorymounts.show`.
 
-        :param ids: of an IdMap the numbers
+        :param ids: the numbers of an IdMap
         """
         memorymounts.show(check(memorymounts.VIEW, name), None if ids is None else id_map(ids))
 
@@ -370,11 +370,11 @@ def run(command: list[str], timeout: int = COMMAND_TIMEOUT) -> None:
 
 
 def write(path: str, text: str) -> None:
-    """Write an attribute of a device. A driver that hangs in it holds neither the caller nor its locks.
+    """Write an attribute of a device in a child process: a driver that hangs holds neither the caller nor its locks.
 
     See :func:`containerhost.linux.process.childprocess.run_for_device`.
 
-    :raises HostActionFailed: with the kernel's words, or it is not done within DRIVER_TIMEOUT
+    :raises HostActionFailed: with the kernel's message, or after DRIVER_TIMEOUT
     """
     found = ADDRESS.fullmatch(text) or DEVICE_IN_PATH.search(path)
     childprocess.run_for_device(found[0] if found else os.path.basename(path), lambda: write_attribute(path, text),

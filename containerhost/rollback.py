@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Undo of multi-step actions: each step leaves how to take it back, and an error runs them in reverse."""
+"""Undo multi-step actions: each step registers its undo function, and an error runs them in reverse."""
 
 import logging
 from collections.abc import Callable
@@ -10,7 +10,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Rollback:
-    """A context manager that reverts what was done unless the block ends without an error.
+    """Revert completed steps, as a context manager, unless the block ends without an error.
 
     An undo step that fails is logged and the remaining ones still run: the error that started the roll-back is
     the one the caller must see. ``KeyboardInterrupt`` and ``SystemExit`` are errors here too.
@@ -21,7 +21,7 @@ class Rollback:
         self._steps: list[tuple[str, Callable[[], Any]]] = []
 
     def on_error(self, step: str, undo: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Remember ``undo(*args, **kwargs)`` as the way to take ``step`` back."""
+        """Register ``undo(*args, **kwargs)`` to undo ``step``."""
         self._steps.append((step, lambda: undo(*args, **kwargs)))
 
     def __enter__(self) -> Self:

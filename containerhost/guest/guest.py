@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Run in a container and follow what the host gives it and takes (containerhost-guest).
+"""Run in a container and follow the resources that the host assigns to it (containerhost-guest).
 
     containerhost-guest show                  the resources, as JSON
     containerhost-guest watch [-- COMMAND...] follow changes: run COMMAND at each, acknowledge when it succeeds
-    containerhost-guest ack                   acknowledge what is announced now
+    containerhost-guest ack                   acknowledge the current announcement
     containerhost-guest run -- COMMAND...     run a program with as many threads as it has cores, and its GPUs
     containerhost-guest follow -- COMMAND...  the same, and end and start the program at each change; before the
                                               container is stopped, only end it
     containerhost-guest faults                what is wrong with its devices, one a line; status 1 if anything is
 
 One file, needing nothing but Python 3.9: copy it into an image as it is, and as containerhost_guest.py to where a
-program imports :class:`Follower` from. What the host tells is described in containerhost/guest/resources.py. It comes
-as the file resources.json, and, also before the host has written that, by the guest API of LXD and Incus. ``ack.json``
-beside it says which generation this guest knows: the host waits for it, for a limited time, before it takes something.
+program imports :class:`Follower` from. The document is described in containerhost/guest/resources.py. It comes as
+the file resources.json, and, even before the host has written that, by the guest API of LXD and Incus. ``ack.json``
+beside it has the generation that this guest knows: the host waits for it, for a limited time, before it removes
+resources.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class CannotFollow(Exception):
 
 
 class GuestApi(http.client.HTTPConnection):
-    """HTTP by the socket that LXD puts into every container (LXD's documentation, "devlxd")."""
+    """Send HTTP requests to the socket that LXD puts into every container (LXD's documentation, "devlxd")."""
 
     def __init__(self, path: str) -> None:
         super().__init__("lxd", timeout=10)
@@ -67,7 +68,7 @@ class GuestApi(http.client.HTTPConnection):
 
 
 def load(directory: str) -> Document | None:
-    """Read the document; None when the host has written none, or not the whole of it yet.
+    """Read the document; None if the host has not written it, or not completely.
 
     A file of an earlier start may be older than the guest API's document."""
     found = [document for document in (parse(by_file(directory)), parse(by_guest_api())) if document]
@@ -106,7 +107,7 @@ def parse(text: str | None) -> Document | None:
 
 
 def faults(directory: str) -> list[str]:
-    """Return what the host says is wrong with the container's devices; nothing where it says nothing."""
+    """Return the faults of the container's devices that the host reports; none if it reports none."""
     try:
         with open(os.path.join(directory, "faults.json"), encoding="utf-8") as file:
             found = json.load(file)["faults"]
@@ -116,7 +117,7 @@ def faults(directory: str) -> list[str]:
 
 
 def acknowledge(directory: str, document: Document) -> None:
-    """Say that this guest can live with what is announced, or else knows what it has."""
+    """Acknowledge the announced resources, or else the present ones."""
     os.makedirs(directory, exist_ok=True)
     unfinished = os.path.join(directory, "ack.json.new")
     with open(unfinished, "w", encoding="utf-8") as file:
@@ -130,7 +131,7 @@ def latest(document: Document) -> Document:
 
 
 def environment(document: Document) -> dict[str, str]:
-    """Return the variables that tell computing libraries of the cores and the container's GPUs."""
+    """Return the variables that inform computing libraries about the cores and the container's GPUs."""
     resources = latest(document)
     # A host of an earlier version tells no variables.
     return {**dict.fromkeys(THREADS, str(threads(resources))), **resources.get("environment", {}),
@@ -139,9 +140,9 @@ def environment(document: Document) -> dict[str, str]:
 
 
 def threads(resources: Document) -> int:
-    """Return how many threads can run at once: as many as the host says, at most as many as it lets.
+    """Return how many threads can run at once: the number that the host states, limited by the usable CPUs.
 
-    :param resources: what a :class:`Follower` applies; {} where the host tells nothing
+    :param resources: what a :class:`Follower` applies; {} if the host states nothing
     """
     allowed = len(os.sched_getaffinity(0))
     return max(1, min(int(resources["cpus"]["count"]), allowed)) if resources else allowed
@@ -157,9 +158,9 @@ class Follower:
 
     Only root can acknowledge: a program of another user follows, but the host does not wait for it.
 
-    :param apply: takes the resources, while something is announced those to come; {} where the host tells nothing, when
-        the CPUs that the process may run on have changed. ``stop`` in them announces that the container will be
-        stopped: time for a checkpoint. If it raises, nothing is acknowledged
+    :param apply: takes the resources, during an announcement the coming ones; {} if the host states nothing and the
+        usable CPUs have changed. ``stop`` in them announces that the container will be stopped: time for a
+        checkpoint. If it raises, nothing is acknowledged
     :raises CannotFollow: this process is one of the ranks of an MPI program
     """
 
@@ -172,7 +173,7 @@ class Follower:
         self.poll()
 
     def poll(self) -> bool:
-        """Look for a change: two system calls where there is none.
+        """Check for a change, with two system calls if there is none.
 
         :returns: whether there was one
         """
@@ -189,7 +190,7 @@ class Follower:
 
 
 def signature(path: str) -> tuple[int, int] | None:
-    """Return what differs between a file and the one that replaces it; None without a file."""
+    """Return the attributes by which a file differs from its replacement; None without a file."""
     try:
         found = os.stat(path)
     except OSError:
@@ -198,11 +199,11 @@ def signature(path: str) -> tuple[int, int] | None:
 
 
 def follow(command: list[str], directory: str) -> int:
-    """Run a command, and at each change end it and start it again: for one that goes on from a checkpoint.
+    """Run a command, ending and restarting it at each change, for a program that continues from a checkpoint.
 
-    Before the container is stopped it is ended only; if the stop does not come about, it is started again.
+    Before a stop of the container it is only ended; if the stop is cancelled, it is started again.
 
-    :returns: its exit status, when it ends by itself
+    :returns: its exit status when it exits
     :raises CannotFollow: it starts an MPI program
     """
     name = os.path.basename(command[0])
@@ -240,7 +241,7 @@ def follow(command: list[str], directory: str) -> int:
 
 
 def end(job: subprocess.Popen[bytes]) -> None:
-    """Ask a command and all that it started to end, and kill what is left of them after :data:`END_TIMEOUT`."""
+    """Terminate a command and all its descendants, and kill those that remain after :data:`END_TIMEOUT`."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         until = time.monotonic() + END_TIMEOUT
         with contextlib.suppress(ProcessLookupError):
@@ -260,7 +261,7 @@ def run(command: list[str], document: Document) -> int:
 
 
 def watch(directory: str, command: list[str], looks: int | None = None) -> None:
-    """Print every document that is new; forever, or as often as ``looks`` says."""
+    """Print every new document, forever or ``looks`` times."""
     seen = None
     while looks is None or looks > 0:
         document = load(directory)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Share files with running containers of any engine, within a time limit for each container.
 
-LXD's files API is not used: its helper opens whatever the tenant put there, waits at a FIFO without end, and keeps the
-container from being deleted.
+LXD's files API is not used: its helper opens anything that the tenant put there, waits forever at a FIFO, and
+prevents the container's deletion.
 
-A container can make the host wait at its files, for up to ten seconds each time. So access is rate-limited by a leaky
-bucket for each container, which stays over restarts: time beyond the usual fills it, and what overflows is refused.
+A container can block the host at its files, for up to ten seconds each time. So each container has a leaky bucket
+that limits access, also across restarts: blocked time fills it, and access is refused while it overflows.
 """
 
 import time
@@ -24,9 +24,9 @@ LEAK_RATE = 1 / 60  # s of waiting in a second
 
 
 class GuestFiles:
-    """Small files in /run/containerhost of running containers.
+    """Read and write small files in /run/containerhost of running containers.
 
-    :param pid: tells a container's first process on this host; None while it does not run
+    :param pid: returns a container's first process on this host; None if it is not running
     :raises EngineError, HostActionFailed: from both methods, because of what the tenant put there
     """
 
@@ -38,7 +38,7 @@ class GuestFiles:
         self._buckets = LeakyBuckets(BURST, LEAK_RATE, clock)
 
     def write(self, name: str, file: str, content: bytes) -> None:
-        """Create or replace a file, and the directory if it is missing; everybody in the container may read it."""
+        """Create or replace a file, world-readable in the container, and the directory if it is missing."""
         self._rate_limited(name, lambda: self._privileged.write_guest_file(self._running(name), file, content))
 
     def read(self, name: str, file: str) -> bytes | None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Notify a running container of its resources; before it loses some, wait until its guest acknowledges.
 
-Only a guest that listens is waited for: one that acknowledged the generation it has. What a guest writes decides
-nothing but how long it is waited for, and a container whose files cannot be written is resized nevertheless.
+The wait is only for a guest that listens, which has acknowledged its current generation. A guest's files determine
+only the duration of the wait, and a container whose files cannot be written is resized nevertheless.
 """
 
 import json
@@ -25,7 +25,7 @@ FAULTS = "faults.json"  # {"schema": 1, "faults": ["0000:3b:00.0: tainted by the
 class GuestNotice:
     """Notify a container's guest of its resources and of their loss, and wait until it acknowledges a loss.
 
-    :param timeout: seconds that a guest which listens has to let go
+    :param timeout: seconds that a listening guest has to release resources
     :param clock: seconds since 1970
     :param monotonic: seconds of a clock that is never set
     """
@@ -39,10 +39,10 @@ class GuestNotice:
         self._sleep = sleep
 
     def announce(self, name: str, before: str | None, coming: str) -> bool:
-        """Let the container know that it will lose something, and wait for it.
+        """Announce a loss to the container, and wait for its guest.
 
         :param before, coming: its documents (:mod:`containerhost.guest.resources`)
-        :returns: whether anything was announced: if it does not come about, :meth:`tell` withdraws it
+        :returns: whether a loss was announced: :meth:`notify` withdraws it
         """
         if before is None or not resources.shrinks(before, coming):
             return False
@@ -68,12 +68,12 @@ class GuestNotice:
         return awaited is not None
 
     def begin(self, name: str, before: str, coming: str, until: float) -> int | None:
-        """Let the container know that it will lose something, and do not wait.
+        """Announce a loss to the container without waiting.
 
         :param until: seconds since 1970
-        :returns: the generation that its guest has to acknowledge; None if it does not listen, or cannot be told
-        :raises EngineError: the engine failed, so this is not known. What the tenant does is not the engine's failure,
-            and a container that does not run has no guest
+        :returns: the generation that its guest must acknowledge; None if it does not listen, or cannot be notified
+        :raises EngineError: the engine failed, so this is unknown. The tenant's actions are not failures of the
+            engine, and a container that is not running has no guest
         """
         awaited = resources.generation(resources.parse(coming))
         try:
@@ -109,7 +109,7 @@ class GuestNotice:
         self._files.write(name, resources.FILE, document.encode() + b"\n")
 
     def has_document(self, name: str) -> bool:
-        """Return whether there is a document in the container: while it starts, something may be mounted over it."""
+        """Return whether the container has a document: while it starts, something may be mounted over it."""
         try:
             return self._files.read(name, resources.FILE) is not None
         except errors.EngineUnavailable:
@@ -118,12 +118,12 @@ class GuestNotice:
             return True  # the tenant put something else there
 
     def tell_faults(self, name: str, faults: Sequence[str]) -> bool:
-        """Write into the container what is wrong with its devices. Idempotent.
+        """Write the faults of the container's devices into it. Idempotent.
 
-        Where nothing is wrong, only an earlier notice is overwritten.
+        Without faults, only an earlier notice is overwritten.
 
         :param faults: of :func:`containerhost.allocation.faults.of`
-        :returns: whether the container knows it now
+        :returns: whether the container is up to date
         """
         wanted = json.dumps({"schema": resources.SCHEMA, "faults": list(faults)}).encode()
         try:
@@ -135,7 +135,7 @@ class GuestNotice:
         return True
 
     def acknowledged(self, name: str) -> int:
-        """Return the generation that the guest has acknowledged; -1 when no guest listens."""
+        """Return the generation that the guest has acknowledged; -1 if no guest listens."""
         try:
             return self._acknowledged(name)
         except errors.EngineUnavailable:

@@ -10,10 +10,10 @@ A JSON object:
 - ``memory``: bytes
 - ``devices``: of each ``id`` (PCI address, or that of a slice or place), ``kind`` (``gpu``, ``gpu-slice``,
   ``gpu-share``, ``net``), ``vendor`` (PCI id), ``uuid`` (null where it has none), ``nodes`` (paths in /dev),
-  ``interface`` (null or its name in the container); ``provenance``, if the host kept it: how the device was cleaned
-  before this container got it (:mod:`containerhost.allocation.provenance`)
-- ``environment``: variables that tell programs which of the devices there are
-- ``announced``: null, or what will be when the guest has acknowledged or ``until`` (seconds since 1970) has passed:
+  ``interface`` (null or its name in the container); ``provenance``, if the host kept it: the device's last hand-over
+  and cleaning (:mod:`containerhost.allocation.provenance`)
+- ``environment``: variables that inform programs of the devices
+- ``announced``: null, or the state after the guest has acknowledged or ``until`` (seconds since 1970) has passed:
   the same keys ``generation``, ``cpus``, ``memory``, ``devices`` and ``environment``; ``stop``, which is true if the
   container will be stopped then, to start again later, maybe on another host
 """
@@ -40,7 +40,7 @@ STOP = "stop"
 
 
 def of(spec: ContainerSpec) -> Document:
-    """Return the part of a document that a container's specification decides."""
+    """Return the part of a document that is determined by a container's specification."""
     ranks = {"ranks": [sorted(cores) for cores in spec.cpu.ranks]} if spec.cpu.ranks else {}
     return {"cpus": {"count": spec.cpu.count, "cores": sorted(spec.cpu.cores), **ranks}, "memory": spec.memory.size,
             "devices": [_device(grant) for grant in spec.grants],
@@ -61,7 +61,7 @@ def _environment(devices: Sequence[Device]) -> dict[str, str]:
 def with_document(spec: ContainerSpec, before: str | None = None) -> ContainerSpec:
     """Return the specification with the document among its labels.
 
-    :param before: the container's present document; where nothing changes it stays
+    :param before: the container's present document; kept if nothing changes
     """
     return dataclasses.replace(spec, labels=dict(spec.labels) | {LABEL: following(of(spec), before)})
 
@@ -74,7 +74,7 @@ def following(body: Document, before: str | None) -> str:
 
 
 def resized(before: str | None, count: int, cores: Collection[int], memory: int) -> str:
-    """Return the document of a container that has another size, and the devices that it has.
+    """Return the document of a container with another size and the same devices.
 
     :param before: its present document
     """
@@ -82,9 +82,9 @@ def resized(before: str | None, count: int, cores: Collection[int], memory: int)
 
 
 def with_devices(before: str, grants: Sequence[Grant]) -> str:
-    """Return the document of a container that has other devices, and the size that it has.
+    """Return the document of a container with other devices and the same size.
 
-    :param before: its present document; what it says of a device that stays, stays
+    :param before: its present document; its entries of remaining devices are kept
     """
     present = parse(before) or {}
     known = {device["id"]: device for device in present.get("devices", [])}
@@ -94,13 +94,13 @@ def with_devices(before: str, grants: Sequence[Grant]) -> str:
 
 
 def devices_in(document: str | None) -> Document:
-    """Return the part of a document that tells of devices."""
+    """Return the devices part of a document."""
     present = parse(document) or {}
     return {"devices": present.get("devices", []), "environment": present.get("environment", {})}
 
 
 def exchanged(before: str, going: Collection[str], coming: Sequence[Grant], known: Mapping[str, Device]) -> str:
-    """Return the document of a container that loses some devices and gets others, and has its size.
+    """Return the document of a container that loses some devices and gets others, with the same size.
 
     :param before: its present document
     :param going: ids of devices
@@ -115,7 +115,7 @@ def exchanged(before: str, going: Collection[str], coming: Sequence[Grant], know
 
 
 def stopping(before: str) -> str:
-    """Return the document that a container which will be stopped has to acknowledge.
+    """Return the document to acknowledge before a container is stopped.
 
     :param before: its present document
     """
@@ -154,7 +154,7 @@ def generation(document: Document | None) -> int:
 
 
 def parse(content: str | bytes | None) -> Document | None:
-    """Parse a document; None for what is no JSON object: a file in a container may hold anything."""
+    """Parse a document; None if it is not a JSON object, because a file in a container may have any content."""
     try:
         found = json.loads(content) if content else None
     except (ValueError, RecursionError):

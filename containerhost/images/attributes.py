@@ -22,7 +22,7 @@ VERSION_2, VERSION_3, VERSION_MASK, EFFECTIVE = 0x02000000, 0x03000000, 0xFF0000
 
 
 def allowed(headers: Mapping[str, str]) -> dict[str, bytes]:
-    """Return what may be kept of a member's pax headers; all else is dropped.
+    """Return the permitted ones of a member's pax headers.
 
     :param headers: as ``tarfile`` decodes them (UTF-8 with surrogate escapes)
     """
@@ -43,7 +43,7 @@ def allowed(headers: Mapping[str, str]) -> dict[str, bytes]:
 
 
 def capability(value: bytes) -> bytes:
-    """Return a file's capabilities without the user namespace that they were for; empty when they are none.
+    """Return a file's capabilities without their user namespace; empty if it has none.
 
     The engine gives them the container's own namespace when it shifts the image's owners.
     """

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Define the reasons to refuse an image, in words that complete the sentence "Image X is unacceptable: …"."""
+"""Define the reasons to refuse an image, as text that completes the sentence "Image X is unacceptable: …"."""
 
 from containerhost.errors import ContainerHostError
 
 
 class BadImage(ContainerHostError):
-    """Signal that an archive is damaged, hostile, or nothing that a container can boot from."""
+    """Signal that an archive is damaged, hostile, or not bootable as a container."""
 
 
 class TooLarge(BadImage):

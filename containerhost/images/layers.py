@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rebuild an archive of a container image (`docker save`) for the engine that loads it.
 
-The image's id is the digest of its configuration, and that names the digest of each layer. So an archive's own words
-about its parts are not needed: each regular file is taken under a number and known by its digest, and a manifest of our
-own names the parts of the one image that is wanted, and no tag.
+The image's id is the digest of its configuration, which has the digest of each layer. So the archive's own manifest
+is not needed: each regular file gets a number and is identified by its digest, and a new manifest lists the parts of
+the requested image, without tags.
 """
 
 import hashlib
@@ -22,9 +22,9 @@ PACKED: Final = re.compile(rb"\x1f\x8b|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd|[\x50-\x5f]
 
 
 def rebuild(stream: Stream, target: Writer, image: str) -> None:
-    """Write an archive with nothing but the files of ``stream`` and the manifest of one image.
+    """Write an archive with only the files of ``stream`` and the manifest of one image.
 
-    The manifest comes last: an engine that is given less has nothing to load.
+    The manifest comes last, so that an engine cannot load an incomplete archive.
 
     :param image: ``sha256:`` and the digest of its configuration
     :raises BadImage: the archive is damaged, or lacks a part of the image
@@ -63,7 +63,7 @@ def rebuild(stream: Stream, target: Writer, image: str) -> None:
 
 
 class Content:
-    """A member's data, which is digested while it is written.
+    """Digest a member's data while it is written.
 
     :param keep: whether it may be a configuration
     """
@@ -85,7 +85,7 @@ class Content:
 
 
 def diff_ids(config: bytes) -> list[str]:
-    """Return the digests of an image's layers, unpacked, the lowest first."""
+    """Return the digests of an image's unpacked layers, lowest first."""
     try:
         found = json.loads(config)["rootfs"].get("diff_ids") or []
         if all(isinstance(digest, str) for digest in found):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parse a tar stream into validated members, with bounded memory. This is the only parser of a tenant's archive.
 
-It is the standard library's ``tarfile``, over a stream that counts what it reads: ``tarfile`` alone takes a damaged
-header for the archive's end, reads a header of any claimed size into memory, and takes a time quadratic in the size of
-an extended header that is built for it.
+It uses the standard library's ``tarfile`` over a stream with limits: ``tarfile`` alone takes a damaged header for
+the archive's end, reads a header of any claimed size into memory, and needs quadratic time for a malicious extended
+header.
 """
 
 import dataclasses
@@ -61,8 +61,8 @@ class Member:
     """Describe a validated member of an image's tar archive.
 
     :ivar path: components of its name, without empty ones, ``.`` and ``..``; () is the archive's top
-    :ivar link: where a symbolic link leads
-    :ivar target: path of the member that a hard link is another name of
+    :ivar link: target of a symbolic link
+    :ivar target: path of the member that a hard link refers to
     :ivar size: bytes of the file, holes included
     :ivar segments: offset and length of the parts of a sparse file that have data; None where the file has no holes
     :ivar attributes: extended attributes by their names in pax headers
@@ -82,14 +82,14 @@ class Member:
 
     @property
     def stored(self) -> int:
-        """Return the bytes of its data in an archive."""
+        """Return the size of the member's data in an archive."""
         return self.size if self.segments is None else sum(length for _, length in self.segments)
 
 
 class Stream:
-    """A tar stream that is read once, forwards. ``tarfile`` reads headers from it.
+    """Read a tar stream once, forwards. ``tarfile`` reads headers from it.
 
-    :param limit: bytes that may be read at all
+    :param limit: maximum of bytes to read
     """
 
     def __init__(self, source: BinaryIO, limit: int) -> None:
@@ -114,7 +114,7 @@ class Stream:
         self._header = None
 
     def read(self, size: int) -> bytes:
-        """Read a part of a header; less at the stream's end."""
+        """Read a part of a header; fewer bytes at the stream's end."""
         if not 0 <= size <= self._left:
             raise BadImage(f"it is damaged: an extended header claims {size} bytes; {HEADERS_LIMIT} is the most that "
                            "all headers of a member may have")
@@ -130,7 +130,7 @@ class Stream:
         return data
 
     def upto(self, size: int) -> bytes:
-        """Read data; less at the stream's end."""
+        """Read data; fewer bytes at the stream's end."""
         try:
             data = self._source.read(size)
         except OSError as error:
@@ -156,7 +156,7 @@ class Stream:
             raise BadImage(f"its sparse files have holes of {self._holes} bytes, {HOLES * self._limit} are allowed")
 
     def drain(self) -> None:
-        """Read what follows the archive's end: padding, behind which a compressor has its checksum."""
+        """Read the remainder after the archive's end: padding, followed by a compressor's checksum."""
         while self.upto(PIECE):
             pass
 
@@ -165,7 +165,7 @@ def _require_records(header: bytes) -> None:
     """Refuse an extended header without valid records.
 
     :param header: padded with zeros
-    :raises BadImage: it is no list of records, or one that takes ``tarfile`` long
+    :raises BadImage: it is not a list of records, or would take ``tarfile`` long
     """
     content = header.rstrip(b"\0")
     place = 0
@@ -180,9 +180,9 @@ def _require_records(header: bytes) -> None:
 
 
 class _Header(tarfile.TarInfo):
-    """Extend a header of ``tarfile`` by the place of a sparse file's map (GNU tar's PAX format 1.0).
+    """Extend a ``tarfile`` header by the position of a sparse file's map (GNU tar's PAX format 1.0).
 
-    :ivar map_offset: where the map of a sparse file begins that is before its data; None for others
+    :ivar map_offset: position of a sparse file's map that precedes its data; otherwise None
     """
 
     map_offset: int | None = None
@@ -193,9 +193,9 @@ class _Header(tarfile.TarInfo):
 
 
 def read(stream: Stream, changed: Callable[[Member], Member] = lambda member: member) -> Iterator[Member]:
-    """Yield each member up to the archive's end. Its data may be read from the stream before the next is asked for.
+    """Yield each member up to the archive's end. Its data may be read from the stream before the next one.
 
-    :param changed: returns what a member is to be, perhaps with less data, before its holes are counted
+    :param changed: maps a member, perhaps to one with less data, before its holes are counted
     :raises BadImage: the archive is damaged, or a member could not be on a file system
     """
     # Opened for writing, it reads nothing by itself and nothing is written.
@@ -229,9 +229,9 @@ def _next(archive: tarfile.TarFile, stream: Stream) -> tarfile.TarInfo | None:
 
 
 def _correct_size(info: _Header, archive: tarfile.TarFile) -> None:
-    """Set the size of a sparse file from the bytes it has in the archive.
+    """Set the size of a sparse file from its number of bytes in the archive.
 
-    ``tarfile`` takes the last of the two sizes for both, and where they are many the archive has a record of the
+    ``tarfile`` uses the last of the two sizes for both, and with many segments the archive has a record of the
     second."""
     stored = info.pax_headers.get("size")
     size = info.pax_headers.get("GNU.sparse.realsize") or info.pax_headers.get("GNU.sparse.size")
@@ -272,7 +272,7 @@ def _validated(info: tarfile.TarInfo, length: int) -> Member:
 def _segments(info: tarfile.TarInfo, shown: str) -> Sequence[tuple[int, int]] | None:
     """Return the parts of a sparse file that have data.
 
-    Archives pad parts to whole blocks, or do not, by who wrote them: so only the last may need padding.
+    Some programs pad each part to whole blocks, others do not: so only the last may need padding.
     """
     parts: list[tuple[int, int]] | None = cast(Any, info).sparse  # typeshed has it as a number
     if parts is None:
@@ -291,7 +291,7 @@ def _segments(info: tarfile.TarInfo, shown: str) -> Sequence[tuple[int, int]] | 
 def components(name: str) -> Path:
     """Split a member's name.
 
-    :raises BadImage: it leads out of the archive, or no file system could hold it
+    :raises BadImage: it leads out of the archive, or is too long for a file system
     """
     path = tuple(part for part in name.split("/") if part not in ("", "."))
     if ".." in path:
@@ -304,5 +304,5 @@ def components(name: str) -> Path:
 
 
 def raw(text: str) -> bytes:
-    """Return the bytes that a name had in the archive."""
+    """Return the bytes of a name in the archive."""
     return text.encode("utf-8", "surrogateescape")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validate the metadata of an image that a tenant wrote, and write what LXD reads (LXD doc, "Image format").
+"""Validate the metadata of an image that a tenant wrote, and write metadata for LXD (LXD doc, "Image format").
 
-Nothing of a tenant's document but the architecture is used. The rest is validated all the same: an image whose metadata
-is wrong was made wrong, and its owner learns it at once. What two YAML parsers may read differently (aliases, merge
-keys, a key given twice) is refused.
+Only the architecture of a tenant's document is used. The rest is validated nevertheless, so that the owner of an
+invalid image gets an error immediately. YAML that parsers may read differently (aliases, merge keys, duplicate keys)
+is refused.
 """
 
 import io
@@ -83,8 +83,8 @@ def _require_texts(properties: Any) -> None:
 def tarball(architecture: str) -> bytes:
     """Return the metadata half of a split image.
 
-    It has no templates: LXD writes their results as root through links that the image has in their places. It has no
-    date of its own, so that the same root file system always has the same fingerprint.
+    It has no templates: LXD would write their results as root through links in the image. It has no date, so that
+    the same root file system always has the same fingerprint.
     """
     content = f"architecture: {architecture}\ncreation_date: 1\n".encode()
     raw = io.BytesIO()

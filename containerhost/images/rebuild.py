@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start the worker that rebuilds an image, and read its result. Nothing of a tenant's file is parsed here."""
+"""Start the worker that rebuilds an image, and read its result. This module parses no file of a tenant."""
 
 import contextlib
 import json
@@ -34,10 +34,10 @@ def rebuild(image: BinaryIO, target: BinaryIO, limit: int | None, timeout: int) 
     """Write a new archive of an image's root file system.
 
     :param image: a file at its beginning, or the reading end of a pipe with a plain tar
-    :param target: an empty file, which has the new archive afterwards, packed with zstd
+    :param target: an empty file for the new archive, packed with zstd
     :param limit: bytes the image may have unpacked; reading stops there
     :param timeout: seconds it may take
-    :raises BadImage: it is damaged, hostile, or nothing that a container can boot from
+    :raises BadImage: it is damaged, hostile, or not bootable as a container
     :raises TooLarge: it has more than ``limit`` bytes unpacked
     :raises EngineTimeout: not done in time
     """
@@ -50,7 +50,7 @@ def rebuild(image: BinaryIO, target: BinaryIO, limit: int | None, timeout: int) 
 
 @contextlib.contextmanager
 def readable(image: BinaryIO, target: BinaryIO) -> Iterator[BinaryIO]:
-    """Give a squashfs that only root may read to the worker as a copy: its program opens the file anew."""
+    """Copy a squashfs that only root may read for the worker, whose program opens it by name."""
     if not (source.head(image.fileno()) or b"").startswith(source.SQUASHFS) or os.geteuid() != 0:
         yield image
         return
@@ -62,7 +62,7 @@ def readable(image: BinaryIO, target: BinaryIO) -> Iterator[BinaryIO]:
 
 
 def layers(archive: BinaryIO, image: str, timeout: int) -> contextlib.AbstractContextManager["Worker"]:
-    """Read a new archive of one image while it is rebuilt from another.
+    """Read the new archive of one image while it is rebuilt.
 
     :param archive: a file at its beginning, or the reading end of a pipe
     :param image: the engine's id of it
@@ -72,7 +72,7 @@ def layers(archive: BinaryIO, image: str, timeout: int) -> contextlib.AbstractCo
 
 
 class Worker:
-    """A process that rebuilds an image. As a reader it ends only where the image is whole."""
+    """Manage a process that rebuilds an image. As a reader it ends only with a complete image."""
 
     def __init__(self, process: subprocess.Popen[bytes], timeout: int) -> None:
         self._process = process
@@ -92,7 +92,7 @@ class Worker:
         return piece
 
     def result(self) -> dict[str, Any]:
-        """Wait for its end and return what it found.
+        """Wait for its end and return its result.
 
         :raises BadImage, TooLarge, EngineTimeout, EngineError: it failed
         """

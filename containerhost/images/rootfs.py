@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decide what each member of an image becomes, so that a new archive of it can only fill one root file system.
+"""Decide what each member of an image becomes, so that its new archive fills exactly one root file system.
 
-The new archive holds the root file system alone: every name is relative to it, and no member lies below a link. An
-engine that unpacks it in a directory, by whatever program, writes nothing outside.
+The new archive contains only the root file system: every name is relative to it, and no member is below a link. An
+engine that unpacks it in a directory, with any program, writes nothing outside.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from containerhost.images.writer import Writer
 class Format(enum.StrEnum):
     """Name the format in which an image was uploaded.
 
-    ``unified``: metadata.yaml and rootfs/ in one tarball (LXD doc, "Image format"); the others hold a root alone.
+    ``unified``: metadata.yaml and rootfs/ in one tarball (LXD doc, "Image format"); the others contain only a root.
     """
 
     UNIFIED = "unified"
@@ -31,9 +31,9 @@ class Rebuilt:
     """Describe an image that was rebuilt as an archive of its root file system.
 
     :ivar unpacked: bytes it takes on disk: the length of the new archive before it is packed, which rounds files up
-        to 512 bytes and does not count holes. It depends on nothing else in the image: images of several tenants that
-        have the same root file system are one for an engine
-    :ivar architecture: as metadata.yaml names it; None when the file does not say
+        to 512 bytes and does not count holes. It depends on nothing else in the image: images of several tenants
+        that have the same root file system are one for an engine
+    :ivar architecture: as metadata.yaml names it; None if the file lacks it
     """
 
     format: Format
@@ -56,7 +56,7 @@ Known = dict[bytes, Any] | Kind | bytes
 
 
 class Tree:
-    """Track what was written, so that no member is put below a link or over another member.
+    """Track written members, so that none is put below a link or over another member.
 
     The time for a member depends on its own path, and the paths of all members together have a limit."""
 
@@ -65,12 +65,12 @@ class Tree:
         self._left = TREE_LIMIT
 
     def place(self, member: Member) -> Member | None:
-        """Return what is to be written for a member; None for nothing.
+        """Return the member to write for a member; None for none.
 
-        Device nodes are left out: no container may use one that the engine did not make, and on the host's file system
-        they would be real.
+        Device nodes are left out: a container may use only nodes that the engine made, and on the host's file system
+        they would work.
 
-        :raises BadImage: it lies below something that is no directory, or something else lies at its place
+        :raises BadImage: it is below something that is not a directory, or something else has its path
         """
         self._left -= sum(len(part) + 1 for path in (member.path, member.target) for part in path)
         if self._left < 0:
@@ -98,7 +98,7 @@ class Tree:
         return directory
 
     def _known(self, member: Member) -> tuple[Known, Member | None]:
-        """Return what lies at the member's path afterwards, and what is to be written for it."""
+        """Return the entry at the member's path, and the member to write for it."""
         match member.kind:
             case Kind.DIRECTORY:
                 return {}, member
@@ -142,7 +142,7 @@ class Rebuild:
     def run(self) -> Rebuilt:
         """Rebuild the image.
 
-        :raises BadImage: it is damaged, hostile, or nothing that a container can boot from
+        :raises BadImage: it is damaged, hostile, or not bootable as a container
         """
         for member in read(self._stream, without_logins):
             inside = self._inside(member)
@@ -159,7 +159,7 @@ class Rebuild:
         return self._stream.exactly(size, "in a member's data")
 
     def _inside(self, member: Member) -> Member | None:
-        """Return the member with its place in the root file system; None when it is not part of that."""
+        """Return the member with its path in the root file system; None if it is outside."""
         path = member.path
         if path:
             self._tops |= {path[0], "/".join(path[:2])} & KNOWN_TOPS
@@ -209,8 +209,8 @@ class Rebuild:
 def without_logins(member: Member) -> Member:
     """Return a sparse file of logins as an empty one.
 
-    It has an entry for each user number up to the largest that ever logged in: with those of a directory service some
-    hundred GiB, nearly all of them holes, and no use to a new server."""
+    It has an entry for each user id up to the largest that ever logged in: with a directory service, hundreds of GiB
+    of mostly holes, which are useless on a new server."""
     path = member.path[1:] if member.path[:1] == (ROOTFS,) else member.path
     return (dataclasses.replace(member, size=0, segments=None)
             if member.segments is not None and path[:2] == ("var", "log") and path[2:] in LOGINS else member)

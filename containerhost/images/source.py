@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turn an image file of any accepted form into a tar stream.
+"""Turn an image file of any accepted format into a tar stream.
 
-What the file is, is found in its bytes, never in its name. Each packed form is unpacked by its own maintained program,
-which verifies the checksums of its format.
+The format is detected from the content, never from the name. Each packed format is unpacked by its own maintained
+program, which verifies its checksums.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ def head(fd: int) -> bytes | None:
 def opened(fd: int, start: bytes | None) -> Iterator[BinaryIO]:
     """Open the tar stream in a file.
 
-    The caller reads it to its end. The program that unpacks it must then have ended well.
+    The caller reads it to its end. The program that unpacks it must then have succeeded.
 
     :param start: its first block; None for a pipe, which is taken for a plain tar
     :raises BadImage: of an unknown format, or damaged
@@ -97,7 +97,7 @@ def unpacked(fd: int, command: tuple[str, ...]) -> Iterator[BinaryIO]:
 
 
 def was_enlarged(fd: int, errors: IO[bytes], program: str) -> bool:
-    """Return whether zstd failed only behind the image in a file that ends in zeros: a disk enlarged to its SIZE.
+    """Return whether zstd failed only after the image in a file that ends in zeros: a disk enlarged to its SIZE.
 
     The other programs ignore such zeros. The caller has read the tar stream to its end.
     """

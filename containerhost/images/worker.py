@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rebuild the image on standard input to standard output: ``rootfs LIMIT SECONDS`` or ``layers IMAGE SECONDS``.
 
-Runs with no more rights than it needs, see :func:`confine`. The last words on standard error are its result as JSON.
+Runs with minimal rights; see :func:`confine`. The end of standard error is its result as JSON.
 """
 
 import contextlib
@@ -35,9 +35,9 @@ ARCHIVE_LIMIT: Final = 1 << 40  # bytes; an archive is not packed, so its own le
 
 
 def confine(seconds: int) -> None:
-    """Give up what only root may, and take no more memory and processor time than an image may need.
+    """Drop root's rights, and limit memory and processor time to the needs of an image.
 
-    :raises OSError: the kernel refuses: then nothing of the image was read
+    :raises OSError: the kernel refuses; nothing of the image was read
     """
     libc = ctypes.CDLL(None, use_errno=True)
     for limit, most in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CPU, seconds + GRACE), (resource.RLIMIT_CORE, 0),
@@ -92,7 +92,7 @@ SLACK: Final = 4 << 30  # bytes
 
 @contextlib.contextmanager
 def compressed() -> Iterator[BinaryIO]:
-    """Pack what is written to standard output, as lightly as it can be: it is unpacked once per container."""
+    """Compress standard output at the lowest level: it is unpacked once per container."""
     process = subprocess.Popen(COMPRESS, stdin=subprocess.PIPE, bufsize=1 << 20)
     pipe = cast(IO[bytes], process.stdin)
     try:

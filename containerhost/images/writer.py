@@ -32,7 +32,7 @@ class Writer:
     def add(self, member: Member, data: Callable[[int], bytes]) -> None:
         """Write a member.
 
-        :param data: gives exactly that many bytes of its stored data
+        :param data: returns exactly that many bytes of its stored data
         """
         name = raw("/".join(member.path) or ".")
         link = raw("/".join(member.target) if member.kind is Kind.HARD_LINK else member.link)
@@ -90,7 +90,7 @@ def padded(content: bytes) -> bytes:
 
 
 def pax(records: Mapping[str, bytes]) -> bytes:
-    """Return the content of an extended header: records that begin with their own length."""
+    """Return the content of an extended header: records that begin with their length."""
     found = []
     for key, value in records.items():
         rest = b" " + raw(key) + b"=" + value + b"\n"
@@ -108,7 +108,7 @@ def sparse_map(member: Member) -> bytes:
 
 
 def single(path: Path, content: bytes, target: Writer) -> None:
-    """Write a regular file of root's."""
+    """Write a regular file owned by root."""
     left = memoryview(content)
 
     def data(size: int) -> bytes:

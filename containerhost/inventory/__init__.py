@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Know what this host has: its devices, its processors and memory, and what its operator decided about them."""
+"""Read this host's resources: devices, processors and memory, and the operator's decisions about them."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose GPUs and network functions of a host together: near each other, and so that pairs stay whole. Pure.
+"""Choose GPUs and network functions of a host together: near each other, and leaving pairs intact. Pure.
 
-A pair is a GPU and a network function below one PCIe switch: only there does data go between the two without the
-processor. A request for one kind alone takes devices that are in no pair, as long as there are some.
+A pair is a GPU and a network function below one PCIe switch: only there data passes between the two without the
+processor. A request for one kind takes unpaired devices first.
 """
 
 import collections
@@ -17,7 +17,7 @@ Links = Mapping[frozenset[str], int]
 
 
 class Nearness(enum.IntEnum):
-    """Rank what all devices of a set have in common, the nearest first."""
+    """Rank the proximity of all devices of a set, nearest first."""
 
     SWITCH = 0
     ROOT = 1
@@ -31,7 +31,7 @@ WORDS = {Nearness.SWITCH: "are below one PCIe switch", Nearness.ROOT: "are below
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidate:
-    """A free device.
+    """Describe a free device.
 
     :ivar path: its PCI path below /sys/devices: host bridge, ports on the way, function
     :ivar is_gpu: it is a GPU; else a network function
@@ -48,13 +48,13 @@ class Candidate:
 
     @property
     def switch(self) -> tuple[str, ...]:
-        """Return the root port that it is behind: what is behind one port shares a switch, or is one card."""
+        """Return the root port that it is behind: devices behind one port share a switch, or are one card."""
         return self.path[:2] if len(self.path) > 2 else self.path
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """Hold the devices chosen for a request, how near they are to each other, and why these.
+    """Hold the devices chosen for a request, their proximity, and the reasons.
 
     :ivar devices: GPUs first
     :ivar links: direct links between its GPUs
@@ -69,14 +69,14 @@ class Choice:
 def choose(free: Sequence[Candidate], gpus: int, functions: int, links: Links | None = None) -> Choice:
     """Return the best set of free devices.
 
-    In this order: GPUs with the most links between them; all as near as can be; as many pairs in the set, and as few
-    broken pairs outside, as can be; the devices that have the fewest free ones beside them. Every GPU, or function, is
-    tried as the first, and the best pair, or device, is added until there are enough: for two devices that finds the
-    best of all sets; of more each GPU has a function below its switch before any has two. Deterministic: the order of
-    ``free`` does not matter.
+    In this order: GPUs with the most links between them; the highest proximity; the most pairs in the set, and the
+    fewest broken pairs outside; the devices with the fewest free neighbours. Every GPU, or function, is tried as the
+    first, and the best pair, or device, is added until there are enough: for two devices that finds the optimum; for
+    more, each GPU has a function below its switch before any has two. Deterministic: the order of ``free`` does not
+    matter.
 
-    :raises SpecError: nothing is asked for, or less
-    :raises NoPlacement: there are not so many free devices
+    :raises SpecError: no device is requested
+    :raises NoPlacement: there are too few free devices
     """
     if gpus < 0 or functions < 0 or gpus + functions == 0:
         raise SpecError(f"asked for {gpus} GPUs and {functions} network functions; ask for at least one device")
@@ -125,7 +125,7 @@ def _pairs(counts: _Counts) -> int:
 
 
 def _unlike(devices: Iterable[Candidate]) -> list[Candidate]:
-    """Return the first of the devices that nothing tells apart: virtual functions of one card."""
+    """Return the first of each group of equivalent devices: virtual functions of one card."""
     found: dict[object, Candidate] = {}
     for each in devices:
         found.setdefault((each.is_gpu, each.path[:-1], each.id if each.is_gpu or len(each.path) < 3 else ""), each)
@@ -134,10 +134,10 @@ def _unlike(devices: Iterable[Candidate]) -> list[Candidate]:
 
 def _grown(first: Candidate, free: Sequence[Candidate], gpus: int, functions: int, score: "_Score"
            ) -> tuple[Candidate, ...]:
-    """Return a set that begins with a device, to which the best one is added each time.
+    """Return a set grown from a device by repeatedly adding the best one.
 
     First a function for a GPU that has none yet, then a GPU with a function, below its switch if there is one; then
-    what is still missing of one kind."""
+    the missing devices of one kind."""
     chosen: tuple[Candidate, ...] = (first,)
     while len(chosen) < gpus + functions:
         have = sum(each.is_gpu for each in chosen)
@@ -157,7 +157,7 @@ def _grown(first: Candidate, free: Sequence[Candidate], gpus: int, functions: in
 
 
 class _Score:
-    """Compare sets of devices: the lower, the better. Its time depends on the set, not on all free devices."""
+    """Compare sets of devices: lower is better. Its time depends on the set, not on all free devices."""
 
     def __init__(self, free: Sequence[Candidate], links: Links) -> None:
         self._free = [_counts(free, domain) for domain in DOMAINS]
@@ -184,7 +184,7 @@ class _Score:
 
 
 def _broken(chosen: _Counts, free: _Counts) -> int:
-    """Return how many pairs of free devices are neither among the chosen ones nor left."""
+    """Return how many pairs of free devices are only partly in the chosen set."""
     return sum(min(free[domain]) - min(gpus, functions) - min(free[domain][0] - gpus, free[domain][1] - functions)
                for domain, (gpus, functions) in chosen.items())
 

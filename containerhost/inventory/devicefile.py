@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read files in which an operator configures single devices: YAML, one mapping of PCI addresses.
+"""Read files in which an operator configures single devices: a YAML mapping of PCI addresses.
 
-Every scalar is read as the text that stands there: YAML 1.1 would take 0000:17:00.0 for a number in base sixty.
+Every scalar is read as text: YAML 1.1 would parse 0000:17:00.0 as a number in base sixty.
 """
 
 import re
@@ -17,7 +17,7 @@ ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 
 
 class _Loader(yaml.BaseLoader):
-    """Load texts, lists and mappings alone, and refuse a key that stands twice: one of the two would be lost."""
+    """Load only texts, lists and mappings, and refuse duplicate keys, one of which would be lost."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value]
@@ -28,9 +28,9 @@ class _Loader(yaml.BaseLoader):
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Return the settings of each device, by address as the kernel writes it.
+    """Return the settings of each device, by address in the kernel's format.
 
-    :raises SpecError: it cannot be read, or is no such mapping
+    :raises SpecError: it cannot be read, or is not such a mapping
     """
     try:
         with open(path, "rb") as file:

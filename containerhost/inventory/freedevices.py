@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the devices of a host that a container could be given. Pure, apart from their paths in sysfs."""
+"""Find the devices of a host that could be given to a container. Pure, apart from their paths in sysfs."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ Ids = tuple[str, str]  # vendor and product
 
 def candidates(inventory: Inventory, host: Host, records: Mapping[str, object], gpu: Ids | None = None,
                function: Ids | None = None) -> tuple[Candidate, ...]:
-    """Return the whole devices that are free and healthy. Of a network card that has virtual functions, those.
+    """Return the free and healthy whole devices; for a network card with virtual functions, those.
 
     :param records: allocations by device id
     :param gpu, function: only those of a vendor and product

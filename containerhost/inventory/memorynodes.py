@@ -3,12 +3,13 @@
 
 A GPU that shares a cache-coherent address space with the processors (GH200, GB200, V100 on POWER9) has its memory
 brought online by its driver as NUMA nodes without processors, for use through the GPU. Nodes without processors that
-are the host's own memory (CXL, persistent memory) look the same in /sys/devices/system/node. What tells them apart:
+are the host's own memory (CXL, persistent memory) look the same in /sys/devices/system/node. They are distinguished
+as follows:
 
 - ``has_generic_initiator`` lists the nodes of accelerators (ACPI 6.3, SRAT Generic Initiator Affinity; Linux 5.10,
   drivers/base/node.c);
 - the driver names a GPU's node, which the vendor's plug-in reads (``Vendor.memory_nodes``);
-- where neither is there (firmware without such entries, driver not loaded yet): on a host with a GPU of coherent
+- where neither exists (firmware without such entries, driver not loaded yet): on a host with a GPU of coherent
   memory, the nodes that are the target of no DAX device, as which CXL and persistent memory come online
   (/sys/bus/dax/devices/daxN.M/target_node, Documentation/ABI/testing/sysfs-bus-dax).
 """
@@ -57,7 +58,7 @@ def for_container(host: Host, gpus: Iterable[str]) -> frozenset[int]:
     """Return the nodes that a container's memory may come from: the host's, and those of its own GPUs.
 
     :param gpus: PCI addresses of the container's GPUs
-    :returns: empty for every node, where none belongs to an accelerator
+    :returns: empty for every node, if none belongs to an accelerator
     """
     foreign = of_devices(host)
     if not foreign:
@@ -68,9 +69,9 @@ def for_container(host: Host, gpus: Iterable[str]) -> frozenset[int]:
 
 
 def admit(host: Host, root: Binder, pid: Callable[[], int | None], grants: Iterable[Grant]) -> None:
-    """Let a running container have memory of GPUs that it gets, unless it is bound to some of the host's nodes.
+    """Permit a running container memory of GPUs that it gets, unless it is bound to some of the host's nodes.
 
-    :param pid: returns the container's first process; None when it does not run
+    :param pid: returns the container's first process; None if it is not running
     :raises HostActionFailed: the kernel refuses
     """
     _rebind(host, root, pid, grants, lambda present, nodes, hosts: present | nodes if hosts <= present else present)
@@ -79,7 +80,7 @@ def admit(host: Host, root: Binder, pid: Callable[[], int | None], grants: Itera
 @contextlib.contextmanager
 def withdrawn(host: Host, root: Binder, pid: Callable[[], int | None], grants: Sequence[Grant],
               remaining: Sequence[Grant]) -> Iterator[None]:
-    """Move memory of GPUs that a running container loses in the block to other nodes first; undone if it fails.
+    """Move memory off the GPUs that a running container loses in the block; undone if it fails.
 
     :param remaining: what it keeps
     :raises HostActionFailed: the kernel refuses
@@ -93,9 +94,9 @@ def withdrawn(host: Host, root: Binder, pid: Callable[[], int | None], grants: S
 
 
 def _rebind(host: Host, root: Binder, pid: Callable[[], int | None], grants: Iterable[Grant], change: Change) -> bool:
-    """Change the nodes that a running container may have memory of.
+    """Change the nodes whose memory a running container may use.
 
-    :returns: whether they were others before
+    :returns: whether they have changed
     """
     gpus = [grant.device.address for grant in grants if grant.gpu]
     named = _of_drivers(host) if gpus and of_devices(host) else {}
@@ -112,7 +113,7 @@ def _rebind(host: Host, root: Binder, pid: Callable[[], int | None], grants: Ite
 
 
 def _of_drivers(host: Host) -> dict[str, int]:
-    """Return the nodes of GPUs' memory by PCI address, as far as their drivers name them."""
+    """Return the memory nodes of GPUs by PCI address, as far as their drivers report them."""
     return {address: node for vendor in vendors.load() for address, node in vendor.memory_nodes(host).items()}
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find what lies between two devices, in the terms of GPUs' tools.
+"""Determine the PCI connection between two devices, in the terms of GPUs' tools.
 
-GPUDirect RDMA is fast between a GPU and a network function behind the same PCIe switch (``PIX``, ``PXB``), works over
-one host bridge (``PHB``) or NUMA node (``NODE``), and is slow across sockets (``SYS``). The cloud chooses devices; this
-tells what it chose from.
+GPUDirect RDMA is fast between a GPU and a network function behind the same PCIe switch (``PIX``, ``PXB``), works
+over one host bridge (``PHB``) or NUMA node (``NODE``), and is slow across sockets (``SYS``). The cloud chooses
+devices; this reports the alternatives.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ _NODES = "/sys/devices/system/node"
 
 
 class Way(enum.StrEnum):
-    """The levels of nearness, the nearest first.
+    """Name the levels of proximity, nearest first.
 
     ``PIX``: at most one PCIe bridge or switch; ``PXB``: several; ``PHB``: a host bridge; ``NODE``: the link between
     host bridges of one NUMA node; ``SYS``: that between NUMA nodes.
@@ -38,7 +38,7 @@ ORDER = tuple(Way)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Connection:
-    """Tell what lies between a GPU and a network function on PCIe and across NUMA nodes.
+    """Describe the connection between a GPU and a network function by PCIe and NUMA nodes.
 
     :ivar gpu, function: ids
     """
@@ -49,7 +49,7 @@ class Connection:
 
 
 def connections(inventory: Inventory, host: Host) -> tuple[Connection, ...]:
-    """Return what lies between each GPU and each network function. Slices are where their GPU is."""
+    """Return the connection of each GPU with each network function. Slices are where their GPU is."""
     gpus = [device for device in inventory.devices if device.kind is Kind.GPU]
     functions = [device for device in inventory.devices if device.kind is Kind.NET]
     places = {device.id: pci.directory(host, device.address) for device in (*gpus, *functions)}
@@ -67,7 +67,7 @@ def nearest(found: Iterable[Connection], function: str) -> tuple[str, ...]:
 
 
 def cards(inventory: Inventory) -> tuple[Device, ...]:
-    """Return one network function for each card: VFs are as near as their physical function."""
+    """Return one network function of each card: VFs are as near as their physical function."""
     return tuple(device for device in inventory.devices if device.kind is Kind.NET and device.role is not Role.VF)
 
 
@@ -82,7 +82,7 @@ def near(one: Device, other: Device) -> bool:
 
 
 def way(one: str, other: str, one_node: bool) -> Way:
-    """Return what lies between two devices.
+    """Return the connection between two devices.
 
     :param one, other: directories in /sys/devices: host bridge, bridges on the way, function
     :param one_node: both are on the same NUMA node

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scan a host's kernel files into the inventory of what its containers can be given."""
+"""Scan a host's kernel files into the inventory of devices for its containers."""
 
 import functools
 import logging
@@ -52,9 +52,9 @@ class Inventory:
         return (found, *self._parts(found)) if found else ()
 
     def related(self, device: Device) -> tuple[Device, ...]:
-        """Return the devices that exclude each other with this one: the whole that it is part of, and its parts.
+        """Return the devices that exclude this one: the whole that it is part of, and its parts.
 
-        Siblings (two VFs of one card, two slices of one GPU) do not disturb each other.
+        Siblings (two VFs of one card, two slices of one GPU) do not exclude each other.
         """
         found: dict[str, Device] = {}
         parent = device.parent
@@ -79,13 +79,13 @@ def scan(host: Host | None = None, log: Callable[[Host], Log] = kernellog.read) 
 
     Broken hardware is described with complaints, never raised.
 
-    :param log: reads what the kernel said of devices, which many hosts let only root do
+    :param log: reads the kernel's messages about devices, which on many hosts requires root
     """
     return HostView(host, log).inventory
 
 
 class HostView:
-    """Read the host's devices for one operation: scan once, at the first use, and after that single devices.
+    """Read the host's devices for one operation: scan once, at the first use, and then single devices.
 
     Passed down through the operation. Not thread-safe.
 
@@ -104,11 +104,11 @@ class HostView:
         return Inventory(_devices(self._host, pci.functions(self._host, self._log(self._host)), self._untainted))
 
     def refresh(self, device_ids: Iterable[str]) -> Inventory:
-        """Read these devices anew, and all else at their PCI addresses; without a scan so far, scan.
+        """Read these devices again, with all others at their PCI addresses; scan if there was no scan yet.
 
         Called under the devices' locks, because another process may have changed them since, and after each change.
 
-        :returns: the inventory, in which all other devices are as they were
+        :returns: the inventory, with all other devices unchanged
         """
         addresses = {device_id.partition("/")[0] for device_id in device_ids}
         if addresses and "inventory" in vars(self):

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Share GPUs between several containers, by their operator's choice: ``/etc/containerhost/sharing.yaml``.
+"""Share GPUs between several containers as the operator configures: ``/etc/containerhost/sharing.yaml``.
 
 ::
 
     0000:3b:00.0: {containers: 4}
 
-Such a GPU has so many *shares* (``0000:3b:00.0/share0`` …), each a device that one container can hold and that brings
-the GPU's nodes. The GPU's driver gives its processes time in turns; memory they take as they come, and nothing keeps
-them apart as slices are. A GPU is whole or shared, never both: the one and its shares exclude each other.
+Such a GPU has that many *shares* (``0000:3b:00.0/share0`` …), each a device that one container can hold and that
+brings the GPU's nodes. The GPU's driver time-slices between processes; they compete for memory, and are not isolated
+as slices are. A GPU is whole or shared, never both: the one and its shares exclude each other.
 
-A file that cannot be understood makes every GPU unhealthy: one that was to be shared would else be given away whole.
+A malformed file makes every GPU unhealthy: otherwise a GPU meant to be shared could be allocated whole.
 """
 
 import dataclasses
@@ -30,10 +30,10 @@ TIME_SLICING, MPS = "time-slicing", "mps"
 
 @dataclasses.dataclass(frozen=True)
 class Sharing:
-    """Hold the operator's choice of which GPUs several containers may share.
+    """Hold the operator's configuration of shared GPUs.
 
-    :ivar shares: how many containers may have a GPU at a time, by its address
-    :ivar trouble: why the file is not understood; None when it is, or when there is none
+    :ivar shares: how many containers may share a GPU, by its address
+    :ivar trouble: why the file is malformed; None if it is valid or missing
     """
 
     shares: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -54,7 +54,7 @@ def read(host: Host) -> Sharing:
 def shares(content: Mapping[str, Any]) -> dict[str, int]:
     """Parse the number of containers of each shared GPU.
 
-    :raises SpecError: something else than numbers of containers
+    :raises SpecError: a value is not a number of containers
     """
     return {address: _containers(address, value) for address, value in content.items()}
 
@@ -78,7 +78,7 @@ def _containers(address: str, value: Any) -> int:
 
 
 def divided(devices: Iterable[Device], wanted: Sharing) -> tuple[Device, ...]:
-    """Return the devices with the shares of shared GPUs. Pure."""
+    """Return the devices, with shared GPUs' shares. Pure."""
     known = tuple(devices)
     if wanted.trouble:
         return tuple(_unwell(device, wanted.trouble) if device.kind is not Kind.NET else device for device in known)
@@ -106,7 +106,7 @@ def _unwell(device: Device, complaint: str) -> Device:
 
 
 def unknown_gpus(wanted: Sharing, devices: Iterable[Device]) -> list[str]:
-    """Return what the file shares that is no GPU of this host, in words."""
+    """Describe the entries of the file that are not GPUs of this host."""
     gpus = {device.id for device in devices if device.kind is Kind.GPU}
     return [f"{FILE} lets containers share {address}, but this host has no such GPU"
             for address in sorted(wanted.shares.keys() - gpus)]

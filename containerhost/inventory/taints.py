@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep devices from new holders by the operator's decision, or use them despite a complaint: taints and tolerations.
+"""Keep devices from new consumers by the operator's decision, or tolerate a complaint: taints and tolerations.
 
-A *taint* is one more complaint of the device's health, with the operator's reason, whose cause is not the device itself
-(:attr:`Device.outside`): no new consumer gets the device; its present one may start with it again and release it. A
-*toleration* makes the complaints that a device has now into notes; with another complaint it is sick again. Both hold
+A *taint* is one more complaint of the device's health, with the operator's reason, whose cause is not the device
+itself (:attr:`Device.outside`): no new consumer gets the device; its present one may start with it again and release
+it. A *toleration* turns the device's present complaints into notes; another complaint makes it sick again. Both hold
 for the device and its parts: slices and shares of a GPU, virtual functions of a card. They outlast a restart of the
 host, and end with ``containerhost untaint``.
 
-A file that cannot be understood keeps every device from new holders: a tainted one would else be given away.
+A malformed file keeps every device from new consumers: otherwise a tainted one could be allocated.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ class Taints:
     """Hold the operator's taints and tolerations of this host's devices.
 
     :ivar by_id: decisions by device id
-    :ivar trouble: why the file is not understood; None when it is, or when there is none
+    :ivar trouble: why the file is malformed; None if it is valid or missing
     """
 
     by_id: Mapping[str, Taint] = dataclasses.field(default_factory=dict)
@@ -96,7 +96,7 @@ def source(device: Device, taints: Taints) -> str | None:
 
 
 def without(taints: Taints, device_ids: Collection[str]) -> Taints:
-    """Return the decisions without those about these devices themselves. Pure."""
+    """Return the decisions about other devices than these. Pure."""
     return dataclasses.replace(taints, by_id={name: taint for name, taint in taints.by_id.items()
                                               if name not in device_ids})
 
@@ -118,7 +118,7 @@ class TaintFile:
         self._path = Path(host.root, FILE.lstrip("/"))
 
     def taint(self, device_id: str, reason: str) -> None:
-        """Keep the device from new holders.
+        """Keep the device from new consumers.
 
         :raises SpecError: the reason is empty, too long, or more than one line
         """
@@ -128,7 +128,7 @@ class TaintFile:
         self._change(device_id, reason=reason)
 
     def tolerate(self, device_id: str, complaints: Iterable[str]) -> None:
-        """Let the device be given to containers despite these complaints."""
+        """Permit the allocation of the device despite these complaints."""
         self._change(device_id, tolerated=tuple(complaints))
 
     def untaint(self, device_id: str) -> bool:
@@ -150,9 +150,9 @@ class TaintFile:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[dict[str, Taint]]:
-        """Yield the decisions; no other process changes them meanwhile.
+        """Yield the decisions, excluding concurrent changes.
 
-        :raises HostActionFailed: the file cannot be changed, or is not understood
+        :raises HostActionFailed: the file cannot be changed, or is malformed
         """
         try:
             with FileLock(self._path.with_name(".taints.lock"), LOCK_TIMEOUT).held():
@@ -171,7 +171,7 @@ class TaintFile:
 def _parsed(content: Any) -> dict[str, Taint]:
     """Parse the file's content.
 
-    :raises ValueError, KeyError, TypeError, AttributeError: it is not what this module writes
+    :raises ValueError, KeyError, TypeError, AttributeError: it does not have this module's format
     """
     records.version(content)
     found = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the host's processors, memory and NUMA nodes, and how busy they are.
+"""Read the host's processors, memory and NUMA nodes, and their load.
 
 Sources: Documentation/ABI/stable/sysfs-devices-node, Documentation/admin-guide/cputopology.rst and
 Documentation/filesystems/proc.rst. Sizes are bytes, times nanoseconds unless a name says otherwise.
@@ -28,10 +28,10 @@ class NumaNode:
 
     :ivar cpus: the node's CPUs that are online
     :ivar siblings: its cores, each as the hardware threads it has, by lowest thread
-    :ivar socket: the package that all its CPUs are in; None when they are in several, or the host does not say
+    :ivar socket: the package of all its CPUs; None if there are several, or it is unknown
     :ivar memory: bytes
     :ivar free: bytes
-    :ivar hugepages: by page size in bytes: how many pages there are, and how many are free
+    :ivar hugepages: by page size in bytes: total and free number of pages
     :ivar distances: to each node of the host in their order, 10 being this node itself
     """
 
@@ -49,7 +49,7 @@ class NumaNode:
 class CpuInfo:
     """Describe the host's processors: model, features, and numbers of sockets, cores and threads.
 
-    :ivar arch: as ``uname -m`` says it
+    :ivar arch: as ``uname -m`` prints it
     :ivar features: flags as /proc/cpuinfo names them
     """
 
@@ -67,9 +67,9 @@ class Topology:
     """Describe the host's NUMA nodes and processors.
 
     :ivar nodes: by id; a host without NUMA has one node, 0. Without nodes that have neither processors nor memory
-    :ivar allocatable: nodes that the kernel lets this process have memory of; empty where it does not say
-    :ivar of_devices: nodes with memory that belongs to an accelerator (:mod:`containerhost.inventory.memorynodes`). It
-        is not the host's to give: none of them is among ``nodes``
+    :ivar allocatable: nodes whose memory this process may use; empty if unknown
+    :ivar of_devices: nodes with memory that belongs to an accelerator (:mod:`containerhost.inventory.memorynodes`).
+        It is not part of the host's memory: none of them is among ``nodes``
     """
 
     nodes: tuple[NumaNode, ...]
@@ -98,7 +98,7 @@ class Topology:
 
 
 class CpuTimes(NamedTuple):
-    """Nanoseconds since boot, summed over all CPUs."""
+    """Hold CPU times in nanoseconds since boot, summed over all CPUs."""
 
     kernel: int
     user: int
@@ -107,9 +107,9 @@ class CpuTimes(NamedTuple):
 
 
 class MemoryUse(NamedTuple):
-    """Hold the size of the host's memory and how much is in use, in bytes, without that of accelerators.
+    """Hold the size and the use of the host's memory in bytes, without that of accelerators.
 
-    :ivar used: bytes that starting programs could not get: total less MemAvailable
+    :ivar used: bytes not available to new programs: total less MemAvailable
     """
 
     total: int
@@ -151,7 +151,7 @@ def _meminfo(host: Host, number: int) -> dict[str, int]:
 
 
 def _only_node(host: Host, online: frozenset[int], cores: Mapping[int, frozenset[int]]) -> NumaNode:
-    """Return the one node of a host whose kernel has no NUMA."""
+    """Return the single node of a host whose kernel has no NUMA."""
     memory = host.fields("/proc/meminfo")
     return NumaNode(
         id=0, cpus=online, siblings=_siblings(online, cores), socket=_socket(host, online),
@@ -219,7 +219,7 @@ def _first_processor(host: Host) -> dict[str, str]:
 
 
 def _arch(host: Host, cpu: Mapping[str, str]) -> str:
-    """Return the architecture, from /proc (Linux 6.1) or, of an older captured tree, from how it lists features."""
+    """Return the architecture, from /proc (Linux 6.1) or, in an older captured tree, from its format of features."""
     told = host.text("/proc/sys/kernel/arch")
     if told or host.live:
         return told or os.uname().machine
@@ -237,7 +237,7 @@ def cpu_times(host: Host | None = None) -> CpuTimes:
 
 
 def uptime(host: Host | None = None) -> float:
-    """Return the seconds since boot; 0.0 when the host does not say."""
+    """Return the seconds since boot; 0.0 if unknown."""
     return next(iter(_numbers(host or Host(), "/proc/uptime")), 0.0)
 
 
@@ -248,7 +248,7 @@ def loadavg(host: Host | None = None) -> tuple[float, float, float]:
 
 
 def memory(host: Host | None = None) -> MemoryUse:
-    """Return the use of the host's memory, without that of accelerators, which the kernel counts too."""
+    """Return the use of the host's memory, without that of accelerators, which the kernel includes."""
     host = host or Host()
     table, foreign = host.fields("/proc/meminfo"), [_meminfo(host, node) for node in memorynodes.of_devices(host)]
     total = _kilobytes(table.get("MemTotal")) - sum(node["MemTotal"] for node in foreign)
@@ -263,6 +263,6 @@ def _numbers(host: Host, path: str) -> list[float]:
 
 
 def _kilobytes(text: str | None) -> int:
-    """Parse ``32779340 kB`` into bytes; 0 when it is no such thing."""
+    """Parse ``32779340 kB`` into bytes; 0 for any other text."""
     number = (text or "").partition(" ")[0]
     return int(number) * 1024 if number.isascii() and number.isdigit() and len(number) <= 15 else 0

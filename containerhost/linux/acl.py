@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Set POSIX ACLs (acl(5)), which a file's owner may do without being root."""
+"""Set POSIX ACLs (acl(5)), which a file's owner may do without root."""
 
 import os
 import stat
@@ -15,7 +15,7 @@ READ, WRITE, ENTER = 4, 2, 1
 
 
 def let_read(path: Path, user: int) -> None:
-    """Let a user read a file or directory, whose owner may change it. Nobody else gets or keeps any right.
+    """Permit one user to read a file or directory, whose owner may change it; all other rights are removed.
 
     :raises OSError: ENOTSUP on a file system without ACLs
     """

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Add and remove character nodes of a running container: in its control group and in its /dev.
 
-The control group decides: by a file of it in version 1 (Documentation/admin-guide/cgroup-v1/devices.rst), by a program
-in version 2. The node only makes the device reachable by its name. So what is taken is denied first: whoever keeps
-another node of it cannot open that any more.
+The control group decides: by a file of it in version 1 (Documentation/admin-guide/cgroup-v1/devices.rst), by a
+program in version 2. The node only makes the device reachable by its name. So a removed device is denied first:
+other nodes of it in the container cannot be opened either.
 
-The /dev of a container with a user namespace of its own belongs to that, and a node made there leads nowhere: such a
-container gets a node of the host's, shown at a file of its own.
+The /dev of a container with a user namespace of its own belongs to that namespace, where new nodes do not work: such
+a container gets a node of the host, mounted over a file.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ PAYLOAD = re.compile(r"(/lxc\.payload\.[^/]*)/.*")
 
 
 def give(pid: int, path: str, number: Number, mode: int) -> None:
-    """Let a container have a character node.
+    """Create a character node in a container and permit it.
 
     :param pid: the container's first process
     :param path: of the node, below /dev
@@ -48,7 +48,7 @@ def give(pid: int, path: str, number: Number, mode: int) -> None:
 
 
 def take(pid: int, path: str, number: Number) -> None:
-    """Take a character node from a container. Idempotent."""
+    """Remove a character node from a container and deny it. Idempotent."""
     require_container(pid)
     permit(pid, number, False)
     remove_from(pid, path, number)
@@ -61,13 +61,13 @@ def remove_from(pid: int, path: str, number: Number) -> None:
 
 
 def require_container(pid: int) -> None:
-    """Refuse a process id that does not belong to a container: after a container has ended, the host may reuse it."""
+    """Refuse a pid that does not belong to a container: the host may reuse a pid after its container has ended."""
     if namespace(pid) in (None, namespace(os.getpid())):
         raise HostActionFailed(f"process {pid} is not that of a running container")
 
 
 def permit(pid: int, number: Number, allowed: bool) -> None:
-    """Let the processes of the container open a device, or none of them any more."""
+    """Permit or deny a device to the processes of the container."""
     found = groups(pid)
     if os.path.exists(f"{CGROUPS}/cgroup.controllers"):  # as engines tell: version 2 alone
         devicefilter.decide(filtered(CGROUPS + found[""]), number, allowed)
@@ -90,7 +90,7 @@ def groups(pid: int) -> dict[str, str]:
 
 
 def filtered(directory: str) -> str:
-    """Return the nearest group, from this one up, with a device program: an init may make groups below the engine's."""
+    """Return the nearest group with a device program, from this one up: an init may create nested groups."""
     above = directory
     while above.startswith(f"{CGROUPS}/"):
         if devicefilter.decided(above):
@@ -114,7 +114,7 @@ def make(pid: int, path: str, number: Number, mode: int) -> None:
 
 
 def create(pid: int, path: str, number: Number, mode: int) -> None:
-    """Create a node of the container's own.
+    """Create a node that belongs to the container.
 
     :raises HostActionFailed, OSError: something else is there already, or the kernel refuses
     """
@@ -126,10 +126,10 @@ def create(pid: int, path: str, number: Number, mode: int) -> None:
 
 
 def is_there(pid: int, path: str, directory: int, name: str, number: Number, *, unfinished: bool = False) -> bool:
-    """Return whether the node is there.
+    """Return whether the node exists.
 
-    :param unfinished: an empty file is what a killed call left
-    :raises HostActionFailed: something else is
+    :param unfinished: an empty file remains from a killed call
+    :raises HostActionFailed: something else is there
     """
     try:
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -160,7 +160,7 @@ def has_own_users(pid: int) -> bool:
 def show(pid: int, path: str, number: Number, mount: int) -> None:
     """Create a node in a container's mount namespace, in which the process stays.
 
-    It is done as the container's root, because the kernel lets nobody else create files in its directories."""
+    This runs as the container's root, because the kernel permits only that user to create files in its directories."""
     namespaces.make_files_as(*root_of(pid))
     make_directory(pid, path)
     with parent_of(pid, path) as (directory, name):
@@ -177,7 +177,7 @@ def show(pid: int, path: str, number: Number, mount: int) -> None:
 
 
 def remove(pid: int, path: str, number: Number) -> None:
-    """Remove a node, if it is there."""
+    """Remove a node if it exists."""
     with contextlib.suppress(FileNotFoundError), parent_of(pid, path) as (directory, name):
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
         if is_node(status, number):
@@ -188,7 +188,7 @@ def remove(pid: int, path: str, number: Number) -> None:
 
 
 def hide(pid: int, directory: int, name: str) -> None:
-    """Remove a node in a container's mount namespace. The process stays there."""
+    """Remove a node in a container's mount namespace, in which the process stays."""
     namespaces.make_files_as(*root_of(pid))
     namespaces.enter(f"/proc/{pid}/ns/mnt")
     os.fchdir(directory)
@@ -200,7 +200,7 @@ def hide(pid: int, directory: int, name: str) -> None:
 def host_node(number: Number, mode: int) -> Iterator[int]:
     """Yield a descriptor of a private mount of the node, without the permissions of the host's own node.
 
-    Only this process can reach it. It may be closed once it is mounted elsewhere, and not before."""
+    Only this process can reach it. It must stay open until it is mounted elsewhere."""
     import tempfile  # noqa: PLC0415  (a start of a container on Docker may load this module, and people wait)
     with tempfile.TemporaryDirectory(prefix=".containerhost-", dir="/dev") as directory:
         path = os.path.join(directory, "node")
@@ -211,13 +211,13 @@ def host_node(number: Number, mode: int) -> Iterator[int]:
 
 
 def root_of(pid: int) -> tuple[int, int]:
-    """Return the user and group on the host of the container's root."""
+    """Return the host's user and group ids of the container's root."""
     user, group = (mapped_root(f"/proc/{pid}/{name}") for name in ("uid_map", "gid_map"))
     return user, group
 
 
 def mapped_root(path: str) -> int:
-    """Return the host's id of the container's root from lines of user_namespaces(7): id inside, outside, count."""
+    """Return the host id of the container's root from lines of user_namespaces(7): id inside, outside, count."""
     with open(path, encoding="ascii") as table:
         for inside, outside, _ in (map(int, line.split()) for line in table):
             if inside == 0:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read the control groups of a process.
 
-Whoever may make groups below a container's own chooses their names, in which the kernel allows every byte but ``/`` and
-a line feed: nothing else ends a line.
+A tenant chooses the names of nested groups, in which the kernel allows every byte except ``/`` and a line feed: so
+only a line feed ends a line.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ CONTAINER = re.compile(r"/(?:[^/]+/)*?(?:lxc\.payload\.[^/]+|(?:docker-)?[0-9a-f
 
 
 def of(pid: int, host: Host) -> dict[str, str]:
-    """Return the process's groups by controller, that of version 2 by an empty name; none when there is no process."""
+    """Return the process's groups by controller, with an empty name for version 2; none if the process is gone."""
     return parse(host.data(f"/proc/{pid}/cgroup", TABLE_LIMIT) or b"")
 
 
@@ -36,7 +36,7 @@ def parse(table: bytes) -> dict[str, str]:
 
 
 def container_part(path: str) -> str:
-    """Return the group that has the container's limits: its processes may be in one below. Another path as it is."""
+    """Return the group that has the container's limits, above nested groups. Other paths are returned unchanged."""
     found = CONTAINER.match(path)
     return found[0] if found else path
 
@@ -45,12 +45,12 @@ DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def walk(top: str) -> Iterator[tuple[str, bool]]:
-    """Yield a group and those below it, each before and again after those below it; none of a group that is gone.
+    """Yield a group and its nested groups, each before and again after its nested ones; none if it is gone.
 
     A tenant can nest groups deeper than a path or a table of open files reaches, so one descriptor goes from group to
     group.
 
-    :returns: a path that is good until the next step; whether the groups below it are still to come
+    :returns: a path that is valid until the next step; whether its nested groups follow
     """
     with contextlib.ExitStack() as stack:
         try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bind a running container to CPUs, and its memory to nodes, in its control group of either version. For root.
+"""Bind a running container's CPUs and memory nodes in its control group of either version. For root.
 
 In version 1 a group has at least the CPUs and nodes of each group below it, and a container's root can make groups
-below its own: what is to be taken is first taken there, while the container is frozen, so that it makes none meanwhile.
+below its own: so the nested groups are changed first, while the container is frozen and cannot create more.
 
 Sources: Documentation/admin-guide/cgroup-v1/cpusets.rst; cgroup-v2.rst, ``cpuset.mems``.
 """
@@ -26,7 +26,7 @@ WALK_TIMEOUT = 10.0  # s; a container may have made thousands of groups
 
 
 def cpus_of(pid: int, host: Host) -> frozenset[int]:
-    """Return the CPUs that a process's container may have; empty for one that is gone. Outside one, the process's own.
+    """Return the CPUs of a process's container, or of the process outside one; empty if it is gone.
 
     A tenant can narrow each of its processes, the first one too.
     """
@@ -34,7 +34,7 @@ def cpus_of(pid: int, host: Host) -> frozenset[int]:
 
 
 def nodes_of(pid: int, host: Host) -> frozenset[int]:
-    """Return the nodes that a process's container may have memory of, in the same way."""
+    """Return the memory nodes of a process's container, likewise."""
     return _of(pid, host, NODES, "Mems_allowed_list")
 
 
@@ -44,7 +44,7 @@ def _of(pid: int, host: Host, file: str, field: str) -> frozenset[int]:
 
 
 def bind_cpus(pid: int, cpus: Collection[int]) -> None:
-    """Let the container of a process run on these CPUs only. Idempotent.
+    """Bind the container of a process to these CPUs. Idempotent.
 
     :raises HostActionFailed: the process is in no container, or the kernel refuses
     """
@@ -55,7 +55,7 @@ def bind_cpus(pid: int, cpus: Collection[int]) -> None:
 
 
 def bind_memory(pid: int, nodes: Collection[int], host: Host | None = None) -> None:
-    """Let the container of a process have memory of these nodes only, and move what it has elsewhere. Idempotent.
+    """Bind the container of a process to these memory nodes, and move its memory there. Idempotent.
 
     :param nodes: empty for every node
     :raises HostActionFailed: the process is in no container, or the kernel refuses
@@ -85,7 +85,7 @@ def _bind(pid: int, group: str, file: str, text: str) -> None:
 
 
 def _narrow(group: str, file: str, wanted: frozenset[int]) -> None:
-    """Let a group have these CPUs or nodes, and those below it what they have of them, or else all that is above."""
+    """Set these CPUs or nodes on a group, and on nested ones their intersection with them, or else their parent's."""
     end, targets = time.monotonic() + WALK_TIMEOUT, list[frozenset[int]]()
     for each, before in controlgroups.walk(group):
         if time.monotonic() > end:  # a container may have made thousands of groups
@@ -117,7 +117,7 @@ def _group(pid: int, host: Host) -> str | None:
 
 
 def _groups_of(pid: int, host: Host) -> Iterator[str]:
-    """Yield where the container's own group may be: the topmost, because the tenant names those below it."""
+    """Yield possible paths of the container's own group: the topmost, because the tenant names nested ones."""
     own = _hierarchies(os.getpid(), host)
     for mount, path in _hierarchies(pid, host).items():
         found = controlgroups.CONTAINER.match(path)
@@ -127,7 +127,7 @@ def _groups_of(pid: int, host: Host) -> Iterator[str]:
 
 
 def _hierarchies(pid: int, host: Host) -> dict[str, str]:
-    """Return the process's group by mount point, of those hierarchies that may have memory nodes."""
+    """Return the process's group by mount point, for hierarchies that may have memory nodes."""
     groups = controlgroups.of(pid, host)
     return {mount: groups[controller] for controller, mount in (("cpuset", f"{ROOT}/cpuset"), ("", ROOT))
             if controller in groups}

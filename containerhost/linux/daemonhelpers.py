@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""End helper processes of LXD or Incus that wait for a container's tenant, or copy a container for nobody.
+"""Kill helper processes of LXD or Incus that wait for a container's tenant, or whose copy is no longer needed.
 
 The daemon reaches the files of a running container by ``lxd forkfile``, and gives it a device by ``lxd forkmount``;
-both act in the container's mount namespace. At a FIFO that the tenant put there they wait without end, and until they
-end the daemon does not delete the container.
+both act in the container's mount namespace. At a FIFO of the tenant they wait forever, and until they end the daemon
+does not delete the container.
 
 On pools without snapshots of their own the daemon copies a container into a snapshot by ``rsync``, which reads the
 holes of sparse files. Nothing cancels that, not even the container's deletion.
@@ -25,9 +25,9 @@ NO_PROCESS = "0"  # last argument of a forkfile for a container that does not ru
 
 
 def end(pid: int) -> int:
-    """Kill the helpers of a container that is about to end, and those whose container has ended already.
+    """Kill the helpers of a container that is about to end, and those whose container has already ended.
 
-    :param pid: the container's first process; 0 if it does not run
+    :param pid: the container's first process; 0 if it is not running
     :returns: how many were killed
     """
     return sum(kill(helper, pid) for helper in helpers())
@@ -36,7 +36,7 @@ def end(pid: int) -> int:
 def end_copies(container: str) -> int:
     """Kill the daemon's copies of a container into snapshots.
 
-    :param container: as the daemon calls its directory
+    :param container: the daemon's name for its directory
     :returns: how many processes were killed
     """
     killed = 0
@@ -49,7 +49,7 @@ def end_copies(container: str) -> int:
 
 
 def copied(pid: int) -> str | None:
-    """Return the container that a process of the daemon copies to another place of this host; None if it is none."""
+    """Return the container that a process of the daemon copies on this host; None for other processes."""
     if not is_hosts(pid):
         return None
     program, *arguments = command(pid)
@@ -67,7 +67,7 @@ def command(pid: int) -> list[str]:
 def kill(helper: int, pid: int) -> bool:
     """Kill a helper that waits for its tenant.
 
-    :returns: False if it need not be killed, or has ended by itself
+    :returns: False if it need not be killed, or has already ended
     """
     with contextlib.suppress(ProcessLookupError), closing(os.pidfd_open(helper)) as fd:
         if is_stuck(helper, pid):
@@ -103,7 +103,7 @@ def used(space: str | None) -> bool:
 
 
 def mounts(pid: int) -> str | None:
-    """Return the mount namespace of a process; None if there is no such process, or it cannot be looked at."""
+    """Return the mount namespace of a process; None if the process is gone or cannot be inspected."""
     try:
         return namespace(pid, "mnt")
     except ProcReadTimeout:

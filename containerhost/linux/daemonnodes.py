@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fence, restore and remove the nodes that LXD or Incus has made for containers' devices (device_utils_unix.go).
+"""Fence, restore and remove the nodes that LXD or Incus created for containers' devices (device_utils_unix.go).
 
-They are character nodes ``unix.DEVICE.PATH`` in a directory ``devices/CONTAINER`` of the daemon's own, where ``-`` is
-``--`` and ``/`` is ``-``. Each is shown in the container at its path and belongs to the container's root.
+They are character nodes ``unix.DEVICE.PATH`` in the daemon's directory ``devices/CONTAINER``, where ``-`` is ``--``
+and ``/`` is ``-``. Each is mounted in the container at its path and belongs to the container's root.
 """
 
 import contextlib
@@ -30,14 +30,14 @@ WALK_TIMEOUT = 10.0  # s
 
 
 def fence(server: int, container: str, pid: int, leaving: Collection[str]) -> None:
-    """Let no path open the character nodes of devices that are about to leave a running container. Idempotent.
+    """Block opening of the character nodes of devices that a running container is about to lose. Idempotent.
 
-    The daemon unlinks its file, but a bind mount that the tenant made keeps the inode. A node that several devices have
-    is one inode, the file of the device that came first: while others need it, a further link keeps it in reach. The
-    daemon removes that, and the marks of what is denied, with its own files when the container stops.
+    The daemon unlinks its file, but a bind mount that the tenant made keeps the inode. A node that several devices
+    have is one inode, the file of the device that came first: while others need it, an additional link keeps it
+    reachable. The daemon removes that, and the marks of denied devices, with its own files when the container stops.
 
     :param server: the daemon's process
-    :param container: as the daemon calls its directory
+    :param container: the daemon's name for its directory
     :param pid: the container's first process
     :param leaving: names of the devices
     :raises HostActionFailed: a node can still be opened
@@ -65,7 +65,7 @@ def fence(server: int, container: str, pid: int, leaving: Collection[str]) -> No
 
 
 def restore(server: int, container: str, pid: int, modes: Mapping[str, int]) -> None:
-    """Let a container open the nodes of devices that it has, whether :func:`fence` was called for them or not.
+    """Permit a container to open the nodes of its devices, whether :func:`fence` was called for them or not.
 
     :param modes: of the nodes, by the name of the device
     :raises HostActionFailed: a node cannot be restored
@@ -91,14 +91,14 @@ def restore(server: int, container: str, pid: int, modes: Mapping[str, int]) -> 
 
 
 def forget(server: int, container: str, pid: int, known: Collection[str]) -> int:
-    """Remove character nodes of devices that the daemon does not know of from a container.
+    """Remove character nodes of devices that the daemon does not know from a container.
 
     Block nodes stay: the caller must check that no process uses them.
 
     :param server: the daemon's process
-    :param container: as the daemon calls its directory
+    :param container: the daemon's name for its directory
     :param pid: the container's first process
-    :param known: names of the devices it knows of; what they have too stays
+    :param known: names of the known devices; nodes that they share stay
     :returns: how many were removed
     """
     with opened(server, container) as directory:
@@ -117,7 +117,7 @@ def forget(server: int, container: str, pid: int, known: Collection[str]) -> int
 
 
 def owner(name: str) -> str | None:
-    """Return the device that a node was made for; None for a further link."""
+    """Return the device for which a node was created; None for an additional link."""
     return None if name.startswith(KEPT) else parted(name)[0]
 
 
@@ -130,7 +130,7 @@ def is_fenced(status: os.stat_result) -> bool:
 
 
 def numbers(directory: Directory) -> dict[str, Number]:
-    """Return the device numbers of the character nodes, by the name of the file."""
+    """Return the device numbers of the character nodes by file name."""
     found = {name: number_of(directory.stat(name)) for name in directory.names() if name.startswith(KIND)}
     return {name: number for name, number in found.items() if number is not None}
 
@@ -141,7 +141,7 @@ def number_of(status: os.stat_result) -> Number | None:
 
 @contextlib.contextmanager
 def opened(server: int, container: str) -> Iterator[Directory | None]:
-    """Open the directory of a container's nodes; None where it had no device yet.
+    """Open the directory of a container's nodes; None if it has had no device yet.
 
     :raises HostActionFailed: as the block does, or the kernel refuses
     """
@@ -158,7 +158,7 @@ def opened(server: int, container: str) -> Iterator[Directory | None]:
 
 @contextlib.contextmanager
 def _node(directory: Directory, name: str) -> Iterator[str]:
-    """Yield a path of the node itself, to change it: no link is followed."""
+    """Yield a path of the node itself, following no link."""
     with closing(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory.fd)) as fd:
         if number_of(os.fstat(fd)) is None:
             raise HostActionFailed(f"{directory.path / name} is not the character node that it was a moment ago")
@@ -168,12 +168,12 @@ def _node(directory: Directory, name: str) -> Iterator[str]:
 def permit(pid: int, number: Number, allowed: bool) -> bool:
     """Permit or deny a device to the processes of a container, with control groups of version 1.
 
-    Source: Documentation/admin-guide/cgroup-v1/devices.rst. The daemon does that for privileged containers only, with
-    version 2, too. An unprivileged one has no program of version 2, so the node's mode decides alone, as it does where
-    this process may not change the rules (it needs CAP_SYS_ADMIN).
+    Source: Documentation/admin-guide/cgroup-v1/devices.rst. The daemon does that for privileged containers only,
+    with version 2, too. An unprivileged one has no program of version 2, so only the node's mode counts, as it does
+    where this process lacks CAP_SYS_ADMIN to change the rules.
 
     :returns: whether that was changed
-    :raises HostActionFailed: the kernel refuses to permit what is denied, or fails
+    :raises HostActionFailed: the kernel refuses to permit a denied device, or fails
     """
     payload = PAYLOAD.match(controlgroups.of(pid, Host()).get("devices", ""))
     if payload is None:
@@ -208,9 +208,9 @@ def decoded(text: str) -> str:
 
 
 def home(server: int) -> str:
-    """Return the daemon's directory, as this process sees it: a daemon from a snap has mounts of its own.
+    """Return the daemon's directory as this process sees it: a daemon from a snap has its own mounts.
 
-    :raises HostActionFailed: the process is no such daemon
+    :raises HostActionFailed: the process is not such a daemon
     """
     try:
         with open(f"/proc/{server}/comm", encoding="utf-8") as comm, open(f"/proc/{server}/environ", "rb") as environ:

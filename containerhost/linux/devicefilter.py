@@ -4,8 +4,8 @@
 The kernel asks the group's programs, all of which must agree (cgroup-v2.rst, "Device controller"; bpf(2)). Engines give
 a container one, systemd perhaps another.
 
-A verdict on a further device is put before what a program does already: a few instructions that know themselves again.
-So whoever made the program, its rules stay, and what was added is read from it: nothing has to be remembered.
+A verdict on an additional device is prepended to a program as a few recognizable instructions. So the rules of any
+program stay, and additions are read back from it: no state is needed.
 """
 
 import contextlib
@@ -39,10 +39,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def decide(directory: str, number: Number, allowed: bool) -> None:
-    """Permit or deny a character device, whatever was decided before.
+    """Permit or deny a character device, replacing any earlier verdict.
 
     :param directory: of the control group
-    :raises HostActionFailed: the group has no program to decide with, or the kernel refuses
+    :raises HostActionFailed: the group has no device program, or the kernel refuses
     """
     with _group(directory) as group:
         flags, programs = _programs(group)
@@ -53,7 +53,7 @@ def decide(directory: str, number: Number, allowed: bool) -> None:
 
 
 def decided(directory: str) -> bool:
-    """Return whether the group has a program of its own."""
+    """Return whether the group has its own program."""
     with _group(directory) as group:
         return bool(_programs(group)[1])
 
@@ -86,7 +86,7 @@ def written(verdicts: Mapping[Number, bool]) -> bytes:
 
 
 def verdict(number: Number, allowed: bool) -> bytes:
-    """Register 1 is where the kernel's question is."""
+    """Return the instructions of a verdict; register 1 points to the kernel's request."""
     end = STEPS - 1
     steps = ((SET, 0, 0, MARK), (READ, 0x12, 0, 0), (AND, 2, 0, 0xFFFF), (UNLESS, 2, end - 3, CHARACTER),
              (READ, 0x12, 4, 0), (UNLESS, 2, end - 5, number[0]), (READ, 0x12, 8, 0), (UNLESS, 2, end - 7, number[1]),
@@ -95,7 +95,7 @@ def verdict(number: Number, allowed: bool) -> bytes:
 
 
 def parted(program: bytes) -> tuple[dict[Number, bool], bytes]:
-    """Split a program into its verdicts and the instructions that follow them."""
+    """Split a program into its verdicts and the remaining instructions."""
     verdicts: dict[Number, bool] = {}
     size = STEPS * INSTRUCTION.size
     while program[:INSTRUCTION.size] == INSTRUCTION.pack(SET, 0, 0, MARK):

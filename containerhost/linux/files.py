@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operate on files safely: atomic writes, and access below directories that other users can write.
 
-Names are relative to an open directory and never resolved as paths, so that nobody can lead an operation elsewhere by
-replacing a component meanwhile. All errors are ``OSError``; those of this module (a name that is a path, a file of the
-wrong type or owner) have ``errno.EPERM``.
+Names are relative to an open directory and never resolved as paths, so that replacing a component cannot redirect an
+operation. All errors are ``OSError``; those of this module (a name with a slash, a file of the wrong type or owner)
+have ``errno.EPERM``.
 """
 
 import contextlib
@@ -20,13 +20,13 @@ LIMIT = 1 << 20  # bytes that :meth:`Directory.read` returns at most
 
 def atomic_write(path: str | Path, content: bytes, mode: int = 0o600, owner: tuple[int, int] | None = None,
                  unfinished: str | None = None) -> None:
-    """Create or replace a file as a whole: after a crash it has the old content or the new, on the disk.
+    """Create or replace a file atomically and durably: after a crash it has the old content or the new.
 
     The parent directory must be trusted: links among its components are followed.
 
     :param mode: exact, whatever the umask; the temporary file has 0600
     :param owner: user and group id; None keeps the process's own
-    :param unfinished: as for :func:`replacing`; None for a name that no other process has
+    :param unfinished: as for :func:`replacing`; None for a unique name
     """
     path = Path(path)
     with Directory(path.parent) as directory:
@@ -42,7 +42,7 @@ def write_output(path: Path, content: bytes) -> None:
 
 
 def is_replaceable(path: Path) -> bool:
-    """Return whether a path is free, or a regular file: nothing else may be replaced or removed."""
+    """Return whether a path is free or a regular file, which may be replaced or removed."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except FileNotFoundError:
@@ -53,12 +53,12 @@ def is_replaceable(path: Path) -> bool:
 def replacing(path: Path, unfinished: str | None = None) -> Iterator[Path]:
     """Yield the path of a new file that atomically becomes ``path`` when the block ends without an error.
 
-    For what programs write; :func:`atomic_write` is for what is short.
+    For output of programs; :func:`atomic_write` is for short content.
 
     The parent directory must be writable by nobody else.
 
-    :param unfinished: its name until then; what a killed process left under it is removed, so one process at a time may
-        do this. None for a name of this process
+    :param unfinished: its name until then; a file of that name left by a killed process is removed, so only one
+        process at a time may do this. None for a unique name
     """
     new = path.with_name(unfinished or f".{path.name}.{os.getpid()}")
     new.unlink(missing_ok=True)
@@ -78,7 +78,7 @@ def sync(path: str | Path) -> None:
 
 
 def write_attribute(path: str, text: str) -> None:
-    """Write to a file of the kernel's, which is not created: one that is not there is the kernel's refusal."""
+    """Write to a file of the kernel, without creating a missing one."""
     with closing(os.open(path, os.O_WRONLY | os.O_CLOEXEC)) as fd:
         os.write(fd, text.encode())
 
@@ -93,9 +93,10 @@ def closing(fd: int) -> Iterator[int]:
 
 
 class Directory:
-    """An open directory. A context manager, which closes it.
+    """Hold an open directory, as a context manager that closes it.
 
-    :param path: a trusted path: links are followed. What other users can write is opened by :meth:`child`
+    :param path: a trusted path: links are followed. Directories that other users can write are opened by
+        :meth:`child`
     :param owner: refuse the directory unless it belongs to this user id and nobody else can write to it
     :ivar fd: open for reading, closed on exec
     :ivar path: for messages only
@@ -121,14 +122,14 @@ class Directory:
 
     @property
     def owner(self) -> tuple[int, int]:
-        """Return the user and group id to give a file that root makes for the service which owns the directory."""
+        """Return the user and group ids for files that root creates for the service that owns the directory."""
         found = os.fstat(self.fd)
         return found.st_uid, found.st_gid
 
     def child(self, *names: str, create: bool = False, mode: int = 0o700) -> "Directory":
-        """Open the directory below, component by component, without following a link.
+        """Open a directory below, component by component, without following a link.
 
-        :param create: make what is missing, each with this exact mode
+        :param create: create missing components, each with this exact mode
         :raises OSError: NotADirectoryError for a link or a file, FileNotFoundError without ``create``
         """
         found: Directory | None = None
@@ -161,10 +162,10 @@ class Directory:
     def open(self, name: str, flags: int = os.O_RDONLY, mode: int = 0o600, owner: int | None = None) -> int:
         """Open a regular file without following a link or waiting at a FIFO.
 
-        :param mode: of a file that ``O_CREAT`` makes, minus the umask
+        :param mode: of a file that ``O_CREAT`` creates, minus the umask
         :param owner: refuse the file unless it belongs to this user id
         :returns: an fd, which the caller closes
-        :raises OSError: ELOOP for a link; EPERM, ENXIO or EISDIR for what is no regular file, or not as demanded
+        :raises OSError: ELOOP for a link; EPERM, ENXIO or EISDIR if it is not a regular file, or has the wrong owner
         """
         fd = os.open(self._checked(name), flags & ~os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode,
                      dir_fd=self.fd)
@@ -207,7 +208,7 @@ class Directory:
     def replacing(self, name: str, unfinished: str | None = None) -> Iterator[int]:
         """Yield the fd of a new file, mode 0600, that becomes ``name`` when the block ends without an error.
 
-        Then it is complete and on the disk. A link of that name is replaced, not followed.
+        It is then complete and durable. A link of that name is replaced, not followed.
 
         :param unfinished: as for the function :func:`replacing`
         """
@@ -227,7 +228,7 @@ class Directory:
             os.close(fd)
 
     def create(self, name: str, owner: tuple[int, int] | None = None) -> None:
-        """Make an empty file with mode 0600 and its owner from the first moment. Does nothing if the name exists."""
+        """Create an empty file with mode 0600 and its owner from the beginning. Idempotent."""
         unfinished = UNFINISHED + os.urandom(8).hex()
         fd = self.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
@@ -247,7 +248,7 @@ class Directory:
         return True
 
     def rename(self, old: str, new: str) -> None:
-        """Rename within the directory, replacing ``new``, and wait until that is on the disk."""
+        """Rename within the directory, replacing ``new``, durably."""
         os.rename(self._checked(old), self._checked(new), src_dir_fd=self.fd, dst_dir_fd=self.fd)
         os.fsync(self.fd)
 
@@ -258,11 +259,11 @@ class Directory:
             os.fsync(self.fd)
 
     def stat(self, name: str) -> os.stat_result:
-        """Return the status of an entry; of a link, the link's own."""
+        """Return the status of an entry, not following a link."""
         return os.stat(self._checked(name), dir_fd=self.fd, follow_symlinks=False)
 
     def names(self) -> list[str]:
-        """Return the sorted entries, without temporary files of writes that are under way or were killed."""
+        """Return the sorted entries, without temporary files of pending or killed writes."""
         return sorted(name for name in os.listdir(self.fd) if not name.startswith(UNFINISHED))
 
     def _checked(self, name: str) -> str:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Freeze the control group of a container while the host reads what its processes have open, or changes the group.
+"""Freeze the control group of a container while the host reads its processes' open files, or changes the group.
 
-A process that forks and exits faster than /proc is read, or passes its files on by a socket, is never where the walk
-looks; a frozen one is.
+A walk of /proc misses a process that forks and exits faster, or passes its files on by a socket; a frozen one is
+found.
 
-There is one look at a time, for a limited time. A process of its own thaws the group when its standard input ends, so
-also when the process that looks is killed. The file that is locked meanwhile names the frozen group: where both were
-killed, the next look thaws it, or :func:`thaw_left`. A group that its user has frozen stays frozen.
+There is one search at a time, for a limited time. A separate process thaws the group when its standard input ends,
+also because the searching process was killed. The lock file names the frozen group: if both were killed, the next
+search thaws it, or :func:`thaw_left`. A group that its user has frozen stays frozen.
 
 Sources: Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst; cgroup-v2.rst, ``cgroup.freeze``.
 """
@@ -52,35 +52,35 @@ for file; do echo "$value" > "$file" || thawed=; done
 
 
 class ThawedMeanwhile(HostActionFailed):
-    """Signal that the group was thawed while its processes were searched, as when its engine kills it."""
+    """Signal that the group was thawed during the search, as when its engine kills it."""
 
 
 class Freezer(NamedTuple):
-    """A control group that can be frozen.
+    """Freeze and thaw one control group.
 
-    :ivar path: the file that freezes it; its name tells the version of control groups
+    :ivar path: the file that freezes it; its name implies the version of control groups
     """
 
     path: str
 
     @property
     def freezes_in_place(self) -> bool:
-        """Return whether a waiting system call goes on after a thaw, instead of beginning anew.
+        """Return whether a waiting system call continues after a thaw, instead of being restarted.
 
-        Then it has the files that it was called with, closed since or not (``TASK_FREEZABLE``)."""
+        Then it keeps the files that it was called with, even if they were closed since (``TASK_FREEZABLE``)."""
         return self.path.endswith(V1)
 
     @property
     def thawing(self) -> str:
-        """Return the value that lets the group run when it is written to its file."""
+        """Return the value that thaws the group when it is written to its file."""
         return "THAWED" if self.path.endswith(V1) else "0"
 
     def is_requested(self, host: Host) -> bool:
-        """Return whether the group is frozen, or about to be."""
+        """Return whether the group is frozen, or is being frozen."""
         return host.text(self.path) in ("FROZEN", "FREEZING", "1")
 
     def is_frozen(self, host: Host) -> bool:
-        """Return whether no process of the group can run. A group that is gone has none."""
+        """Return whether no process of the group can run; true for a group that is gone."""
         if self.path.endswith(V1):
             state = host.text(self.path)
         else:
@@ -89,10 +89,10 @@ class Freezer(NamedTuple):
 
     @contextlib.contextmanager
     def locked(self, host: Host, timeout: float, failure: Failure = TimeoutError) -> Iterator[int | None]:
-        """Keep other processes from freezing and thawing the group.
+        """Exclude other processes that freeze or thaw the group.
 
-        The lock is in a file of the host's own, which the tenant cannot lock, as it can the group's directory. It ends
-        with the last process that has inherited it.
+        The lock is on a file of the host, which, unlike the group's directory, the tenant cannot lock. It ends with
+        the last process that inherited it.
 
         :returns: the open file; None if the group is gone
         :raises Exception: ``failure``: another process has the lock for longer than ``timeout`` seconds
@@ -106,11 +106,11 @@ class Freezer(NamedTuple):
             yield fd
 
     def freeze(self) -> None:
-        """Let the kernel begin to freeze the group."""
+        """Start freezing the group."""
         self._write("FROZEN" if self.path.endswith(V1) else "1")
 
     def thaw(self) -> None:
-        """Let the group run. Idempotent."""
+        """Thaw the group. Idempotent."""
         self._write(self.thawing)
 
     def _write(self, text: str) -> None:
@@ -124,8 +124,8 @@ class Freezer(NamedTuple):
 def of_container(pid: int, host: Host) -> Freezer | None:
     """Return the control group of the container that a process belongs to; None if it belongs to none.
 
-    Where both versions are mounted, that of version 1 if the engine made a group in it, whichever of them tells it:
-    version 1 tells nothing of a process whose first thread has ended.
+    If both versions are mounted, that of version 1 if the engine created a group in it, whichever of them names it:
+    version 1 names no group of a process whose first thread has ended.
     """
     known = list(hierarchies(pid, host))
     names = dict.fromkeys(group[0] for _, _, path in known if (group := CONTAINER.match(path)))
@@ -134,7 +134,7 @@ def of_container(pid: int, host: Host) -> Freezer | None:
 
 
 def is_own(group: str, mount: str, host: Host) -> bool:
-    """Return whether this process is in a group, as where it runs in a container itself."""
+    """Return whether this process is in a group itself, as in a container."""
     return any(f"{path}/".startswith(f"{group}/") for found, _, path in hierarchies(os.getpid(), host)
                if found == mount)
 
@@ -151,7 +151,7 @@ def hierarchies(pid: int, host: Host) -> Iterator[tuple[str, str, str]]:
 
 @contextlib.contextmanager
 def frozen(group: Freezer, host: Host, *others: Freezer) -> Iterator[None]:
-    """Keep containers frozen while the block runs. The block must have a time limit below FROZEN_TIMEOUT.
+    """Keep containers frozen within the block. The block must have a time limit below FROZEN_TIMEOUT.
 
     :raises HostActionFailed: one cannot be frozen in time
     :raises ThawedMeanwhile: one ran while the block did
@@ -175,10 +175,10 @@ def frozen(group: Freezer, host: Host, *others: Freezer) -> Iterator[None]:
 
 
 def _taken(group: Freezer, host: Host, stack: contextlib.ExitStack) -> int | None:
-    """Lock a group unless it is frozen: by its user, or by a process that copies its root.
+    """Lock a group unless it is frozen by its user, or by a process that copies its root.
 
-    :returns: the open file of its lock; None if it stays as it is, or is gone
-    :raises HostActionFailed: another process is at work on it
+    :returns: the open file of its lock; None if it was not locked, or is gone
+    :raises HostActionFailed: another process is working on it
     """
     try:
         return stack.enter_context(group.locked(host, 0 if group.is_requested(host) else FREEZE_TIMEOUT))
@@ -212,9 +212,9 @@ def requested(groups: Mapping[Freezer, int], fd: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked() -> Iterator[int]:
-    """Hold the lock of all looks, after a group that a killed one left frozen is thawed.
+    """Hold the lock of all searches, after thawing a group that a killed one left frozen.
 
-    :raises HostActionFailed: another look does not end
+    :raises HostActionFailed: another search does not end
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -226,7 +226,7 @@ def locked() -> Iterator[int]:
 
 
 def thaw_recorded(fd: int) -> None:
-    """Thaw the groups that the locked file names, if any, and forget those that run.
+    """Thaw the groups that the locked file names, and clear its entries of running ones.
 
     :raises HostActionFailed: one cannot be thawed
     """
@@ -244,12 +244,12 @@ def thaw_recorded(fd: int) -> None:
 
 
 def kill(pid: int) -> None:
-    """Kill a container that made control groups in which it may have frozen processes of its own.
+    """Kill a container that created control groups in which it may have frozen processes itself.
 
-    With version 1 a frozen process does not end when it is killed, and nothing else thaws it. Other containers are left
-    to their engine.
+    With version 1 a frozen process does not end when it is killed, and nothing else thaws it. Other containers are
+    left to their engine.
 
-    What was killed freezes nothing any more, so the groups are thawed after that.
+    Killed processes cannot freeze groups again, so the groups are thawed afterwards.
 
     :param pid: the container's first process
     """
@@ -276,6 +276,6 @@ def kill(pid: int) -> None:
 
 
 def thaw_left() -> None:
-    """Thaw the containers that a killed look left frozen, if any."""
+    """Thaw the containers that a killed search left frozen."""
     with locked():
         pass

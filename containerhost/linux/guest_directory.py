@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read and write files in /run/containerhost of a running container, from the host, as root.
 
-All of it is the tenant's: every component is opened by itself and without following a link, and what is opened is a
-regular file of limited size. A file system may wait for a process of the tenant's (FUSE, or an overlay of one) or for
-a network, so only those that the kernel serves by itself are looked into, and overlays that the host itself has
-mounted, as Docker's of a container's root: their layers are the host's. Files are made with the ids of the container's
-root: nobody else may make any there.
+The tenant controls all of it: every component is opened separately without following a link, and only regular files
+of limited size are opened. A file system may block on a tenant's process (FUSE, or an overlay of one) or on a
+network, so only file systems that the kernel serves itself are accessed, and overlays mounted by the host, such as
+Docker's root file systems, whose layers belong to the host. Files are created with the ids of the container's root:
+no other user may create files there.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 class _Mount(NamedTuple):
     """Identify a mount of a container and its file system, from a line of /proc/<pid>/mountinfo.
 
-    :ivar device: number of the file system, of which each mounted one has another
+    :ivar device: number of the file system, unique among mounted ones
     :ivar kind: of file system
     """
 
@@ -47,7 +47,7 @@ def read(pid: int, name: str) -> bytes | None:
 
     :param pid: the container's first process
     :returns: None if there is no such file
-    :raises HostActionFailed: something else has its name, it is too large, or its file system is not looked into
+    :raises HostActionFailed: it is not a regular file, it is too large, or its file system is not accessed
     """
     try:
         return _within(pid, name, lambda directory: directory.read(name, LIMIT), create=False)
@@ -58,7 +58,7 @@ def read(pid: int, name: str) -> bytes | None:
 
 
 def write(pid: int, name: str, content: bytes) -> None:
-    """Create or replace a file, and its directory if it is missing; everybody in the container may read it.
+    """Create or replace a file, world-readable in the container, and its directory if it is missing.
 
     :raises HostActionFailed: as :func:`read`
     """
@@ -113,7 +113,7 @@ def _directory(pid: int, root: int, create: bool) -> Iterator[Directory]:
 def _require_local(pid: int, fd: int) -> None:
     """Refuse a file system that may block its callers.
 
-    :raises HostActionFailed: the file is on a file system that may make its callers wait
+    :raises HostActionFailed: the file is on a file system that may block its callers
     """
     with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as table:
         number = next(line.split()[1] for line in table if line.startswith("mnt_id:"))
@@ -129,7 +129,7 @@ def _is_hosts_overlay(mount: _Mount) -> bool:
 
 
 def _mounts(process: str, limit: int) -> Iterator[_Mount]:
-    """Yield the mounts of a process's namespace, as far as ``limit`` bytes: a tenant may mount any number.
+    """Yield the mounts of a process's namespace, up to ``limit`` bytes: a tenant may mount any number.
 
     Format (proc(5)): ``id parent major:minor root place options … - type …``. In names only space, tab, line feed and
     backslash are escaped."""

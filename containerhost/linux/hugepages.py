@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell which huge pages a control group can be kept from taking.
+"""Determine which huge pages can be denied to a control group.
 
-Anybody may map pages of the host's pool (mmap(2), MAP_HUGETLB), and they count against no limit of memory. So whoever
-was promised none must have a limit of none.
+Any process may map pages of the host's pool (mmap(2), MAP_HUGETLB), which do not count against memory limits. So a
+container without huge pages needs a limit of 0.
 
 Sources: Documentation/admin-guide/cgroup-v1/hugetlb.rst; cgroup-v2.rst, HugeTLB.
 """
@@ -15,7 +15,7 @@ _UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
 
 
 def limitable(host: Host) -> tuple[str, ...]:
-    """Return the pages that an engine's control groups can be limited to, by their name there: ``2MB``, ``1GB``."""
+    """Return the page sizes whose number control groups can limit, as the controller names them: ``2MB``, ``1GB``."""
     controllers = (host.text(f"{CGROUPS}/cgroup.controllers") or "").split()
     if "hugetlb" not in controllers and not host.is_directory(f"{CGROUPS}/hugetlb"):
         return ()

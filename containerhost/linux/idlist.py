@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 
 def id_list(text: str | None) -> frozenset[int]:
-    """Return the kernel's list format (``0-3,8``) as a set; invalid parts are left out."""
+    """Parse the kernel's list format (``0-3,8``) into a set; invalid parts are skipped."""
     found: set[int] = set()
     for part in (text or "").split(","):
         first, dash, last = part.strip().partition("-")
@@ -21,7 +21,7 @@ def id_text(numbers: Iterable[int]) -> str:
 
 
 def id_runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Return numbers as runs, the first and the last of each: what the kernel's list format is written from."""
+    """Return numbers as runs of first and last, as in the kernel's list format."""
     runs: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exclude other processes, and the other threads of this one, by locks on open files.
+"""Exclude other processes, and other threads of this one, by locks on open files.
 
-The kernel releases a lock when the last process closes the file: also when it is killed, and not before a program ends
-that inherited the fd.
+The kernel releases a lock when the last process closes the file: also when it is killed, but not before programs
+that inherited the fd end.
 
-The package ``filelock`` does not do: releasing its lock unlocks the file also for programs that inherited it, it locks
-no part of a file, and where root is the first to use a file, it belongs to root. Version 3.9, that of Debian 12, also
+The package ``filelock`` is not suitable: releasing its lock unlocks the file also for programs that inherited it, it
+cannot lock a part of a file, and a file that root uses first belongs to root. Version 3.9, that of Debian 12, also
 follows a link at the file's path and truncates the file.
 """
 
@@ -27,7 +27,7 @@ FLOCK = "hhqqi0q"  # struct flock of fcntl(2): type, whence, start, length, proc
 
 
 def try_lock(fd: int) -> bool:
-    """Lock an open file, or a directory, if no other has locked it (flock(2))."""
+    """Lock an open file, or a directory, unless another process has locked it (flock(2))."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -36,11 +36,11 @@ def try_lock(fd: int) -> bool:
 
 
 def acquire(fd: int, timeout: float, path: str | Path, failure: Failure = TimeoutError) -> None:
-    """Lock an open file, or a directory, until all that have it open have closed it.
+    """Lock an open file, or a directory, until all processes that have it open have closed it.
 
     :param timeout: seconds to wait for another holder
     :param path: of the file, for the message
-    :raises Exception: ``failure``: another one holds it for longer
+    :raises Exception: ``failure``: another process holds it for longer
     """
     if not wait_until(lambda: try_lock(fd), timeout, INTERVAL):
         raise failure(f"another process has kept {path} locked for more than {timeout:.3g} s; see `fuser {path}`")
@@ -49,8 +49,8 @@ def acquire(fd: int, timeout: float, path: str | Path, failure: Failure = Timeou
 class FileLock:
     """Lock by the name of a file.
 
-    The file belongs to the owner of its directory, also where root is the first to need it: a service that is not root
-    would else never get the lock again.
+    The file belongs to the owner of its directory, even if root creates it: otherwise a service that is not root
+    could never lock it.
 
     :param path: the file; made, with its directory, when first needed
     :param timeout: seconds to wait for another holder
@@ -62,10 +62,10 @@ class FileLock:
 
     @contextlib.contextmanager
     def held(self, failure: Failure = TimeoutError) -> Iterator[int]:
-        """Hold the lock while the block runs.
+        """Hold the lock within the block.
 
         :returns: the file, open for reading and writing; a process that inherits it holds the lock, too
-        :raises Exception: ``failure``: another one holds it for longer than the limit
+        :raises Exception: ``failure``: another process holds it for longer than the limit
         :raises OSError: the file cannot be opened
         """
         with closing(self._opened()) as fd:
@@ -92,13 +92,13 @@ class FileLock:
 @contextlib.contextmanager
 def byte_held(path: Path, offset: int, timeout: float, failure: Failure = TimeoutError, *,
               shared: bool = False) -> Iterator[int]:
-    """Hold the lock of one byte of a file, which need not have it, while the block runs.
+    """Hold the lock of one byte of a file, which need not contain it, within the block.
 
     :param path: the file; made for this user alone, with its directory, when first needed
     :param timeout: seconds to wait for another holder
-    :param shared: hold it beside others that share it
+    :param shared: hold it concurrently with others that share it
     :returns: the file, open; a process that inherits it holds the lock, too
-    :raises Exception: ``failure``: another one holds it for longer
+    :raises Exception: ``failure``: another process holds it for longer
     :raises OSError: the file cannot be opened; ELOOP for a link
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ def byte_held(path: Path, offset: int, timeout: float, failure: Failure = Timeou
 def byte_is_held(path: Path, offset: int) -> bool:
     """Return whether another process, or another thread of this one, holds the lock of one byte of a file.
 
-    Takes no lock, so it keeps nobody from the lock.
+    Takes no lock, so it delays no other process.
     """
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -133,7 +133,7 @@ def _try_byte(fd: int, offset: int, shared: bool) -> bool:
 
 
 def adopt(fd: int, directory: Directory) -> None:
-    """Give the directory's owner an empty file that root made with an earlier release."""
+    """Give the directory's owner an empty file that root created with an earlier release."""
     found = os.fstat(fd)
     owner = found.st_uid, found.st_gid
     if os.geteuid() == 0 and owner != directory.owner and found.st_nlink == 1 and not found.st_size:
@@ -141,7 +141,7 @@ def adopt(fd: int, directory: Directory) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Make what is missing of a directory; what root makes belongs to the owner of the directory that it is made in."""
+    """Create missing components of a directory, owned by the owner of the directory above."""
     if path.is_dir():
         return
     make_directory(path.parent)

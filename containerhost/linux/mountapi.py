@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Call the kernel's mount interface: fsopen(2), fsmount(2), open_tree(2), mount_setattr(2), move_mount(2).
 
-A mount made by it is nowhere until it is moved to its place, and goes with the descriptor: a process that is killed
-leaves none. The C library has no names for these calls yet; their numbers are the same on every machine.
+A new mount is detached until it is moved to its target, and disappears with its descriptor: a killed process leaves
+none. The C library has no wrappers for these calls yet; their numbers are the same on every machine.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Attributes(ctypes.Structure):
-    """struct mount_attr"""
+    """Define struct mount_attr of mount_setattr(2)."""
 
     _fields_ = (("set", ctypes.c_uint64), ("clear", ctypes.c_uint64), ("propagation", ctypes.c_uint64),
                 ("user_namespace", ctypes.c_uint64))
@@ -54,7 +54,7 @@ def _configure(context: int, command: int, key: str | None, value: str | None, s
 
 
 def _words(context: int) -> str:
-    """Return the file system's own messages about its failure: lines that begin with e, w or i."""
+    """Return the file system's own error messages: lines that begin with e, w or i."""
     said = []
     try:
         while line := os.read(context, 8192):
@@ -65,7 +65,7 @@ def _words(context: int) -> str:
 
 
 def shift(mount: int, user_namespace: int) -> None:
-    """Let what is in a mount that is nowhere yet belong to the users of a user namespace.
+    """Map the owners of files in a detached mount to the users of a user namespace.
 
     :param user_namespace: a descriptor of it
     """
@@ -85,13 +85,13 @@ def shown_again(source: str) -> int:
 def place(mount: int, target: str, directory: int = HERE) -> None:
     """Attach a detached mount at ``target``.
 
-    :param directory: a descriptor of that which ``target`` is in; no link is followed there
+    :param directory: a descriptor of the directory that contains ``target``; no link is followed there
     """
     _call(MOVE_MOUNT, f"nothing can be mounted at {target}", mount, b"", directory, target.encode(), MOVE_EMPTY_PATH)
 
 
 def mount(target: str, flags: int, kind: str = "", options: str = "") -> None:
-    """Call mount(2), for what has no source."""
+    """Call mount(2) for a file system without a source."""
     if _libc.mount(kind.encode(), target.encode(), kind.encode(), flags, options.encode()) < 0:
         raise _failure(f"{target} cannot be mounted so")
 
@@ -99,7 +99,7 @@ def mount(target: str, flags: int, kind: str = "", options: str = "") -> None:
 def unmount(target: str, *, lazily: bool = False) -> None:
     """Unmount what is at ``target``.
 
-    :param lazily: who has a file of it open keeps that
+    :param lazily: processes with open files keep them
     :raises HostActionFailed: a process of the host has a file of it open
     """
     if _libc.umount2(target.encode(), NOFOLLOW | (DETACH if lazily else 0)) < 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wait for what nobody reports, and repeat what fails only for a moment: each with a time limit."""
+"""Poll for conditions without notification, and retry transient failures, each with a time limit."""
 
 import time
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def wait_while(condition: Callable[[], T], timeout: float, interval: float = INT
 
 
 def is_readable(file: Any, timeout: float | None) -> bool:
-    """Return whether a file, open under any number, can be read within ``timeout`` seconds; None waits without limit.
+    """Return whether a file, open under any number, is readable within ``timeout`` seconds; None waits forever.
 
     select(2) takes no number above 1023, and where nova's threads are eventlet's, ``select`` has no poll."""
     import selectors  # noqa: PLC0415  (every start of a container on Docker waits until this module is loaded)
@@ -42,7 +42,7 @@ def retry(action: Callable[[], T], error: type[Exception] | tuple[type[Exception
           interval: float, is_final: Callable[[Any], bool] = lambda error: False) -> T:
     """Repeat ``action`` while it raises ``error``, which is logged, for up to ``timeout`` seconds.
 
-    :param is_final: tells which errors no repetition repairs
+    :param is_final: selects the errors that a retry cannot repair
     :raises Exception: the last one
     """
     end = time.monotonic() + timeout

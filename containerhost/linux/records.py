@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Version the small JSON records that this project keeps on a host.
 
-A record outlives the release that wrote it: hosts are upgraded and downgraded while containers run, and releases share
-a host. So each record has a ``version``, a reader takes the fields it knows and fills in those that an older release
-did not write, and a writer keeps the fields that it does not know: those of the record itself, not of what is in it.
+A record outlives the release that wrote it: hosts are upgraded and downgraded while containers run, and releases
+share a host. So each record has a ``version``, a reader takes the fields it knows and fills in those that an older
+release did not write, and a writer keeps unknown fields at the top level of the record.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ UNVERSIONED = 1  # of records from before there were versions
 def version(record: Any) -> int:
     """Return the version of a record.
 
-    :raises ValueError: it is no JSON object, or its version is no positive integer
+    :raises ValueError: it is not a JSON object, or its version is not a positive integer
     """
     if not isinstance(record, dict):
         raise ValueError("it is no JSON object")
@@ -51,9 +51,9 @@ def content(fields: Mapping[str, Any], own_version: int, rest: Mapping[str, Any]
 
 
 def replacing(file: Path, fields: Mapping[str, Any], own_version: int) -> str:
-    """Return the JSON text to write into a record's file, with what another release wrote there.
+    """Return the JSON text to write into a record's file, keeping fields of other releases.
 
-    A file that is missing, or no record, is replaced completely.
+    A file that is missing, or not a record, is replaced completely.
 
     :param own_version: as :func:`content`
     """
@@ -65,9 +65,9 @@ def replacing(file: Path, fields: Mapping[str, Any], own_version: int) -> str:
 
 
 def parsed(kind: type[Record], text: str) -> Record:
-    """Return a dataclass made of the fields that it has in common with the record.
+    """Create a dataclass from the fields that it has in common with the record.
 
-    :raises ValueError: it is no record
+    :raises ValueError: it is not a record
     :raises TypeError: it lacks a field that has no default
     """
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run programs of the host: with a time limit, unless they are to outlive their caller, and without a shell."""
+"""Run programs of the host without a shell, and with a time limit unless they must outlive the caller."""
 
 import contextlib
 import os
@@ -42,9 +42,9 @@ PACKAGES = {
 
 
 def run(command: Sequence[str], timeout: float, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, whatever its exit status, and capture what it prints.
+    """Run a program to its end, whatever its exit status, and capture its output.
 
-    :param timeout: seconds after which it is killed, with all that it started
+    :param timeout: seconds after which it is killed, with its process group
     :param options: of :class:`subprocess.Popen`, and ``input``, a text
     :raises HostActionFailed: it cannot be run, or was killed
     """
@@ -65,7 +65,7 @@ def run(command: Sequence[str], timeout: float, **options: Any) -> subprocess.Co
 
 
 def kill(process: subprocess.Popen[Any]) -> None:
-    """Kill a program that leads a process group, with all of the group, unless it has ended."""
+    """Kill a program that leads a process group, with the whole group, unless it has ended."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # behind sudo it belongs to root
             os.killpg(process.pid, signal.SIGKILL)
@@ -74,7 +74,7 @@ def kill(process: subprocess.Popen[Any]) -> None:
 def end(process: subprocess.Popen[Any]) -> int | None:
     """Kill a program as :func:`kill` does, wait for it KILL_TIMEOUT, and close its pipes.
 
-    :returns: its exit status; None for one that waits in the kernel (state D), which no signal ends: it is left behind
+    :returns: its exit status; None if it waits uninterruptibly in the kernel (state D): it is abandoned
     """
     kill(process)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -88,13 +88,13 @@ def end(process: subprocess.Popen[Any]) -> int | None:
 
 def check(command: Sequence[str], timeout: float, problem: str, accepted: Container[int] = (0,),
           failure: Failure = HostActionFailed, **options: Any) -> str:
-    """Run a program to its end, and return what it prints.
+    """Run a program to its end, and return its output.
 
     :param timeout: seconds after which it is killed
-    :param problem: what it means that it failed, which begins the error
-    :param accepted: exit statuses that are no failure
+    :param problem: begins the error message
+    :param accepted: exit statuses that count as success
     :param options: of :func:`subprocess.run`
-    :raises Exception: ``failure``: it cannot be run, failed, with its words, or was killed
+    :raises Exception: ``failure``: it cannot be run, failed (with its output), or was killed
     """
     try:
         done = run(command, timeout, **options)
@@ -110,7 +110,7 @@ def start(command: Sequence[str], problem: str, failure: Failure = HostActionFai
           **options: Any) -> subprocess.Popen[bytes]:
     """Start a program.
 
-    :param problem: what it means that it cannot be run, which begins the error
+    :param problem: begins the error message
     :param options: of :class:`subprocess.Popen`
     :raises Exception: ``failure``: it is missing or cannot be run
     """
@@ -123,12 +123,12 @@ def start(command: Sequence[str], problem: str, failure: Failure = HostActionFai
 @contextlib.contextmanager
 def running(command: Sequence[str], timeout: float, problem: str, failure: Failure = HostActionFailed,
             **options: Any) -> Iterator[None]:
-    """Run a program beside the block, whose end waits for it; a block that fails ends it.
+    """Run a program concurrently to the block, whose end waits for it; a block that fails ends it.
 
     :param timeout: seconds after which it is killed, with all that it started
-    :param problem: what it means that it failed, which begins the error
+    :param problem: begins the error message
     :param options: of :class:`subprocess.Popen`
-    :raises Exception: ``failure``: it cannot be run, failed, with its words, or was killed
+    :raises Exception: ``failure``: it cannot be run, failed (with its output), or was killed
     """
     import tempfile  # noqa: PLC0415  (every start of a container on Docker waits until this module is loaded)
     with tempfile.TemporaryFile() as errors:
@@ -141,7 +141,7 @@ def running(command: Sequence[str], timeout: float, problem: str, failure: Failu
 
 @contextlib.contextmanager
 def limited(process: subprocess.Popen[Any], timeout: float) -> Iterator[Callable[[], int | None]]:
-    """Kill a program that leads a process group, with all of the group, after some time, or when the block ends.
+    """Kill a program that leads a process group, with the whole group, after some time, or when the block ends.
 
     :param timeout: seconds from now
     :returns: waits until it has ended, and returns its exit status; None as of :func:`end`
@@ -163,13 +163,13 @@ def limited(process: subprocess.Popen[Any], timeout: float) -> Iterator[Callable
 
 
 def words(errors: IO[bytes]) -> str:
-    """Return the beginning of what a program has written to a file, on one line."""
+    """Return the beginning of a program's output in a file, as one line."""
     errors.seek(0)
     return " ".join(errors.read(4 * SAID).decode(errors="replace").split())[:SAID]
 
 
 def detached(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """Start a program that outlives this process: in a session of its own, which keeps no directory and no stream open.
+    """Start a program that outlives this process, in a new session, without open streams or directories.
 
     :param options: of :class:`subprocess.Popen`
     """
@@ -180,12 +180,12 @@ def detached(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
 @contextlib.contextmanager
 def holding(command: Sequence[str], what: str, timeout: float, late: str,
             **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program that keeps something frozen until its standard input ends, so also when this process is killed.
+    """Run a program that keeps something frozen until its standard input ends, also because this process was killed.
 
-    It prints :data:`HELD` once it holds it, and otherwise the reason why it does not. The end of the block closes its
+    It prints :data:`HELD` once it holds it, otherwise the reason of its failure. The end of the block closes its
     standard input; :func:`release` also waits for it.
 
-    :param what: what it freezes, for people
+    :param what: what it freezes, for messages
     :param timeout: seconds until it must hold
     :param late: the reason if it does not by then
     :param options: of :class:`subprocess.Popen`
@@ -205,10 +205,10 @@ def holding(command: Sequence[str], what: str, timeout: float, late: str,
 
 
 def release(process: subprocess.Popen[bytes], timeout: float = RELEASE_TIMEOUT) -> int:
-    """Let a program of :func:`holding` go, and wait until it has ended.
+    """Release what a program of :func:`holding` holds, and wait until the program has ended.
 
     :param timeout: seconds after which it is killed
-    :returns: its exit status; -SIGKILL also for one that waits in the kernel
+    :returns: its exit status; -SIGKILL also if it waits uninterruptibly in the kernel
     """
     cast("BinaryIO", process.stdin).close()
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -218,13 +218,13 @@ def release(process: subprocess.Popen[bytes], timeout: float = RELEASE_TIMEOUT) 
 
 
 def confined(seconds: int, written: int | None = None, memory: int = MEMORY) -> Sequence[str]:
-    """Return the words before a command that reads what a tenant made (setrlimit(2)).
+    """Return the prefix for a command that confines it for reading untrusted input (setrlimit(2)).
 
-    Its threads share one heap (``mallopt(3)``): else each one reserves 64 MiB of address space more, the sooner the
-    more processors the node has, and none is left to start the next.
+    Its threads share one heap (``mallopt(3)``): otherwise each one reserves another 64 MiB of address space, more so
+    with many processors, until no further thread can start.
 
     :param seconds: processor time
-    :param written: bytes that it may write to any file; None for as many as it likes
+    :param written: bytes that it may write to any file; None for no limit
     :param memory: bytes of address space
     """
     size = () if written is None else (f"--fsize={written}",)
@@ -233,7 +233,7 @@ def confined(seconds: int, written: int | None = None, memory: int = MEMORY) -> 
 
 
 def not_run(program: str, error: OSError) -> str:
-    """Say in words why a program could not be begun, and for one that is missing which package has it."""
+    """Describe why a program could not be started, and for a missing one its package."""
     if not isinstance(error, FileNotFoundError):
         return f"program {program} cannot be run: {error}"
     return f"this host has no program {program}; {remedy(program)}"

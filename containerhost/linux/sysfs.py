@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read /sys, /proc and /dev, of this host or of a captured copy of another's. No other module does.
 
-What a kernel file holds is never trusted: a file that is missing, unreadable or odd reads as None or as nothing, so
-that one broken card never hides the others. Saying what is wrong is the caller's part. Device nodes are looked at
-with lstat and never opened.
+The content of kernel files is never trusted: a missing, unreadable or malformed file reads as None or as nothing, so
+that one broken card does not hide the others. The caller reports problems. Device nodes are only examined by lstat,
+never opened.
 """
 
 import functools
@@ -21,10 +21,11 @@ _DECIMAL = re.compile(r"-?[0-9]{1,20}", re.ASCII)
 
 
 class Host:
-    """One host's kernel files.
+    """Read one host's kernel files.
 
     :param root: ``/``, or a directory that holds a host's captured ``sys``, ``proc`` and ``dev``
-    :ivar stacked: reads what :func:`containerhost.linux.network.stacked.elsewhere` does, for a process that may not
+    :ivar stacked: replacement for :func:`containerhost.linux.network.stacked.elsewhere` in a process without the
+        rights
     """
 
     stacked: Callable[[], Mapping[int, tuple[str, ...]]] | None = None
@@ -57,24 +58,24 @@ class Host:
             return None
 
     def text(self, path: str) -> str | None:
-        """Return an attribute's text without surrounding white space; None when missing or empty."""
+        """Return an attribute's text without surrounding white space; None if it is missing or empty."""
         data = self.data(path)
         return (data.decode("utf-8", "replace").strip(" \t\r\n\0") or None) if data else None
 
     def number(self, path: str) -> int | None:
-        """Return a decimal attribute; None when it is missing or no number."""
+        """Return a decimal attribute; None if it is missing or not a number."""
         text = self.text(path)
         return int(text) if text and _DECIMAL.fullmatch(text) else None
 
     def lines(self, path: str) -> list[str]:
-        """Return the lines of a /proc table; none when it is missing. Only a line feed ends one.
+        """Return the lines of a /proc table, split at line feeds only; none if it is missing.
 
-        A tenant chooses some of what stands in them."""
+        Tenants choose some of the content."""
         data = self.data(path, TABLE_LIMIT)
         return data.decode("utf-8", "replace").removesuffix("\n").split("\n") if data else []
 
     def fields(self, path: str) -> dict[str, str]:
-        """Return a ``Key: value`` table such as /proc/meminfo; a key's first value counts."""
+        """Return a ``Key: value`` table such as /proc/meminfo, with the first value of each key."""
         found: dict[str, str] = {}
         for line in self.lines(path):
             key, colon, value = line.partition(":")
@@ -83,7 +84,7 @@ class Host:
         return found
 
     def names(self, path: str) -> tuple[str, ...]:
-        """Return the sorted entries of a directory; none when it is missing."""
+        """Return the sorted entries of a directory; none if it is missing."""
         try:
             return tuple(sorted(os.listdir(self._prefix + path)))
         except (OSError, ValueError):
@@ -96,14 +97,14 @@ class Host:
         return os.path.isdir(self._prefix + path)
 
     def target(self, path: str) -> str | None:
-        """Return the target of a symbolic link; None when it is no link."""
+        """Return the target of a symbolic link; None if it is not a link."""
         try:
             return os.readlink(self._prefix + path)
         except (OSError, ValueError):
             return None
 
     def link(self, path: str) -> str | None:
-        """Return the last component of a link's target (``driver`` -> ``mlx5_core``); None for no link."""
+        """Return the last component of a link's target (``driver`` -> ``mlx5_core``); None if it is not a link."""
         target = self.target(path)
         return (target.rpartition("/")[2] or None) if target else None
 
@@ -145,9 +146,9 @@ class Host:
         return None
 
     def node_fault(self, path: str, major: int, minor: int) -> str | None:
-        """Return what is wrong with the device node at ``path``, in words; None when it is as it should be.
+        """Describe the fault of the device node at ``path``; None if it has none.
 
-        In a captured tree, where only root could have kept device nodes, a plain file stands for the node.
+        In a captured tree, where device nodes require root, a regular file represents the node.
         """
         try:
             status = os.lstat(self._prefix + path)

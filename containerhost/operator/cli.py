@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the command ``containerhost``: look at a host as the drivers do. Only changes need privileges."""
+"""Run the command ``containerhost``, which shows a host as the drivers see it. Only changes need privileges."""
 
 import dataclasses
 import enum
@@ -53,9 +53,9 @@ def _one_of(kind: type[enum.StrEnum]) -> click.Choice:
 
 
 class Commands(click.Group):
-    """The command's own subcommands and those of vendors.
+    """Provide the command's own subcommands and those of vendors.
 
-    Every error of this project, and a missing right, is a message and status 1, not a traceback."""
+    Errors of this project, and missing permissions, are shown as a message with status 1, not as a traceback."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return sorted({*super().list_commands(context), *vendor_commands()})
@@ -85,7 +85,7 @@ def vendor_commands() -> dict[str, click.Command]:
 @click.group(cls=Commands)
 @click.version_option(package_name="nova-lxd-ext")
 def main() -> None:
-    """Show one host's devices, topology and health, as containers are given them."""
+    """Show one host's devices, topology and health, as the drivers see them."""
 
 
 for _command in taintcli.COMMANDS:
@@ -93,7 +93,7 @@ for _command in taintcli.COMMANDS:
 
 
 class Clouds(click.Group):
-    """The commands that drivers register as entry points of the group ``containerhost.config``, by the cloud's name."""
+    """Provide the commands that drivers register as entry points of the group ``containerhost.config``, by cloud."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return sorted(points())
@@ -112,13 +112,13 @@ class Clouds(click.Group):
 
 
 def points() -> dict[str, Any]:
-    """Return the entry points of the clouds' commands by name, none of them loaded."""
+    """Return the entry points of the clouds' commands by name, without loading them."""
     manager = NamedExtensionManager(CONFIG_GROUP, names=[])
     return {point.name: point for point in manager.list_entry_points()}
 
 
 def _not_installed(name: str, reason: str) -> click.Command:
-    """Return a command that refuses all arguments with the reason."""
+    """Return a command that fails with the reason, whatever its arguments."""
     def refuse() -> None:
         raise click.ClickException(reason)
 
@@ -139,7 +139,7 @@ def config() -> None:
 def list_devices(short: bool, as_json: bool, root: Path, owners_directory: Path | None) -> None:
     """Show every GPU, GPU slice and network function, its health, its allocation, its owner and since when.
 
-    Of a blocked one, show the reason and what to do about it."""
+    For a blocked one, show the reason and the remedy."""
     inventory = scan(Host(root))
     records = _records(root, owners_directory)
     if as_json:
@@ -160,7 +160,7 @@ def list_devices(short: bool, as_json: bool, root: Path, owners_directory: Path 
 @clioptions.owners
 def show_topology(as_text: bool, svg: Path | None, png: Path | None, as_json: bool, root: Path,
                   owners_directory: Path | None) -> None:
-    """Show processors, memory and NUMA nodes, which devices are near, and what lies between GPUs and network cards."""
+    """Show processors, memory and NUMA nodes, the devices near them, and connections of GPUs and network cards."""
     if as_json and (as_text or svg or png):
         raise click.UsageError("--json is another form of the same: give one of --json, --text, --svg, --png")
     host = Host(root)
@@ -188,7 +188,7 @@ def show_topology(as_text: bool, svg: Path | None, png: Path | None, as_json: bo
 @clioptions.root
 @clioptions.owners
 def show_rdma(as_json: bool, root: Path, owners_directory: Path | None) -> None:
-    """Show every RDMA function: ports, partition keys, GIDs, nodes, the nearest GPUs and who holds it."""
+    """Show every RDMA function: ports, partition keys, GIDs, nodes, the nearest GPUs and its holder."""
     host = Host(root)
     inventory = scan(host)
     rows = rdmareport.rows(inventory, host, _records(root, owners_directory) or {})
@@ -204,7 +204,7 @@ def show_rdma(as_json: bool, root: Path, owners_directory: Path | None) -> None:
 @clioptions.root
 @clioptions.owners
 def doctor(as_json: bool, root: Path, owners_directory: Path | None) -> None:
-    """Say what is wrong with this host and what to do about it; status 1 if anything is. Notes leave it 0."""
+    """Report problems of this host and their remedies; status 1 if there are any. Notes leave it 0."""
     seen = diagnosis.look(Host(root), clioptions.directory(root, owners_directory))
     found = diagnosis.findings(seen)
     bad = [finding for finding in found if finding.severity is Severity.WRONG]
@@ -225,9 +225,9 @@ def doctor(as_json: bool, root: Path, owners_directory: Path | None) -> None:
 @clioptions.root
 @clioptions.owners
 def dump_host(redact: bool, root: Path, owners_directory: Path | None) -> None:
-    """Print this host as one JSON document, for a report: --root FILE makes commands read it.
+    """Print this host as one JSON document for a report; commands read it with --root FILE.
 
-    It has what they read of /sys, /proc, /dev and the kernel's log, and the allocation records."""
+    It has the files that they read from /sys, /proc, /dev and the kernel's log, and the allocation records."""
     owners = clioptions.directory(root, owners_directory)
     click.echo(json.dumps(dump.capture(root, owners, _records(root, owners_directory) or {}, redact), indent=0))
 
@@ -240,7 +240,7 @@ def dump_host(redact: bool, root: Path, owners_directory: Path | None) -> None:
 @clioptions.root
 @clioptions.owners
 def exporter(listen: str, job_mapping: Path | None, root: Path, owners_directory: Path | None) -> None:
-    """Serve metrics of devices, allocations and their use to Prometheus, and the host's topology to Horizon."""
+    """Serve metrics of devices, allocations and usage to Prometheus, and the host's topology to Horizon."""
     try:
         from containerhost.operator.exporter import server, topologypage  # noqa: PLC0415  (of the extra ``exporter``)
     except ModuleNotFoundError as error:
@@ -259,7 +259,7 @@ def exporter(listen: str, job_mapping: Path | None, root: Path, owners_directory
 @click.argument("device")
 @clioptions.owners
 def unblock(device: str, owners_directory: Path | None) -> None:
-    """Free DEVICE, which was blocked because it could not be cleaned and which you have cleaned by hand."""
+    """Free DEVICE, which was blocked because it could not be cleaned, after you have cleaned it by hand."""
     store = AllocationStore(clioptions.directory(Path("/"), owners_directory))
     with store.working([device.lower()]):
         store.free(device.lower())
@@ -272,8 +272,8 @@ def unblock(device: str, owners_directory: Path | None) -> None:
 def scrub(device: str, as_json: bool, owners_directory: Path | None) -> None:
     """Clean DEVICE (a PCI address) as if its container had ended, and free it. Needs root.
 
-    It is blocked because it could not be cleaned, or free and sick. One that an elastic container goes on without stays
-    allocated to it. One that a container has is refused."""
+    Use it on a device that is blocked because it could not be cleaned, or free and sick. A device that an elastic
+    container runs without stays allocated to it. A device that a container has is refused."""
     store = AllocationStore(clioptions.directory(Path("/"), owners_directory))
     before = store.records().get(device.lower())
     done = DeviceAllocator(store, HostView, Privileged()).repair.clean(device)
@@ -309,7 +309,7 @@ main.add_command(selftest)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan_job(tasks: int, profile: str, nodes: int, cores: int, sockets: int, policy: str | None, containers: int | None,
              fabric: str | None, ranks_per_core: int, name: str, output: str, as_json: bool) -> None:
-    """Plan a job: how many containers, what is in each, which affinity and network, and why."""
+    """Plan a job: the number of containers, their resources, affinity and network, with the reasons."""
     found = plan.plan(tasks, Profile(profile), Nodes(nodes, cores, sockets), Policy(policy) if policy else None,
                       containers=containers, fabric=Fabric(fabric) if fabric else None, ranks_per_core=ranks_per_core)
     click.echo(planformats.FORMATS["json" if as_json else output](found, plan.require_name(name)).rstrip("\n"))
@@ -325,7 +325,7 @@ def plan_job(tasks: int, profile: str, nodes: int, cores: int, sockets: int, pol
 @clioptions.owners
 def choose_devices(gpus: int, functions: int, gpu: str | None, function: str | None, as_json: bool, root: Path,
                    owners_directory: Path | None) -> None:
-    """Choose free GPUs and network functions that are near each other and leave other pairs whole, and say why."""
+    """Choose free GPUs and network functions near each other, keeping other pairs intact, and explain the choice."""
     host = Host(root)
     inventory, records = scan(host), AllocationStore(clioptions.directory(root, owners_directory)).records()
     free = freedevices.candidates(inventory, host, records, _pci_ids(gpu), _pci_ids(function))
@@ -344,7 +344,7 @@ def _pci_ids(text: str | None) -> tuple[str, str] | None:
 
 
 def _records(root: Path, given: Path | None) -> dict[str, Allocation] | None:
-    """Return the allocations, or None if they cannot be read: a list without them is better than none."""
+    """Return the allocations, or None if they cannot be read, so that devices can still be listed."""
     try:
         return AllocationStore(clioptions.directory(root, given)).records()
     except AllocationsUnreadable as error:

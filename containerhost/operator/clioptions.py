@@ -12,7 +12,7 @@ from containerhost.operator import dump
 
 
 def _tree(context: click.Context, _: click.Parameter, path: Path) -> Path:
-    """Return the directory to read; what `containerhost dump` wrote is unpacked for the time of the command."""
+    """Return the directory to read; the output of `containerhost dump` is unpacked for the duration of the command."""
     if path.is_dir():
         return path
     directory = Path(context.with_resource(tempfile.TemporaryDirectory(prefix="containerhost-")))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Capture a host as one JSON document, from which every read-only command gives the answers that it gives on the host.
+"""Capture a host as one JSON document, from which every read-only command gives the same results as on the host.
 
-Everything that these commands read is captured, and nothing else. Format: ``entries`` maps each absolute path to
+Only what these commands read is captured. Format: ``entries`` maps each absolute path to
 ``file`` (its text), ``data`` (its bytes, in Base64), ``link`` (a target) or ``node`` (a device node).
 """
 
@@ -45,7 +45,7 @@ Entry = Mapping[str, str]
 
 
 class Recorder(Host):
-    """Read a host as if it were a captured one, and keep what was read.
+    """Read a host like a captured one, and record what was read.
 
     :ivar entries: by path without symbolic links
     """
@@ -95,7 +95,7 @@ class Recorder(Host):
         return super().node_fault(path, major, minor)
 
     def _kept(self, path: str) -> None:
-        """Keep that there is something at a path, and what kind of thing."""
+        """Record that a path exists, and its type."""
         place = self._place(path)
         if place in self.entries:
             return
@@ -111,7 +111,7 @@ class Recorder(Host):
             self.entries[place] = {"directory": ""} if stat.S_ISDIR(status.st_mode) else {"file": ""}
 
     def _place(self, path: str) -> str:
-        """Return a path without symbolic links but for its last component, and keep those links."""
+        """Return a path resolved except for its last component, and record the links on it."""
         directory, _, name = path.rstrip("/").rpartition("/")
         return f"{self._resolved(directory)}/{name}"
 
@@ -169,7 +169,7 @@ def capture(root: Path, owners: Path, records: Mapping[str, Allocation], redacte
 
 
 def redaction() -> Callable[[str, str], str]:
-    """Return a function from a path and its text to the text without what identifies the machine."""
+    """Return a function that removes the machine's identifiers from the text of a path."""
     known: dict[str, str] = {}
 
     def number(match: re.Match[str]) -> str:
@@ -193,9 +193,9 @@ def redaction() -> Callable[[str, str], str]:
 
 
 def restore(file: Path, directory: Path) -> None:
-    """Write the tree of an untrusted document into an empty directory; none of its paths and links leads out.
+    """Write the tree of an untrusted document into an empty directory, refusing paths and links that lead out.
 
-    :raises SpecError: it is no such document
+    :raises SpecError: it is not such a document
     """
     try:
         if file.stat().st_size > LARGEST:
@@ -213,7 +213,7 @@ def restore(file: Path, directory: Path) -> None:
 
 
 def _make_parents(directory: Path, path: str, made: set[str]) -> None:
-    """Make the directories above a path of a document; ``made`` has those that are no links."""
+    """Create the directories above a path of a document; ``made`` has those that are not links."""
     if not PATH.fullmatch(path):
         raise ValueError(f"{path[:100]!r} is no path")
     for parent in reversed(PurePosixPath(path).parents):
@@ -246,8 +246,8 @@ def _write(place: Path, path: str, entry: Entry) -> None:
 def _require_inside(path: str, target: str) -> None:
     """Refuse a link that could lead out of the tree.
 
-    Its directory is no link, so the ``..`` that it begins with are what they seem; behind a name there could be another
-    link, and a ``..`` would be anything."""
+    Its directory is not a link, so leading ``..`` are safe; after a name, which may be another link, a ``..`` could
+    lead anywhere."""
     names = target.split("/")
     ups = next((index for index, name in enumerate(names) if name != ".."), len(names))
     if ups > len(PurePosixPath(path).parts) - 2 or {"", ".", ".."} & set(names[ups:]) or "\0" in target:

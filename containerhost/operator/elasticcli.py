@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run ``containerhost elastic``: the service that divides cores and memory and replaces GPUs, its plan, its state."""
+"""Run ``containerhost elastic``: the service that divides cores and memory and replaces GPUs, its plan, its status."""
 
 import json
 import logging
@@ -34,7 +34,7 @@ directory = click.option("--state", "state_directory", default=state.DIRECTORY, 
 
 
 def of_service(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say what the service divides and how."""
+    """Add the options that select what the service divides, and how."""
     for option in (
         click.option("--engine", "engines", multiple=True, required=True, metavar="NAME[=ENDPOINT]",
                      help="lxd, incus or docker; several are one host's."),
@@ -66,7 +66,7 @@ def service_of(engines: tuple[str, ...], project: str, policy: str, reserved_cor
 
 @click.group()
 def elastic() -> None:
-    """Let containers that opted in grow and shrink while they run."""
+    """Resize running containers that opted in."""
 
 
 @elastic.command()
@@ -76,7 +76,7 @@ def elastic() -> None:
 @click.option("--listen", metavar="ADDRESS:PORT", help="Where to serve metrics to Prometheus; nowhere if not given.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done, round by round, and change nothing.")
 def run(interval: float, listen: str | None, dry_run: bool, state_directory: Path, **options: Any) -> None:
-    """Divide cores and memory, round by round, until it is ended. Needs root."""
+    """Divide cores and memory in rounds until terminated. Needs root."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     service = service_of(state_directory=state_directory, **options)
     stop = threading.Event()
@@ -111,7 +111,7 @@ def serve(address: str, service: Service) -> None:
 @of_service
 @clioptions.as_json
 def plan(as_json: bool, **options: Any) -> None:
-    """Show what each container that opted in would get now. Changes nothing."""
+    """Show the target of each container that opted in. Changes nothing."""
     service = service_of(**options)
     rows = service.plan()
     if options["policy"] == "load" and rows:
@@ -124,7 +124,7 @@ def plan(as_json: bool, **options: Any) -> None:
 @directory
 @clioptions.as_json
 def status(as_json: bool, state_directory: Path) -> None:
-    """Show what the service saw last, and which changes are under way. Asks no engine."""
+    """Show the service's last round and its pending changes. Queries no engine."""
     found = StateFile(state_directory).read()
     if as_json:
         click.echo(json.dumps(dict(found.seen), indent=1))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Provide the command ``containerhost provenance``: who had a device before, and how it was cleaned."""
+"""Provide the command ``containerhost provenance``: earlier holders of a device, and how it was cleaned."""
 
 import json
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ HEADINGS = ("number", "container", "given", "released", "cleaned", "signature")
 def provenance(device: str, uuid: str | None, as_json: bool, owners_directory: Path | None) -> None:
     """Show the last hand-overs of DEVICE: when a container had it, and how it was cleaned; verify their signatures.
 
-    Containers have ids that nobody can trace to them without this host's key. Status 1 if a signature is not valid."""
+    The containers' ids cannot be traced without this host's key. Status 1 if a signature is invalid."""
     store, device = AllocationStore(clioptions.directory(Path("/"), owners_directory)), device.lower()
     found, key = store.hand_overs(device), store.provenance.public_key()
     if not found:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Provide the commands of ``containerhost`` that keep a device from new holders, and let it be used again."""
+"""Provide the commands of ``containerhost`` that keep a device from new consumers, and release it."""
 
 from pathlib import Path
 
@@ -74,7 +74,7 @@ def tolerate(device: str, root: Path) -> None:
 def drain(device: str, reason: str, timeout: float, root: Path, owners_directory: Path | None) -> None:
     """Taint DEVICE, and wait until no container has it or a part of it. Needs root.
 
-    Takes nothing from any container. The status is 1 if some still have it."""
+    Detaches nothing from any container. The status is 1 if some still have it."""
     host = Host(root)
     inventory = scan(host)
     found = inventory.get(device)

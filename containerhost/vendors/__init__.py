@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find the vendor plug-ins that installed packages register as entry points of ``containerhost.vendors``.
 
-Plug-ins are imported at their first use: most actions of OpenNebula look for no device.
+Plug-ins are imported at their first use: most actions of OpenNebula need no device.
 """
 
 import functools
@@ -26,12 +26,12 @@ NODES = re.compile(r"(?:(?!\.{1,2}/)[A-Za-z0-9_.-]{1,64}/){0,4}(?!\.{1,2}$)[A-Za
 
 @functools.cache
 def load() -> tuple[type[Vendor], ...]:
-    """Return all plug-ins in the order in which they are asked: those of this package, then others, each by name.
+    """Return all plug-ins in order: those of this package, then others, each by name.
 
-    Searched for once in each process. A plug-in that fails to load is left out and logged: the devices of the others
-    must still be found. A second one of the same name is ignored.
+    Searched once in each process. A plug-in that fails to load is skipped and logged, so that the devices of others
+    are found. A second one of the same name is ignored.
 
-    :raises DeviceError: this package's own plug-ins are not registered, so no device of theirs would be found
+    :raises DeviceError: this package's own plug-ins are not registered, so none of their devices would be found
     """
     from stevedore import ExtensionManager
 
@@ -59,7 +59,7 @@ def _log_failure(_: object, point: "EntryPoint", error: Exception) -> None:
 def checked(vendor: type[Vendor]) -> type[Vendor]:
     """Check a plug-in's node patterns.
 
-    :raises ValueError: the plug-in names its nodes in a way that could lead out of /dev
+    :raises ValueError: a pattern could match outside /dev
     """
     for pattern in vendor.nodes:
         if not NODES.fullmatch(pattern):
@@ -70,7 +70,7 @@ def checked(vendor: type[Vendor]) -> type[Vendor]:
 def of(device: Device) -> type[Vendor]:
     """Return the plug-in that described the device.
 
-    :raises DeviceError: it is not installed
+    :raises DeviceError: the plug-in is not installed
     """
     vendor = next((vendor for vendor in load() if vendor.name == device.plugin), None)
     if vendor is None:
@@ -80,28 +80,28 @@ def of(device: Device) -> type[Vendor]:
 
 
 def make_grant(device: Device, options: GrantOptions) -> Grant:
-    """Return what a container must get to have ``device``.
+    """Return the grant of ``device``: all that a container needs to have it.
 
-    :raises DeviceError: the device cannot be given; the message says why
+    :raises DeviceError: the device cannot be granted; the message has the reason
     """
     return of(device).grant(device, options)
 
 
 def pci_vendor(device: Device) -> str:
-    """Return what the PCI database calls the device's vendor, or the vendor's id if its plug-in does not know."""
+    """Return the device's vendor as in the PCI database, or the vendor id if its plug-in does not know it."""
     return of(device).pci_vendors.get(device.vendor_id, device.vendor_id)
 
 
 def usage() -> dict[str, Use]:
-    """Return how each of this host's GPUs and slices is used now, by device id, where its vendor tells."""
+    """Return the current use of each of this host's GPUs and slices by device id, as reported by its vendor."""
     return {device_id: use for vendor in load() for device_id, use in vendor.usage().items()}
 
 
 def node_patterns() -> tuple[str, ...]:
-    """Return what the nodes of all vendors are called below /dev, as patterns of fnmatch."""
+    """Return the patterns of all vendors' nodes below /dev, for fnmatch."""
     return tuple(sorted({pattern for vendor in load() for pattern in vendor.nodes}))
 
 
 def node_directories() -> tuple[tuple[str, ...], ...]:
-    """Return the directories of those nodes, as components below /dev; /dev itself is the first."""
+    """Return the directories of those nodes as components below /dev, with /dev itself first."""
     return tuple(sorted({(), *(tuple(pattern.split("/")[:-1]) for pattern in node_patterns())}))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Define a vendor plug-in, and what all plug-ins for GPUs share.
+"""Define a vendor plug-in, and the common part of all plug-ins for GPUs.
 
-A plug-in turns a PCI function into devices and a device into a grant. It lives for one scan, or for the reading of a
-few functions, so it may keep what it reads. Outside packages register theirs as an entry point of the group
+A plug-in turns a PCI function into devices and a device into a grant. It exists for one scan, or for reading a few
+functions, so it may cache what it reads. Outside packages register theirs as an entry point of the group
 ``containerhost.vendors``.
 """
 
@@ -27,12 +27,12 @@ ACCELERATOR = "12"
 class Use:
     """Hold the current use of a GPU or a slice; None where it does not report a value.
 
-    Slices, and GPUs that are cut, do not report how busy they are.
+    Slices and divided GPUs do not report their load.
 
     :ivar busy, memory_busy: per cent of time
     :ivar free: bytes of its memory
     :ivar power: W
-    :ivar number: by which the vendor's own monitoring knows the GPU
+    :ivar number: the GPU's number in the vendor's own monitoring
     """
 
     busy: int | None
@@ -44,11 +44,11 @@ class Use:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LxdLibraries:
-    """Describe how LXD brings a GPU driver's libraries into a container that starts, where it does not by CDI.
+    """Describe how LXD brings a GPU driver's libraries into a starting container without CDI.
 
     :ivar extension: the API extension that the daemon needs
-    :ivar keys: of the instance's configuration. A value is a list with commas: a container has what it was started
-        with, and each part of that
+    :ivar keys: of the instance's configuration. A value is a list separated by commas: a container has all parts of
+        the value at its start
     """
 
     extension: str
@@ -61,7 +61,7 @@ class PeerAccess:
 
     :ivar dma_buf: the driver exports memory as DMA-BUF
     :ivar peer_memory: a module that registers the memory with the RDMA subsystem is loaded
-    :ivar remedy: what to do where neither is so
+    :ivar remedy: the remedy if neither is true
     """
 
     dma_buf: bool
@@ -70,18 +70,18 @@ class PeerAccess:
 
 
 class Vendor(abc.ABC):
-    """One kind of hardware.
+    """Describe one kind of hardware.
 
     :cvar name: the plug-in's name, which is that of its entry point; written into every device it describes
-    :cvar nodes: which nodes below /dev are those of its hardware, as patterns of fnmatch: ``dri/*``, ``kfd``. Only the
-        last component may have wildcards. A container must see none of these that it was not granted
-    :cvar label: what people call the vendor; of one that has libraries
-    :cvar pci_vendors: what the PCI database (pci.ids) calls the vendors of its hardware, by PCI vendor id
-    :cvar driver_log: reads what the hardware's driver says in the kernel's log, if that tells of its health
+    :cvar nodes: which nodes below /dev are those of its hardware, as patterns of fnmatch: ``dri/*``, ``kfd``. Only
+        the last component may have wildcards. A container must see none of these that it was not granted
+    :cvar label: display name of a vendor that has libraries
+    :cvar pci_vendors: names of its hardware's vendors in the PCI database (pci.ids), by PCI vendor id
+    :cvar driver_log: reads the driver's messages in the kernel's log, if these are about health
     :cvar lxd_gpu_nodes: those of ``nodes`` that LXD's ``gpu`` device brings by itself
-    :cvar cdi_vendor: the vendor in the names that CDI has for its devices, such as ``vendor.com``
+    :cvar cdi_vendor: the vendor part of CDI names, such as ``vendor.com``
     :cvar apptainer_libraries: Apptainer's option that brings the driver's libraries
-    :cvar coherent_gpus: PCI ids, ``10de:2342``, of GPUs whose memory the kernel may have as NUMA nodes of the host
+    :cvar coherent_gpus: PCI ids, ``10de:2342``, of GPUs whose memory may be NUMA nodes of the host
     :cvar tool: the vendor's command that shows a container its devices, for `containerhost selftest`
     :cvar by_gpu_request: whether a request for GPUs to Docker (``--gpus``) can bring its devices
     """
@@ -104,7 +104,7 @@ class Vendor(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def claims(cls, function: PciFunction) -> bool:
-        """Return whether this plug-in describes the function; the first that says so does."""
+        """Return whether this plug-in describes the function; the first one to return True does."""
 
     @abc.abstractmethod
     def describe(self, function: PciFunction) -> tuple[Device, ...]:
@@ -113,62 +113,62 @@ class Vendor(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def grant(cls, device: Device, options: GrantOptions) -> Grant:
-        """Return what a container must get to have the device. Pure: reads nothing.
+        """Return the grant of the device: all that a container needs to have it. Pure: reads nothing.
 
         :raises DeviceHeld: the host itself uses the device
-        :raises DeviceUnhealthy: the device lacks what the container would get
+        :raises DeviceUnhealthy: the device lacks nodes that the container needs
         """
 
     def check(self) -> Iterable[Finding]:
-        """Report what is wrong with the driver, its libraries and its tools on this host, each with its remedy."""
+        """Report problems of the driver, its libraries and its tools on this host, each with its remedy."""
         return ()
 
     def peer_access(self) -> PeerAccess | None:
-        """Return how network cards reach its GPUs' memory; None where nothing is known of that."""
+        """Return how network cards reach its GPUs' memory; None if unknown."""
         return None
 
     @classmethod
     def reset(cls, address: str) -> bool:
-        """Reset a whole GPU after its release, so that nothing of its last tenant is left. Called as root.
+        """Reset a whole GPU after its release, so that no data of its last tenant remain. Called as root.
 
-        :returns: False where there is no way that is safe under the driver
-        :raises HostActionFailed: it failed: the device stays blocked
+        :returns: False if there is no method that is safe under the driver
+        :raises HostActionFailed: it failed; the device stays blocked
         """
         return False
 
     @classmethod
     def reset_with(cls, address: str, others: Collection[str]) -> bool:
-        """Reset a GPU as :meth:`reset` does, for hardware that may have to be reset together with what it is linked to.
+        """Reset a GPU like :meth:`reset`, for hardware that may require a common reset of linked GPUs.
 
-        :param others: further GPUs of this vendor that no container has, and that are not cut into slices or shared
+        :param others: further unallocated GPUs of this vendor that are neither divided nor shared
         """
         return cls.reset(address)
 
     @classmethod
     def memory_nodes(cls, host: Host) -> Mapping[str, int]:
-        """Return the NUMA node of each GPU's memory by PCI address, as far as the driver names it."""
+        """Return the NUMA node of each GPU's memory by PCI address, as far as the driver reports it."""
         return {}
 
     @classmethod
     def usage(cls) -> Mapping[str, Use]:
-        """Return how each GPU and slice of this host is used now, by device id, where the vendor's library says."""
+        """Return the current use of each GPU and slice of this host by device id, as the vendor's library reports."""
         return {}
 
     @classmethod
     def links(cls) -> Mapping[frozenset[str], int]:
         """Return the number of direct links between two of this host's GPUs, by both PCI addresses, if known.
 
-        Where a switch connects all with all there are none."""
+        GPUs that are connected by a switch have none."""
         return {}
 
     @classmethod
     def cdi_name(cls, device: Device) -> str | None:
-        """Return the fully qualified name by which CDI brings the device with its driver's libraries, if it does."""
+        """Return the fully qualified CDI name of the device with its driver's libraries; None if it has none."""
         return None
 
     @classmethod
     def lxd_libraries(cls, capabilities: Collection[str]) -> LxdLibraries | None:
-        """Return how LXD brings libraries without CDI; None where it cannot.
+        """Return how LXD brings libraries without CDI; None if it cannot.
 
         :param capabilities: driver capabilities, of :data:`containerhost.devices.grants.GPU_CAPABILITIES`
         """
@@ -176,7 +176,7 @@ class Vendor(abc.ABC):
 
     @classmethod
     def library_hook(cls, capabilities: Collection[str]) -> dict[str, Any] | None:
-        """Return the OCI hook that brings libraries into a container on Docker; None where nothing does.
+        """Return the OCI hook that brings libraries into a container on Docker; None if there is none.
 
         :raises FileNotFoundError: this host lacks the vendor's tool
         """
@@ -186,24 +186,24 @@ class Vendor(abc.ABC):
     def computation(cls) -> str | None:
         """Return a Python program that computes with a GPU, for `containerhost selftest`; None if there is none.
 
-        Its status is 3 where the driver's library is not there."""
+        Its status is 3 if the driver's library is missing."""
         return None
 
     @classmethod
     def environment(cls, devices: Iterable[Device]) -> Mapping[str, str]:
-        """Return variables that tell programs in a container which of the vendor's devices it has.
+        """Return variables that inform programs in a container of its devices of this vendor.
 
-        :param devices: all that the container has, those of other vendors too
+        :param devices: all of the container, including those of other vendors
         """
         return {}
 
 
 def device(function: PciFunction, kind: Kind, plugin: str, *, health: tuple[str, ...], notes: tuple[str, ...] = (),
            host_use: tuple[str, ...] | None = None, **more: Any) -> Device:
-    """Return the device of a function: its PCI attributes, and ``more`` of Device's fields.
+    """Return the device of a function: its PCI attributes, and ``more`` fields of Device.
 
-    :param notes: beside those of the function
-    :param host_use: what the host does with it; VFs it serves if not given
+    :param notes: in addition to those of the function
+    :param host_use: uses by the host; by default its enabled VFs
     """
     return Device(
         id=function.address, address=function.address, kind=kind, vendor_id=function.vendor_id,
@@ -214,7 +214,7 @@ def device(function: PciFunction, kind: Kind, plugin: str, *, health: tuple[str,
 
 
 def enabled_functions(function: PciFunction) -> tuple[str, ...]:
-    """Report enabled VFs: giving a physical function away would take them from their holders."""
+    """Report enabled VFs: allocating their physical function would take them from their holders."""
     return (f"{function.num_vfs} virtual functions are enabled",) if function.num_vfs else ()
 
 
@@ -229,10 +229,10 @@ def refuse_host_use(device: Device) -> None:
 
 
 class GpuVendor(Vendor):
-    """A vendor whose GPUs are a set of character nodes.
+    """Describe a vendor whose GPUs are a set of character nodes.
 
     :cvar drivers: the kernel drivers that serve containers
-    :cvar needs_render: nothing works without a render node
+    :cvar needs_render: the GPU requires a render node
     """
 
     nodes: ClassVar[tuple[str, ...]] = ("dri/*", "accel/*")
@@ -255,7 +255,7 @@ class GpuVendor(Vendor):
 
     @classmethod
     def libraries(cls, options: GrantOptions) -> frozenset[str]:
-        """Return the driver capabilities to bring libraries for. Only a driver tied to its user space has any."""
+        """Return the driver capabilities to bring libraries for, of a driver that is tied to its user space."""
         return frozenset()
 
     def describe(self, function: PciFunction) -> tuple[Device, ...]:
@@ -268,7 +268,7 @@ class GpuVendor(Vendor):
         return (device(function, Kind.GPU, self.name, nodes=nodes, health=(*function.health, *complaints)),)
 
     def driver_complaints(self, function: PciFunction) -> tuple[str, ...]:
-        """Report a bound driver that serves no container."""
+        """Report a bound driver that does not serve containers."""
         if function.driver is None or function.driver in self.drivers or function.health:
             return ()
         return (f"bound to {function.driver}; containers need {' or '.join(sorted(self.drivers))}",)

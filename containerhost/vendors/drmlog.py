@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read what DRM drivers write to the kernel's log when a GPU does not recover from a hang.
+"""Read messages of DRM drivers in the kernel's log about GPUs that do not recover from a hang.
 
-Sources, in the kernel's drivers/gpu/drm: ``drm_drv.c`` (drm_dev_wedged_event, which tells a device that needs recovery
-from one that the driver recovered; "Initialized" of a driver that was bound), ``amd/amdgpu/amdgpu_device.c``
-(amdgpu_device_gpu_recover), ``xe/xe_device.c`` (xe_device_declare_wedged), ``i915/gt/intel_reset.c`` (intel_gt_reset).
+Sources, in the kernel's drivers/gpu/drm: ``drm_drv.c`` (drm_dev_wedged_event, which distinguishes a device that
+needs recovery from a recovered one; "Initialized" of a bound driver), ``amd/amdgpu/amdgpu_device.c``
+(amdgpu_device_gpu_recover), ``xe/xe_device.c`` (xe_device_declare_wedged), ``i915/gt/intel_reset.c``
+(intel_gt_reset).
 """
 
 import re
@@ -27,10 +28,10 @@ WEDGED = Rule(
 
 
 class DrmLog(DriverLog):
-    """Track the GPUs that a DRM driver gave up on, by its kernel messages.
+    """Track by kernel messages the GPUs that a DRM driver could not recover.
 
-    :cvar failed: a message that means that the GPU is lost to its driver
-    :cvar recovered: one that means the contrary
+    :cvar failed: a message about a GPU that is lost to its driver
+    :cvar recovered: a message about its recovery
     """
 
     failed: ClassVar[re.Pattern[str]]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep what a server printed on its console.
+"""Keep a server's console output.
 
-The daemon hands out a running container's output only once: what was read is gone from its buffer. Of a stopped one it
-shows a file, again and again, in which the whole is or only what was not read before (seen with LXD 5.0). So what was
-read is kept in the server's directory.
+The daemon returns a running container's output only once: reading empties its buffer. For a stopped one it returns a
+file each time, with all of the output or only the unread part (seen with LXD 5.0). So the output is kept in the
+server's directory.
 """
 
 from nova import objects
@@ -18,7 +18,7 @@ FILE = "console.log"
 
 
 def output(engine: Engine, instance: objects.Instance, state: ContainerState) -> bytes:
-    """Return the end of the console's output, from the start of a line; empty when there never was any."""
+    """Return the end of the console's output, from the start of a line; empty if there is none."""
     with lockutils.lock(f"console-{instance.uuid}"):
         new = engine.console_log(state.name)
         end = tail(joined(_kept(instance.uuid), new, repeats=state.status is Status.STOPPED))
@@ -28,10 +28,10 @@ def output(engine: Engine, instance: objects.Instance, state: ContainerState) ->
 
 
 def joined(kept: bytes, new: bytes, repeats: bool) -> bytes:
-    """Append new output to what was kept.
+    """Append new output to the kept output.
 
-    :param new: everything, or what came since ``kept`` was read
-    :param repeats: ``new`` may have been read before as it is
+    :param new: everything, or the output since ``kept`` was read
+    :param repeats: ``new`` may have been read before in the same form
     """
     if new.startswith(kept):
         return new

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Set addresses and default routes of an interface in a container's network namespace, by iproute2 (CAP_NET_ADMIN).
 
-Only what holds a network namespace calls this; what it sets is typed, and checked once more here.
+Callers hold a network namespace; the typed values are validated again here.
 """
 
 import ipaddress
@@ -16,10 +16,10 @@ NOTHING = IpConfig()
 
 
 def apply(namespace: str, name: str, wanted: IpConfig, before: IpConfig | None = None) -> None:
-    """Bring the interface up with what is wanted, and without what ``before`` had more; what else it has it keeps.
+    """Bring the interface up with the wanted configuration, removing what only ``before`` had.
 
     :param namespace: the namespace's file
-    :raises HostActionFailed: the kernel refuses, or one of them is no address
+    :raises HostActionFailed: the kernel refuses, or an address is invalid
     """
     before = before or NOTHING
     checked(wanted)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Define what an interface is set to; a module of its own for the OCI runtime, whose start must be short."""
+"""Define an interface's IP configuration, in a separate module for the OCI runtime, whose start must be short."""
 
 from typing import NamedTuple
 
 
 class IpConfig(NamedTuple):
-    """Describe what the host sets on an interface in the container, before its first program runs.
+    """Describe the IP configuration that the host sets in the container before its first program runs.
 
     :ivar addresses: with the length of their prefix: ``10.0.0.5/24``
     :ivar gateways: default routers, at most one of each IP version

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make and configure network links by iproute2: pairs of virtual interfaces. Needs CAP_NET_ADMIN.
+"""Create and configure network links by iproute2: pairs of virtual interfaces. Needs CAP_NET_ADMIN.
 
-A program takes some milliseconds; a library for netlink takes longer to load than an action of OpenNebula needs for
-all else. Only :mod:`containerhost.privileged` calls this; it has checked every argument.
+A program takes some milliseconds; a library for netlink takes longer to load than the rest of an OpenNebula action.
+Only :mod:`containerhost.privileged` calls this; it has checked every argument.
 """
 
 import array
@@ -29,10 +29,11 @@ NAMES = "/proc/thread-self/net/dev"
 
 
 def make_veth(host_end: str, inner_end: str, mac: str, mtu: int | None, mark: str, switched: bool) -> None:
-    """Make a pair of interfaces: ``host_end`` up and marked, ``inner_end`` down with the container's MAC.
+    """Create a pair of interfaces: ``host_end`` up and marked, ``inner_end`` down with the container's MAC.
 
     :param mtu: bytes; None is the kernel's default
-    :param switched: a switch takes the frames, and the host's own IP stack must not: the tenant would reach the host
+    :param switched: a switch handles the frames; the host's own IP stack must not, or the tenant could reach the
+        host
     """
     asked = f"make interfaces {host_end} and {inner_end}"
     size = ["mtu", str(mtu)] if mtu else []
@@ -46,15 +47,15 @@ def make_veth(host_end: str, inner_end: str, mac: str, mtu: int | None, mark: st
 
 
 def remove_veth(name: str) -> None:
-    """Remove a pair by either end; done already when it is not there.
+    """Remove a pair by either end. Idempotent.
 
-    :raises HostActionFailed: the interface is none of a pair
+    :raises HostActionFailed: the interface is not part of a pair
     """
     remove(name, "veth", "one of a pair")
 
 
 def make_shaper(name: str) -> None:
-    """Make an interface that passes on what is redirected to it (the kernel's ifb), up. Idempotent."""
+    """Create an interface that forwards frames redirected to it (the kernel's ifb), up. Idempotent."""
     asked = f"make interface {name}"
     if not exists(name):
         ip(asked, "link", "add", "name", name, "type", "ifb")
@@ -65,7 +66,7 @@ def make_shaper(name: str) -> None:
 def remove_shaper(name: str) -> None:
     """Remove a shaping interface.
 
-    :raises HostActionFailed: the interface is another one
+    :raises HostActionFailed: the interface is of another type
     """
     remove(name, "ifb", "one that shapes")
 
@@ -89,7 +90,7 @@ def set_up(name: str, up: bool) -> None:
 
 
 def rename(name: str, new: str) -> None:
-    """Rename an interface, which goes down: the kernel renames no other."""
+    """Rename an interface, which goes down, as the kernel requires for renaming."""
     asked = f"rename interface {name} to {new}"
     remove_altnames(name)
     ip(asked, "link", "set", "dev", name, "down")
@@ -97,11 +98,11 @@ def rename(name: str, new: str) -> None:
 
 
 def remove_altnames(name: str) -> None:
-    """Remove an interface's alternative names, which a tenant may have chosen; udev gives its own again.
+    """Remove an interface's alternative names, which a tenant may have chosen; udev adds its own again.
 
-    One that the host uses for another interface keeps this one from being moved or renamed.
+    A name that the host uses for another interface would prevent moving or renaming this one.
 
-    Idempotent: does nothing if there is no such interface. A name that cannot be removed is logged, and hinders nothing
+    Idempotent: does nothing if there is no such interface. A name that cannot be removed is logged, and is harmless
     by itself.
     """
     if not exists(name):
@@ -125,10 +126,10 @@ def remove_altnames(name: str) -> None:
 
 
 def free_name(name: str) -> None:
-    """Take an alternative name from the interface that has it; an interface's own name stays.
+    """Remove an alternative name from the interface that has it; an interface's own name stays.
 
-    What comes back from a container has those that its tenant gave it, and keeps an interface of that name from being
-    made."""
+    An interface returning from a container has the names that its tenant gave it, which prevent creating an
+    interface of that name."""
     if exists(name):
         return
     try:
@@ -140,7 +141,7 @@ def free_name(name: str) -> None:
 
 
 def chunks(names: Iterable[str]) -> Iterator[tuple[str, ...]]:
-    """Divide names into groups that fit into one of iproute2's requests, of 1024 bytes."""
+    """Divide names into groups that fit into one request of iproute2, of 1024 bytes."""
     group, size = list[str](), 0
     for name in names:
         needed = len(name.encode("utf-8", "surrogateescape")) + 8
@@ -154,7 +155,7 @@ def chunks(names: Iterable[str]) -> Iterator[tuple[str, ...]]:
 
 
 def link_down_and_flush(name: str) -> None:
-    """Leave an interface down and without addresses."""
+    """Set an interface down and remove its addresses."""
     asked = f"set interface {name} down and take its addresses"
     ip(asked, "link", "set", "dev", name, "down")
     ip(asked, "address", "flush", "dev", name)
@@ -166,9 +167,9 @@ def enslave(name: str, bridge: str) -> None:
 
 
 def compute_checksums(name: str) -> None:
-    """Let senders on this interface compute checksums themselves, as for real hardware.
+    """Disable checksum offload on this interface, so that senders compute checksums, as for real hardware.
 
-    A switch in user space passes frames on as it reads them, and the receiver drops half-made checksums."""
+    A switch in user space forwards frames as it reads them, and the receiver drops incomplete checksums."""
     value = array.array("I", [ETHTOOL_STXCSUM, 0])
     request = struct.pack("16sP16x", name.encode(), value.buffer_info()[0])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
@@ -179,7 +180,7 @@ def compute_checksums(name: str) -> None:
 
 
 def move_in(name: str, namespace: str, new: str) -> None:
-    """Move an interface into another network namespace, where it is down and has another name.
+    """Move an interface into another network namespace under a new name, down.
 
     :param namespace: the namespace's file
     """
@@ -210,7 +211,7 @@ def move(name: str, new: str, there: int, asked: str) -> None:
 
 
 def disable_ipv6(name: str) -> None:
-    """Disable IPv6 on a link; to be called before it is up, as it would get a link-local address."""
+    """Disable IPv6 on a link before it is up, when it would get a link-local address."""
     path = f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6"
     if os.path.exists(path):
         with open(path, "w", encoding="ascii") as setting:
@@ -232,9 +233,9 @@ def names() -> tuple[str, ...]:
 def ip(asked: str, *words: str, pass_fds: Sequence[int] = ()) -> str:
     """Run ``ip``, in the network namespace of the calling thread.
 
-    :param asked: what it is to do, for the error
+    :param asked: its purpose, for the error
     :returns: what it prints
-    :raises HostActionFailed: it fails, with its words
+    :raises HostActionFailed: it fails; the message includes its output
     """
     # A tenant's alternative name may be any bytes.
     return check(["ip", *words], TIMEOUT, f"cannot {asked}", pass_fds=pass_fds, errors="surrogateescape")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find interfaces of other network namespaces that stand on interfaces of this one, such as macvlan networks of Docker.
+"""Find interfaces of other network namespaces stacked on interfaces of this one, such as Docker's macvlan networks.
 
 Only namespaces that the host's root gave a name are entered (ip-netns(8), /run/docker/netns, container network
 plug-ins): a tenant can make any number of others. Source: rtnetlink(7); if_link.h and net_namespace.h of linux/.
@@ -27,7 +27,7 @@ _TIMEOUT = 5.0  # s
 
 
 def elsewhere() -> dict[int, tuple[str, ...]]:
-    """Return the interfaces that stand on each interface of this namespace, by its number, in words. Needs root."""
+    """Describe the interfaces stacked on each interface of this namespace, by its number. Needs root."""
     found: dict[int, tuple[str, ...]] = {}
     home = os.open(_HOME, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -60,7 +60,7 @@ def _named(home: int) -> Iterator[str]:
 
 
 def _links_to(home: int) -> Iterator[tuple[str, int]]:
-    """Yield the interfaces of the calling thread's namespace that stand on one of another, with that one's number.
+    """Yield the interfaces of the calling thread's namespace that are stacked on one of another, with its number.
 
     :param home: a descriptor of the other namespace
     """

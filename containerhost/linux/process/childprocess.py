@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Act in a child process, which can be left behind, where the kernel may wait without end.
+"""Act in a child process, which can be abandoned, where the kernel may wait forever.
 
-That is on a container's files, and on a device whose driver or firmware hangs.
+This concerns a container's files, and devices whose driver or firmware hangs.
 
-A tenant can make the kernel wait: a read of a FUSE file that is never answered holds the lock of a directory into which
-it was to be copied, and whoever looks up or makes a name there then waits in a state that no signal ends (D). A thread
-in that state keeps its process, with every lock and socket that it has, beyond SIGKILL. A child keeps nothing of its
-parent's, and neither the container nor the device is touched again while one waits.
+A tenant can make the kernel wait: a read of a FUSE file that is never answered holds the lock of a directory into
+which it was to be copied, and whoever looks up or makes a name there then waits in a state that no signal ends (D).
+A thread in that state keeps its process, with every lock and socket that it has, beyond SIGKILL. A child holds no
+resource of its parent, and neither the container nor the device is accessed again while one waits.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ _known: set[tuple[int, int | None]] = set()  # first processes of containers, wi
 
 def run_for_device(device: str, act: Callable[[], Result], problem: str, timeout: float,
                    keep: Collection[int] = ()) -> Result:
-    """Return what ``act`` returns, run in a child process, for what a driver does at once or never.
+    """Run ``act`` in a child process and return its result, for actions on which a driver may hang.
 
     :param device: its address
     :param act, problem, keep: of :func:`run`
@@ -53,11 +53,11 @@ def run_for_device(device: str, act: Callable[[], Result], problem: str, timeout
 
 
 def run(container: int, act: Callable[[], Result], problem: str, keep: Collection[int] = ()) -> Result:
-    """Return what ``act`` returns, run in a child process: what it changes in memory is lost.
+    """Run ``act`` in a child process and return its result; its changes in memory are lost.
 
     :param container: first process of the container
     :param act: returns and raises what can be pickled, and does not log
-    :param problem: what to say where the kernel refuses
+    :param problem: message if the kernel refuses
     :param keep: fds that ``act`` uses; the others are closed in the child
     :raises HostActionFailed: as ``act`` does, or the kernel refuses, the time is over, or a child waits for the
         container since an earlier time
@@ -88,7 +88,7 @@ def _run(own: str, act: Callable[[], Result], problem: str, keep: Collection[int
 
 
 def _require_none_waits(container: int, problem: str) -> None:
-    """Refuse a container for which a child waits: of this process, or, at its first look, of any other."""
+    """Refuse a container for which a child waits: of this process, or, at its first check, of any process."""
     _left.difference_update([child for child in list(_left) if _has_ended(child)])
     key = container, began(container)
     waiting = next((child for child in list(_left) if name(child) == NAME.format(container)), None)
@@ -103,10 +103,10 @@ def _require_none_waits(container: int, problem: str) -> None:
 
 
 def _waiting_named(own: str, start: int, timeout: float) -> Iterator[int]:
-    """Yield children of any process that have run for longer than they may.
+    """Yield children of any process that have exceeded their time.
 
     :param own: their name
-    :param start: clock ticks since boot; an older child waits for another container of that number
+    :param start: clock ticks since boot; an older child waits for another container with that pid
     :param timeout: seconds that they may run
     """
     now, hosts = time.clock_gettime(time.CLOCK_BOOTTIME), namespace(os.getpid())
@@ -119,7 +119,7 @@ def _waiting_named(own: str, start: int, timeout: float) -> Iterator[int]:
 
 
 def _answer_of_child(own: str, act: Callable[[], object], keep: Collection[int], end: float) -> bytes | None:
-    """Return the pickled outcome; None if there is none in time, nothing if the child has ended without."""
+    """Return the pickled outcome; None if it does not come in time, empty if the child ended without one."""
     reader, writer = os.pipe()
     with closing(reader):
         with closing(writer):
@@ -133,7 +133,7 @@ def _answer_of_child(own: str, act: Callable[[], object], keep: Collection[int],
 
 
 def _act(own: str, act: Callable[[], object], writer: int, keep: Collection[int]) -> NoReturn:
-    """Act, write the outcome, and end this process, whatever happens."""
+    """Act, write the outcome, and exit this process in any case."""
     try:
         gc.disable()  # what the parent has is not this process's to end
         _close_all_but({writer, *keep})
@@ -161,7 +161,7 @@ def _close_all_but(kept: Collection[int]) -> None:
 
 
 def _read(pipe: int, end: float) -> bytes | None:
-    """Return all that comes; None if it has not come to its end in time."""
+    """Read to the end; None if that does not come in time."""
     parts: list[bytes] = []
     with selectors.DefaultSelector() as selector:  # where nova's threads are eventlet's, select has no poll
         selector.register(pipe, selectors.EVENT_READ)
@@ -174,7 +174,7 @@ def _read(pipe: int, end: float) -> bytes | None:
 
 
 def _end(child: int) -> None:
-    """End a child, or leave it where it cannot be ended."""
+    """End a child, or abandon it if it cannot be ended."""
     os.kill(child, signal.SIGKILL)
     end = time.monotonic() + KILLED
     while not _has_ended(child):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""End all processes that a command in a container began: an engine may know only the first.
+"""Kill all processes that a command in a container started: an engine may know only the first.
 
-One of them is in the first one's session, has a mark in its environment, or was begun by one that is found so, also by
-one that has ended since. A program that hides from all three, which a tenant may run anyway, is only the container's.
+A process belongs to it by the first one's session, a mark in the environment, or a parent that belongs to it, ended
+or not. A program that hides from all three is treated as the container's; a tenant may run such anyway.
 """
 
 import contextlib
@@ -30,11 +30,11 @@ class Place(NamedTuple):
 
 
 def end(container: int, first: int, mark: str) -> None:
-    """Kill them all, also those that they begin meanwhile.
+    """Kill them all, including those that they start meanwhile.
 
     :param container: a process of the container, as the host numbers it
-    :param first: the command's; 0 when it is not known
-    :raises HostActionFailed: one does not end
+    :param first: the command's first process; 0 if unknown
+    :raises HostActionFailed: a process does not end
     """
     space = namespace(container)
     if space is None:
@@ -62,14 +62,14 @@ def members(known: Mapping[int, Place], first: int, mark: str) -> frozenset[int]
 def places(space: str, container: int) -> dict[int, Place]:
     """Return the parents and sessions of the running processes in a container's PID namespace.
 
-    :param container: one of them
+    :param container: a process of the container
     """
     found = {pid: place(pid) for pid in alone(space, container)}
     return {pid: there for pid, there in found.items() if there}
 
 
 def place(pid: int) -> Place | None:
-    """Return the parent and session of a process; None for one that has ended, or cannot be looked at."""
+    """Return the parent and session of a process; None if it has ended, or cannot be inspected."""
     try:
         state, parent, _, session, *_ = stat(pid)
     except (ProcReadTimeout, ValueError):
@@ -78,7 +78,7 @@ def place(pid: int) -> Place | None:
 
 
 def environment(pid: int) -> frozenset[bytes]:
-    """Return a process's environment as it began; an empty one is read again: execve(2) shows none for a moment."""
+    """Return a process's initial environment; an empty one is read again, because execve(2) hides it briefly."""
     file = Path(f"/proc/{pid}/environ")
     try:
         found = read_with_timeout(pid, file.read_bytes)
@@ -91,7 +91,7 @@ def environment(pid: int) -> frozenset[bytes]:
 
 
 def kill(pid: int, space: str) -> None:
-    """Kill a process. Its number may belong to another process by now, but then to none outside the container."""
+    """Kill a process; if its pid was reused, then only by a process of the same container."""
     with contextlib.suppress(ProcessLookupError), closing(os.pidfd_open(pid)) as fd:
         if namespace(pid) == space:
             signal.pidfd_send_signal(fd, signal.SIGKILL)

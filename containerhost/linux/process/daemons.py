@@ -11,7 +11,7 @@ HELPED = frozenset({"lxd", "incusd"})  # their helpers have the same name
 
 
 def running(host: Host) -> Iterator[tuple[int, str]]:
-    """Yield the process id and the name of each daemon that runs, without its helpers."""
+    """Yield the pid and the name of each running daemon, without its helpers."""
     for name in host.names("/proc"):
         if name.isascii() and name.isdigit():
             program = host.text(f"/proc/{name}/comm")
@@ -20,6 +20,6 @@ def running(host: Host) -> Iterator[tuple[int, str]]:
 
 
 def _is_helper(command: str) -> bool:
-    """Return whether a command line is the title of a container's monitor, or has a subcommand (``forkproxy``)."""
+    """Return whether a command line is that of a container's monitor, or has a subcommand (``forkproxy``)."""
     program, _, arguments = command.partition("\0")
     return program.startswith("[") or (bool(arguments) and not arguments.startswith("-"))

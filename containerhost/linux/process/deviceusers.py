@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find the processes of containers that use a device.
 
-Character devices are searched for messages: whether a handle is left is decided by their drivers. A block device, which
-has no driver that revokes it, is searched while its container is frozen (:mod:`containerhost.linux.freezer`): its
-processes could otherwise fork and exit, or pass a file on, faster than they are read.
+The search for character devices is for messages only: their drivers determine whether a handle is left. A block
+device, whose driver cannot revoke handles, is searched while its container is frozen
+(:mod:`containerhost.linux.freezer`): otherwise its processes could fork and exit, or pass a file on, during the
+search.
 """
 
 import contextlib
@@ -41,7 +42,7 @@ PROBLEM = "cannot look at the open files of containers"
 
 
 class Container(NamedTuple):
-    """A container whose processes are looked at while it is frozen.
+    """Describe a container whose processes are inspected while it is frozen.
 
     :ivar home: its PID namespace
     :ivar first: a process of it
@@ -53,10 +54,10 @@ class Container(NamedTuple):
 
 
 def char_users(nodes: Collection[tuple[int, int]], timeout: float = SCAN_TIMEOUT) -> tuple[str, ...]:
-    """Return the processes in containers that are seen to have one of these character nodes open, in words.
+    """Describe the container processes that have one of these character nodes open.
 
-    Best effort, for messages: what a tenant hides is not found, nor what is not read in time. Processes of the host's
-    own are left out, because a monitoring daemon may watch a GPU at all times.
+    Best effort, for messages: processes hidden by a tenant, or not read in time, are missed. The host's own
+    processes are left out, because a monitoring daemon may have a GPU open permanently.
 
     :param timeout: seconds for all; a process with many open files gets a tenth of it
     """
@@ -73,7 +74,7 @@ def char_users(nodes: Collection[tuple[int, int]], timeout: float = SCAN_TIMEOUT
 
 
 def container(first: int) -> Container | None:
-    """Return the container of a process; None if it has ended, or is the host's own.
+    """Return the container of a process; None if it has ended, or belongs to the host.
 
     :raises HostActionFailed: it cannot be frozen
     """
@@ -89,13 +90,14 @@ def container(first: int) -> Container | None:
 
 
 def users_in(firsts: Collection[int], look: Callable[[int], str | None]) -> tuple[str, ...]:
-    """Return the users in containers, in words; none in one that has ended.
+    """Describe the users in containers; none if they have ended.
 
-    A process that may have the device where no look finds it is one, too. What is received at once does not count.
+    This includes processes that may have the device hidden from a search. Files that are received immediately do not
+    count.
 
     :param firsts: the containers' first processes. All are frozen at once: they may pass the device to each other
-    :param look: says how a process uses the device, if it does
-    :raises HostActionFailed: one cannot be frozen, or not be looked at in time
+    :param look: describes how a process uses the device, if it does
+    :raises HostActionFailed: one cannot be frozen, or inspected in time
     """
     found = tuple(filter(None, map(container, firsts)))
     if not found:
@@ -122,7 +124,7 @@ def users_in(firsts: Collection[int], look: Callable[[int], str | None]) -> tupl
 
 
 def hidden(pid: int, group: Freezer) -> str | None:
-    """Return by what a process of a group that is frozen may have a device that no table lists, in words."""
+    """Describe how a process of a frozen group may have a device that no table lists."""
     return openfiles.unlisted(pid) or (openfiles.receives(pid) if group.freezes_in_place else None)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find programs of the host itself that have device nodes open, for messages: a monitoring daemon may keep a GPU."""
+"""Find programs of the host that have device nodes open, for messages: a monitoring daemon may keep a GPU open."""
 
 import os
 from collections.abc import Collection
@@ -8,7 +8,7 @@ from containerhost.linux.process.processes import is_hosts, name, pids
 
 
 def of_nodes(paths: Collection[str]) -> tuple[str, ...]:
-    """Return the processes in words, ``nv-hostengine (812)``; one that ends or is not visible is left out."""
+    """Describe the processes, ``nv-hostengine (812)``; one that ends or is not visible is left out."""
     wanted = set(paths)
     return tuple(f"{name(pid)} ({pid})" for pid in sorted(pids()) if wanted and is_hosts(pid) and _has(pid, wanted))
 

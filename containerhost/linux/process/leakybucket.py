@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limit for how long a container can make the host wait: a leaky bucket for each, which time of waiting fills."""
+"""Limit how long a container can block the host, by a leaky bucket for each, filled by blocked time."""
 
 import time
 from collections.abc import Callable
 
 
 class LeakyBuckets:
-    """Track how long each container made the host wait, and for how long it is therefore to be left alone.
+    """Track how long each container has blocked the host, and how long it must therefore be left alone.
 
-    :param burst: seconds of waiting that a bucket takes
-    :param leak_rate: seconds of waiting that are forgotten in a second
+    :param burst: seconds of waiting that a bucket can hold
+    :param leak_rate: seconds of waiting that drain per second
     """
 
     def __init__(self, burst: float, leak_rate: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -23,12 +23,12 @@ class LeakyBuckets:
         self._levels[container] = self._level(container) + waited, self._clock()
 
     def overflow(self, container: str) -> float:
-        """Return the seconds until what the container's bucket has above its burst is forgotten; 0 if there is none."""
+        """Return the seconds until the overflow of the container's bucket has drained; 0 if there is none."""
         self._levels = {key: found for key, found in list(self._levels.items()) if self._level(key) > 0}
         return max(0.0, self._level(container) - self._burst) / self._leak_rate
 
     def __bool__(self) -> bool:
-        """Return whether any bucket has something in it."""
+        """Return whether any bucket is not empty."""
         return bool(self._levels)
 
     def _level(self, container: str) -> float:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bind the memory of this process and its children to NUMA nodes: Python has no set_mempolicy(2)."""
+"""Bind the memory of this process and its children to NUMA nodes: Python lacks set_mempolicy(2)."""
 
 import ctypes
 import os
@@ -16,7 +16,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def bind(nodes: Collection[int]) -> None:
-    """Let the calling thread, and its children, have memory of these nodes only.
+    """Bind the memory of the calling thread, and of its children, to these nodes.
 
     :param nodes: none changes nothing
     :raises HostActionFailed: the kernel refuses

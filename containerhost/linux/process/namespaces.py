@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Act in a container's namespace, or as its root, in a thread of its own: the caller's never leaves its own."""
+"""Act in a container's namespace, or as its root, in a separate thread: the caller's never leaves its namespace."""
 
 import ctypes
 import os
@@ -19,7 +19,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def within(namespace: str, act: Callable[[], object]) -> None:
-    """Run ``act`` in a namespace, a network's or one of mounts.
+    """Run ``act`` in a network or mount namespace.
 
     :param namespace: its file
     :raises HostActionFailed: as ``act`` does, or there is no such namespace
@@ -32,13 +32,13 @@ def within(namespace: str, act: Callable[[], object]) -> None:
 
 
 def limited(act: Callable[[], Result], problem: str, timeout: float | None = None) -> Result:
-    """Return what ``act`` returns, run in a thread that may become what it likes, for it ends with it.
+    """Run ``act`` in a thread that may change its identity, since it ends afterwards, and return the result.
 
-    What it waits for a signal must be able to end, or its process cannot be ended either: a container's files are for
+    Its waits must be interruptible by a signal, or its process cannot be ended either; for a container's files see
     :mod:`containerhost.linux.process.childprocess`.
 
-    :param problem: what to say where the kernel refuses
-    :param timeout: seconds; the thread is left to itself when they are over
+    :param problem: message if the kernel refuses
+    :param timeout: seconds; the thread is abandoned when they are over
     :raises HostActionFailed: as ``act`` does, or the kernel refuses, or the time is over
     """
     try:
@@ -50,7 +50,7 @@ def limited(act: Callable[[], Result], problem: str, timeout: float | None = Non
 
 
 def enter(namespace: str) -> None:
-    """Move the calling thread into a namespace; the thread stays there, and paths are then those of the namespace.
+    """Move the calling thread permanently into a namespace, where its paths are resolved.
 
     :raises OSError: the kernel refuses
     """
@@ -62,7 +62,7 @@ def enter(namespace: str) -> None:
 
 
 def make_files_as(user: int, group: int) -> None:
-    """Let the calling thread be this user and group for file systems, for good; it keeps its other rights.
+    """Set the file system user and group of the calling thread permanently; it keeps its other rights.
 
     :raises OSError: the kernel refuses
     """

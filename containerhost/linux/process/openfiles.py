@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find device nodes that a process has open, has mapped, or mounts that it sees, whichever of its threads has them.
+"""Find device nodes that any thread of a process has open or mapped, or whose mounts it sees.
 
-Each thread can have a table of open files and a mount namespace of its own (unshare(2)), and the first thread may have
-ended, which leaves nothing at the process's own number. A thread's number in /proc is as good as a process's.
+Each thread can have its own table of open files and mount namespace (unshare(2)), and if the first thread has ended,
+there is nothing at the process's pid. /proc accepts a thread id in place of a pid.
 """
 
 import ctypes
@@ -42,7 +42,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def tables(pid: int) -> Iterator[int]:
-    """Yield threads of a process that have all its open files between them: one of all that share a table."""
+    """Yield threads of a process that together have all its open files: one for each table."""
     found: list[int] = []
     for thread in threads(pid):
         # Each with the first and the last alone: a process may have thousands of tables.
@@ -52,7 +52,7 @@ def tables(pid: int) -> Iterator[int]:
 
 
 def shared(one: int, other: int) -> bool:
-    """Return whether two threads surely have one table of open files."""
+    """Return whether two threads certainly share one table of open files."""
     return KCMP is not None and _libc.syscall(KCMP, one, other, KCMP_FILES, 0, 0) == 0
 
 
@@ -61,8 +61,8 @@ def nodes(pid: int, kind: int, end: float = math.inf, *, opened: bool = False) -
 
     :param kind: ``stat.S_IFCHR`` or ``stat.S_IFBLK``
     :param end: when to give up, on the monotonic clock
-    :param opened: only those that are open. Who reads the maps of a process that runs may have to end its memory in its
-        place, and wait for its FUSE files without end
+    :param opened: only open ones. A reader of the maps of a running process may have to release its memory, and wait
+        forever for its FUSE files
     :raises TimeoutError: the process has too many files
     """
     found: set[Number] = set()
@@ -74,9 +74,9 @@ def nodes(pid: int, kind: int, end: float = math.inf, *, opened: bool = False) -
 
 
 def node(path: str, kind: int) -> set[Number]:
-    """Return the number of a node; nothing if it is none of this kind, or is gone.
+    """Return the number of a node; None if it is not of this kind, or is gone.
 
-    No file system is asked, as os.stat() would: a process of the container that serves one (FUSE) may be frozen."""
+    Unlike os.stat(), this queries no file system: a process of the container that serves one (FUSE) may be frozen."""
     status = ctypes.create_string_buffer(STATX_SIZE)
     if _libc.statx(AT_FDCWD, os.fsencode(path), AT_STATX_DONT_SYNC, STATX_TYPE, status) < 0:
         return set()  # the process has ended, or closed it
@@ -94,10 +94,10 @@ def fds(pid: int) -> Iterator[str]:
 
 
 def unlisted(pid: int) -> str | None:
-    """Return by what a process may have a device that no table lists, in words; None if by nothing.
+    """Describe by what a process may have a device that no table lists; None if by nothing.
 
-    Files wait in a socket to be received, or are kept in an io_uring; which ones the kernel does not tell. See unix(7),
-    SCM_RIGHTS, and io_uring_register(2).
+    Files wait in a socket to be received, or are kept in an io_uring; the kernel does not report which ones. See
+    unix(7), SCM_RIGHTS, and io_uring_register(2).
     """
     for path in fds(pid):
         thread, _, fd = path.removeprefix("/proc/").partition("/fd/")
@@ -112,14 +112,14 @@ def unlisted(pid: int) -> str | None:
 
 
 def receives(pid: int) -> str | None:
-    """Return, in words, that a thread waits in the kernel for a message with files; None if none does.
+    """Describe a thread's wait in the kernel for a message with files; None if there is none.
 
-    It has the socket that it was called with, in no table where another thread has closed that, and with it what is
-    there to receive.
+    It keeps the socket of the call, which is in no table if another thread has closed it, with the files waiting
+    there.
 
     Source: proc(5), /proc/pid/syscall. On a machine whose numbers are not known, every call counts.
 
-    :raises HostActionFailed: Yama lets nobody read that
+    :raises HostActionFailed: Yama forbids reading that
     """
     for thread in threads(pid):
         try:
@@ -148,12 +148,12 @@ def mappings(pid: int) -> Iterator[str]:
 
 
 def mapped(pid: int) -> set[tuple[str, str]]:
-    """Return device and inode of each file in a process's memory, as /proc/<pid>/maps writes them."""
+    """Return device and inode of each file in a process's memory, in the format of /proc/<pid>/maps."""
     return {(fields[3], fields[4]) for fields in map(str.split, memory(pid)[1]) if fields[4] != "0"}
 
 
 def memory(pid: int) -> tuple[int, list[str]]:
-    """Return a running thread and the lines of its maps: all threads have one memory, an ended one shows none."""
+    """Return a running thread and the lines of its maps: all threads share one memory, ended ones show none."""
     return next(((thread, found) for thread in threads(pid) if (found := lines(thread, "maps"))), (pid, []))
 
 
@@ -173,7 +173,7 @@ def mounted(pid: int) -> set[str]:
 
 
 def lines(pid: int, file: str) -> list[str]:
-    """Return the lines of a file of a process in /proc; none once it has ended.
+    """Return the lines of a file of a process in /proc; none if it has ended.
 
     :raises OSError: it cannot be read though the process runs
     """

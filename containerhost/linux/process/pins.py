@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find which cores containers are pinned to, from their control groups: no daemon is asked.
+"""Find the cores that containers are pinned to from their control groups, without any daemon.
 
 LXD and Incus name a group ``lxc.payload.NAME`` at the top; Docker names it by the container's id, below ``docker`` or
 ``system.slice``.
@@ -18,7 +18,7 @@ _PLACES = (("", _LXC), ("/lxc", re.compile(r"(.+)")), ("/docker", _DOCKER), ("/s
 
 
 def pins(host: Host) -> dict[str, frozenset[int]]:
-    """Return the CPUs of each container that is bound to some; Docker's by twelve digits of their ids."""
+    """Return the CPUs of each pinned container; Docker's by twelve digits of their ids."""
     online = id_list(host.text("/sys/devices/system/cpu/online"))
     return {name: cpus for name, cpus in _groups(host) if cpus and (not online or cpus < online)}
 

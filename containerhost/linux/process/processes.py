@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read the host's processes, and enter the root directory of a tenant's process safely.
 
-A process that starts a program (execve(2)) and waits for a FUSE file meanwhile makes whoever reads its ``stat``,
-``maps`` or ``ns`` in /proc wait, too; its ``status``, ``comm``, ``cgroup``, ``cmdline`` and ``fd`` answer. Those are
-read in a worker thread with a timeout, and nothing of the container while such a thread waits, or when reads of it took
-too long.
+A process that starts a program (execve(2)) and waits for a FUSE file meanwhile also blocks readers of its ``stat``,
+``maps`` or ``ns`` in /proc; its ``status``, ``comm``, ``cgroup``, ``cmdline`` and ``fd`` can be read. The former are
+read in a worker thread with a timeout, and nothing of the container while such a thread waits, or after its reads
+took too long.
 """
 
 import contextlib
@@ -42,16 +42,16 @@ GONE = (FileNotFoundError, ProcessLookupError)
 
 
 class ProcReadTimeout(HostActionFailed):
-    """Signal that the kernel lets nobody look at the process for now."""
+    """Signal that the process cannot be inspected now."""
 
 
 def read_with_timeout(pid: int, act: Callable[[], Result], timeout: float = ANSWER_TIMEOUT, *, counted: bool = True
                       ) -> Result:
-    """Return what ``act`` reads of a process of a container, within a timeout.
+    """Return the result of ``act``, which reads a container's process, within a timeout.
 
     :param timeout: seconds
-    :param counted: whether its time is one of waiting; not of what takes long to read a lot, and has a limit of its own
-    :raises ProcReadTimeout: it is over, an earlier read of the container still waits, or its reads took too long
+    :param counted: whether its time counts as waiting; not for large reads that have their own limit
+    :raises ProcReadTimeout: it has expired, an earlier read of the container still waits, or its reads took too long
     """
     if is_hosts(pid):
         return act()
@@ -76,9 +76,9 @@ def read_timeout(pid: int) -> ProcReadTimeout:
 
 
 def is_hosts(pid: int) -> bool:
-    """Return whether a process is in no PID namespace below that of the host's /proc; so is one that is gone.
+    """Return whether a process is in the PID namespace of the host's /proc, or is gone.
 
-    Its ``status`` would tell, too, but with all its groups: a tenant's process can have 65536 (setgroups(2)).
+    Its ``status`` shows it, too, but lists all its groups: a tenant's process can have 65536 (setgroups(2)).
     """
     try:
         with closing(os.pidfd_open(pid)) as fd:
@@ -93,7 +93,7 @@ def is_hosts(pid: int) -> bool:
 def group_of(pid: int) -> Freezer | None:
     """Return the control group of the container that a process belongs to; None if it belongs to none.
 
-    Of a thread that has ended, version 1 tells none."""
+    For an ended thread, version 1 reports none."""
     found = freezer.of_container(pid, Host())
     if found or is_hosts(pid):
         return found
@@ -101,13 +101,13 @@ def group_of(pid: int) -> Freezer | None:
 
 
 def container_of(pid: int) -> str:
-    """Return what all processes of a container have in common: the control group that its engine made, if it did."""
+    """Return what identifies a container for all its processes: the control group that its engine created, if any."""
     group = group_of(pid)
     return f"the container of {os.path.dirname(group.path)}" if group else f"process {pid}"
 
 
 def threads(pid: int) -> list[int]:
-    """Return the threads of a process by their numbers; none if it is gone."""
+    """Return the ids of the threads of a process; none if it is gone."""
     try:
         return sorted(map(int, os.listdir(f"/proc/{pid}/task")))
     except GONE:
@@ -134,9 +134,9 @@ def namespace(pid: int, kind: str = "pid") -> str | None:
 
 
 def began(pid: int) -> int | None:
-    """Return the start time of a process, in clock ticks since boot; None for one that is gone or a zombie.
+    """Return the start time of a process in clock ticks since boot; None if it is gone or a zombie.
 
-    With its number it identifies one process for ever.
+    With its pid it identifies a process uniquely.
 
     :raises ProcReadTimeout:
     """
@@ -145,7 +145,7 @@ def began(pid: int) -> int | None:
 
 
 def is_still(pid: int, start: int) -> bool:
-    """Return whether a process is the one that began then; one that cannot be looked at is."""
+    """Return whether a process is the one with this start time; true if it cannot be inspected."""
     try:
         return began(pid) == start
     except ProcReadTimeout:
@@ -154,7 +154,7 @@ def is_still(pid: int, start: int) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Process:
-    """Identify a process for as long as the host runs.
+    """Identify a process uniquely until the next boot.
 
     :ivar began: its start, in clock ticks since boot: another process may get the same number later
     """
@@ -172,7 +172,7 @@ class Process:
 
 
 def runs(pid: int) -> bool:
-    """Return whether there is such a process, and somebody still waits for its end."""
+    """Return whether the process exists, and is not a zombie."""
     try:
         return began(pid) is not None
     except ProcReadTimeout:
@@ -180,7 +180,7 @@ def runs(pid: int) -> bool:
 
 
 def stat(pid: int) -> list[str]:
-    """Return the fields of /proc/<pid>/stat (proc(5)) from the third on; none of one that is gone.
+    """Return the fields of /proc/<pid>/stat (proc(5)) from the third on; none if it is gone.
 
     :raises ProcReadTimeout:
     """
@@ -198,12 +198,12 @@ def stat(pid: int) -> list[str]:
 def members(home: str, first: int) -> Iterator[int]:
     """Yield the processes of a container: of its control group, and in its PID namespace or below it.
 
-    The latter may have been started by an administrator (nsenter(1)), also from another container (``docker run --pid
-    container:…``). Those in other containers' groups are read for at most STRANGERS_TIMEOUT.
+    The latter may have been started by an administrator (nsenter(1)), also from another container (``docker run
+    --pid container:…``). Processes in other containers' groups are read for at most STRANGERS_TIMEOUT.
 
     :param home: the PID namespace
     :param first: one of them
-    :raises ProcReadTimeout: a process of it cannot be looked at
+    :raises ProcReadTimeout: a process of it cannot be inspected
     """
     group, patience = group_of(first), STRANGERS_TIMEOUT
     for process in pids():
@@ -227,7 +227,7 @@ def members(home: str, first: int) -> Iterator[int]:
 
 
 def alone(home: str, first: int) -> Iterator[int]:
-    """Yield the processes of a container whose PID namespace is this one, without those that cannot be looked at.
+    """Yield the processes of a container with this PID namespace, without those that cannot be inspected.
 
     :param first: one of them
     """
@@ -240,12 +240,12 @@ def alone(home: str, first: int) -> Iterator[int]:
 
 
 def belongs(pid: int, home: str) -> bool:
-    """Return whether a process is in a PID namespace, or in one below it."""
+    """Return whether a process is in a PID namespace, or in a nested one."""
     return home in spaces(pid)
 
 
 def spaces(pid: int) -> list[str]:
-    """Return the PID namespace of a process and those above it, from the innermost on; none of one that is gone.
+    """Return the PID namespace of a process and its ancestors, innermost first; none if it is gone.
 
     Source: ioctl_ns(2).
 
@@ -265,7 +265,7 @@ def spaces(pid: int) -> list[str]:
 
 
 def table(pid: int, file: str) -> list[str]:
-    """Return the lines of a table of a process in /proc; only a line feed ends one: a tenant chooses names.
+    """Return the lines of a table of a process in /proc, split at line feeds only: a tenant chooses names.
 
     :raises OSError: it cannot be read
     """
@@ -274,15 +274,14 @@ def table(pid: int, file: str) -> list[str]:
 
 
 def real_user(pid: int) -> int | None:
-    """Return the user of a process; None of one that is gone.
+    """Return the user id of a process; None if it is gone.
 
-    The owner of its directory in /proc is root for everybody's process that may not be dumped (proc(5)), which any
-    process can choose."""
+    The owner of its directory in /proc is root for any process that made itself undumpable (proc(5))."""
     return next(map(int, _words(f"/proc/{pid}/status", b"Uid:")), None)
 
 
 def _words(file: str, key: bytes) -> list[bytes]:
-    """Return the words of a line of a file in /proc (proc(5)); none if the process is gone."""
+    """Return the fields of a line of a file in /proc (proc(5)); none if the process is gone."""
     try:
         with open(file, "rb", buffering=0) as lines:
             _, _, rest = lines.read().partition(b"\n" + key)
@@ -306,7 +305,7 @@ STEP = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def open_directory(pid: int, steps: tuple[str, ...]) -> int | None:
-    """Open a directory below the root of a process; None when it is missing or not a directory."""
+    """Open a directory below the root of a process; None if it is missing or not a directory."""
     try:
         fd = os.open(f"/proc/{pid}/root", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:

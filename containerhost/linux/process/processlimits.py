@@ -12,9 +12,9 @@ LOOKS = 10
 
 
 def at_least(first: int, limits: Mapping[str, str]) -> None:
-    """Let every process of a container have at least these limits, soft and hard. New processes inherit them.
+    """Raise the soft and hard limits of every process of a container to at least these; new processes inherit them.
 
-    :param first: the container's first process; those of containers in it are not meant
+    :param first: the container's first process; nested containers are excluded
     :param limits: by the names of setrlimit(2) without ``RLIMIT_``, in small letters; ``unlimited`` or a number
     :raises HostActionFailed: the kernel does not let this process raise them
     """
@@ -41,7 +41,7 @@ def value(size: str) -> int:
 
 
 def _raise(pid: int, wanted: Mapping[int, int]) -> bool:
-    """Return whether anything was changed."""
+    """Raise a process's limits, and return whether any was changed."""
     try:
         return any([_raise_one(pid, number, size) for number, size in wanted.items()])
     except ProcessLookupError:

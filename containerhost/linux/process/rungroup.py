@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep a command that has devices for its life (``containerhost run``), and all it starts, in a control group.
+"""Keep a command with devices (``containerhost run``), and all its descendants, in a control group.
 
-Each run has a group of its own at the top of each hierarchy it needs, ``/containerhost-run/NAME``; container tools make
-theirs below. So a device is in use as long as the process that supervises the run lives, or any process of the group.
+Each run has its own group at the top of each hierarchy it needs, ``/containerhost-run/NAME``; container tools create
+theirs below. So a device is in use while the supervisor of the run, or any process of the group, lives.
 """
 
 import contextlib
@@ -31,12 +31,12 @@ _SUPERVISOR = re.compile(r"([0-9]+)-([0-9]+)-([0-9]+-[0-9]+)")
 
 
 def supervisor() -> str:
-    """Return this process as a record keeps it: its number, its start, and the namespaces these hold in."""
+    """Return this process as recorded: its pid, start time, and the namespaces in which these are valid."""
     return f"{os.getpid()}-{began(os.getpid())}-{_namespaces()}"
 
 
 def has_ended(supervisor: str, name: str) -> bool:
-    """Return whether a run's supervisor and all processes of its group are gone; False if that is unknown.
+    """Return whether a run's supervisor and all processes of its group have ended; False if unknown.
 
     :param supervisor: of :func:`supervisor`, in this boot
     :param name: of its group
@@ -55,7 +55,7 @@ def members(name: str) -> tuple[int, ...]:
 
 
 def cores() -> frozenset[int]:
-    """Return the cores that runs have for themselves: those of processes bound to fewer than this one."""
+    """Return the cores that runs use exclusively: those of processes bound to fewer cores than this one."""
     own, host, found = os.sched_getaffinity(0), Host(), set[int]()
     for pid in pids():
         if any(path.startswith(f"{TOP}/") for path in controlgroups.of(pid, host).values()):
@@ -66,9 +66,9 @@ def cores() -> frozenset[int]:
 
 
 class RunGroup:
-    """A group of this process and its children.
+    """Manage a control group of this process and its children.
 
-    :param name: one that no other run has
+    :param name: unique among runs
     """
 
     def __init__(self, name: str) -> None:
@@ -81,7 +81,7 @@ class RunGroup:
         return f"{TOP}/{self._name}"
 
     def enter(self) -> None:
-        """Move this process in; its children follow.
+        """Move this process into the group; its children inherit it.
 
         :raises HostActionFailed: the kernel refuses
         """
@@ -93,7 +93,7 @@ class RunGroup:
             raise HostActionFailed(f"control group {leaf} cannot be used: {error.strerror}") from error
 
     def end(self) -> None:
-        """End all that the command left running, and remove the group. This process returns to its former one.
+        """Kill all processes that the command left running, and remove the group. This process leaves it before.
 
         :raises HostActionFailed: a process does not end
         """
@@ -109,7 +109,7 @@ class RunGroup:
 def remove(name: str) -> bool:
     """Remove the groups of a run that has no processes. Idempotent.
 
-    :returns: whether all are gone; another process may remove some at this moment, or have no right to it
+    :returns: whether all are gone; another process may be removing some, or lack the rights
     """
     directories = [directory for top in (ROOT, *sorted(ROOT.iterdir()))
                    for directory, _, _ in os.walk(f"{top}{TOP}/{name}", topdown=False)]
@@ -129,14 +129,14 @@ def _signalled(name: str, number: int) -> tuple[int, ...]:
 
 
 def _namespaces() -> str:
-    """Return the numbers of this process's namespaces of processes and of control groups."""
+    """Return the ids of this process's PID and control group namespaces."""
     return "-".join(re.sub(r"\D", "", namespace(os.getpid(), kind) or "") for kind in ("pid", "cgroup"))
 
 
 def _hierarchy() -> tuple[Path, str]:
     """Return a hierarchy's mount point and this process's group in it: version 2, or systemd's, or any.
 
-    :raises HostActionFailed: none is mounted
+    :raises HostActionFailed: no hierarchy is mounted
     """
     own = controlgroups.of(os.getpid(), Host())
     for mount, controller in ((ROOT, ""), (ROOT / "unified", ""), (ROOT / "systemd", "name=systemd"),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call functions that have no timeout with one, each in a thread of its own.
+"""Call functions without a timeout of their own, each in a separate thread with one.
 
-Neither a storage backend that is gone nor a tenant's process may hold a lock for ever. A thread that is left to itself
-keeps its process if the kernel lets no signal end it.
+Neither an unreachable storage backend nor a tenant's process may hold a lock forever. An abandoned thread keeps its
+process alive if no signal can end its wait in the kernel.
 """
 
 import threading
@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 class StillRunning(TimeoutError):
-    """Signal that a call exceeded its time limit and goes on in its thread.
+    """Signal that a call exceeded its time limit and continues in its thread.
 
     :ivar call: ends when the call does
     """
@@ -25,11 +25,11 @@ class StillRunning(TimeoutError):
 
 
 def within(timeout: float | None, what: str, function: Callable[[], R]) -> R:
-    """Call ``function`` in a thread of its own, and return its result.
+    """Call ``function`` in a separate thread, and return its result.
 
     :param timeout: seconds; None waits to the end
     :param what: the thread's name
-    :raises StillRunning: the call goes on in its thread, which does not hold up the end of the process
+    :raises StillRunning: the call continues in its thread, which does not delay the end of the process
     """
     done: Future[R] = Future()
     threading.Thread(target=_run, args=(done, function), name=what, daemon=True).start()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure the files of a container as programs read them: with the holes of sparse files."""
+"""Measure the apparent size of a container's files, including the holes of sparse files."""
 
 import logging
 import os
@@ -14,11 +14,11 @@ LOG = logging.getLogger(__name__)
 def measure(server: int, pool: str, container: str, timeout: float) -> int | None:
     """Return the bytes of all files on a container's root disk, holes included.
 
-    :param server: the process of the daemon, among whose mounts there is nothing of the tenant's
-    :param pool, container: as the daemon calls their directories
+    :param server: the daemon's process, whose mount namespace has no mounts of the tenant
+    :param pool, container: the daemon's names for their directories
     :param timeout: seconds
-    :returns: None where the root disk cannot be seen: the daemon has not mounted that of a stopped container on some
-        pools, and its process may be out of sight
+    :returns: None if the root disk is not visible: on some pools the daemon does not mount that of a stopped
+        container, and its process may be in another PID namespace
     :raises HostActionFailed: not done in time
     """
     try:

@@ -13,11 +13,11 @@ STEP = 4 * 2**20  # bytes
 def copy(source: str, target: str, offset: int, size: int) -> int:
     """Copy a piece of a block device.
 
-    :param offset: where the piece begins, in bytes
-    :param size: bytes of the piece; less at the end
+    :param offset: offset of the piece in bytes
+    :param size: bytes of the piece; fewer at the end
     :returns: bytes copied; 0 at the end of ``source``
-    :raises HostActionFailed: one is no block device or used by the host (mounted, in a RAID or a volume group), the
-        target is smaller, or reading or writing fails
+    :raises HostActionFailed: one is not a block device, or is used by the host (mounted, in a RAID or a volume
+        group), the target is smaller, or reading or writing fails
     """
     # O_NONBLOCK: below /dev there are directories in which everybody may make a FIFO, whose opening would wait. O_EXCL
     # of a block device: the kernel refuses one that it uses itself (open(2)), also for reading: the caller is not root.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the disk of the host that holds a directory: the kernel limits the speed of disks, not of partitions.
+"""Find the disk of the host that contains a directory: the kernel limits the rate of disks, not of partitions.
 
 Sources: Documentation/admin-guide/cgroup-v1/blkio-controller.rst; Documentation/ABI/testing/sysfs-block.
 """
@@ -14,9 +14,9 @@ BLOCK = "/sys/dev/block"
 
 
 def holding(host: Host, directory: str) -> str | None:
-    """Find the whole disk that holds a directory.
+    """Find the whole disk that contains a directory.
 
-    :returns: the disk's node, ``/dev/sda``; None where the directory's file system is on no disk, or on several
+    :returns: the disk's node, ``/dev/sda``; None if the directory's file system is not on exactly one disk
     """
     number = os.stat(directory).st_dev
     return whole(host, number) or whole(host, device_of_source(host, number))
@@ -32,7 +32,7 @@ def whole(host: Host, number: int) -> str | None:
 
 
 def device_of_source(host: Host, number: int) -> int:
-    """Return the device that a file system with a number of its own, as btrfs has, says it is mounted from.
+    """Return the source device of a file system with an anonymous device number, such as btrfs.
 
     /proc/self/mountinfo (proc(5)): ``id parent major:minor root place options … - type source options``.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the users of a container's block device nodes, and take one out of use before it is taken away.
+"""Find the users of a container's block device nodes, and fence a node before its removal.
 
-Engines take a node out of /dev, but who bound it to another place before keeps it, and with it the device. Without
-mode and without an owner that the container knows, the node opens for nobody in it, wherever it is bound to.
+Engines remove a node from /dev, but a bind mount of it elsewhere keeps it, and with it the device. Without
+permissions and with an owner unknown to the container, the node cannot be opened there, wherever it is mounted.
 """
 
 import contextlib
@@ -25,12 +25,12 @@ class NodeMissing(HostActionFailed):
 
 
 def fence(server: int, container: str, device: str, number: Number) -> None:
-    """Let nobody in the container open the node any more.
+    """Block opening of the node for all processes in the container.
 
     :param server: the daemon's process
-    :param container: as the daemon calls its directory
-    :param device: as the daemon calls it
-    :param number: major and minor of the device it must be
+    :param container: the daemon's name for its directory
+    :param device: the daemon's name for it
+    :param number: required major and minor of the device
     :raises NodeMissing:
     """
     with opened(server, container, device, number) as fd:
@@ -40,7 +40,7 @@ def fence(server: int, container: str, device: str, number: Number) -> None:
 
 
 def restore(server: int, container: str, pid: int, device: str, number: Number, mode: int) -> None:
-    """Give a fenced node back to the container's root; nothing when the daemon has taken it away.
+    """Restore a fenced node for the container's root, unless the daemon has removed it.
 
     :param pid: the container's first process
     """
@@ -51,7 +51,7 @@ def restore(server: int, container: str, pid: int, device: str, number: Number, 
 
 
 def inode(server: int, container: str, device: str, number: Number) -> Inode:
-    """Return the node's own device and inode.
+    """Return the device and inode of the node itself.
 
     :raises NodeMissing:
     """
@@ -61,7 +61,7 @@ def inode(server: int, container: str, device: str, number: Number) -> Inode:
 
 
 def use(pid: int, node: Inode, number: Number) -> str | None:
-    """Return how a process uses the device, in words: it has it open or mapped, or sees a mount of it."""
+    """Describe how a process uses the device: it has it open or mapped, or sees a mount of it."""
     if number in openfiles.nodes(pid, stat.S_IFBLK) or node in openfiles.mapped(pid):
         return f"process {pid} ({name(pid)})"
     if f"{number[0]}:{number[1]}" in openfiles.mounted(pid):
@@ -73,8 +73,8 @@ def use(pid: int, node: Inode, number: Number) -> str | None:
 def opened(server: int, container: str, device: str, number: Number) -> Iterator[int]:
     """Open the daemon's node itself, not the device behind it.
 
-    What the container shows at its path may be another one, also of the same device: one that was taken away and is
-    bound there again."""
+    The container may have another node at its path, even one of the same device: a removed one that is bind-mounted
+    there again."""
     with daemonnodes.opened(server, container) as directory:
         file = next((file for file in (directory.names() if directory else ()) if file.startswith(daemonnodes.KIND)
                      and daemonnodes.parted(file)[0] == device), None)
@@ -90,6 +90,6 @@ def opened(server: int, container: str, device: str, number: Number) -> Iterator
 
 
 def root_of(pid: int, file: str) -> int:
-    """Return the host's number of the container's root, from lines of ``inside outside count``."""
+    """Return the host id of the container's root, from lines of ``inside outside count``."""
     maps = [tuple(map(int, line.split())) for line in openfiles.lines(pid, file)]
     return next((outside for inside, outside, _ in maps if inside == 0), 0)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure what the processes of a container have read from disks and written to them, from its control group.
+"""Measure the disk reads and writes of a container's processes, from its control group.
 
-Formats: the kernel's cgroup-v1/blkio-controller and cgroup-v2 documents. With version 1 the kernel counts what is
-written later, out of the page cache, for nobody.
+Formats: the kernel's cgroup-v1/blkio-controller and cgroup-v2 documents. With version 1 the kernel does not count
+delayed writes from the page cache.
 """
 
 import dataclasses
@@ -18,10 +18,10 @@ NAMED = re.compile(r"\b(?P<kind>rbytes|wbytes|rios|wios)=(?P<number>[0-9]+)")
 
 @dataclasses.dataclass(frozen=True)
 class DiskIo:
-    """Bytes and operations since the container's start.
+    """Count disk bytes and requests since the container's start.
 
     :ivar read, written: bytes
-    :ivar reads, writes: how many requests
+    :ivar reads, writes: number of requests
     """
 
     read: int
@@ -31,10 +31,10 @@ class DiskIo:
 
 
 def disk_io(host: Host, pid: int) -> DiskIo | None:
-    """Return what a container has read from disks and written to them.
+    """Return the disk reads and writes of a container.
 
     :param pid: a process of the container
-    :returns: None where the host does not count
+    :returns: None if the host does not count them
     """
     groups = {kind: controlgroups.container_part(path) for kind, path in controlgroups.of(pid, host).items()}
     if "blkio" in groups:
@@ -51,7 +51,7 @@ def disk_io(host: Host, pid: int) -> DiskIo | None:
 
 
 def sums(host: Host, path: str, pattern: re.Pattern[str]) -> dict[str, int] | None:
-    """Return the sums over all disks; None without the file."""
+    """Return the sums over all disks; None if the file is missing."""
     if not host.exists(path):
         return None
     found: dict[str, int] = {}

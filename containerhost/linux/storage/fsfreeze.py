@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Freeze a mounted file system.
 
-A process of its own does it. Where a tenant's write does not end (its buffer may be on a file system that the tenant
-serves itself), the kernel does not freeze: that process alone waits then, in the kernel, one for each VM at most, and
-thaws at once when it gets there. While a disk is copied it thaws when its standard input ends, so also when the process
-that copies is killed.
+A separate process does it. If a tenant's write never ends (its buffer may be on a file system that the tenant
+serves), the kernel does not freeze: then only that process waits in the kernel, at most one for each VM, and thaws
+immediately afterwards. While a disk is copied it thaws when its standard input ends, also because the copying
+process was killed.
 
     python -m containerhost.linux.storage.fsfreeze DIRECTORY SECONDS|keep
 """
@@ -35,9 +35,9 @@ LATE = 3  # exit status: it was thawed before its standard input ended
 
 @contextlib.contextmanager
 def frozen(directory: Path, timeout: float) -> Iterator[None]:
-    """Let all that was written be on the disk, whole and clean, and let writers wait for as long as the block lasts.
+    """Flush a file system to disk, and block writers within the block.
 
-    A file system that is frozen already, as one whose freezing process was killed, is thawed afterwards.
+    A file system that is already frozen, because its freezing process was killed, is thawed afterwards.
 
     :param directory: where it is mounted, in a directory that only root can enter
     :param timeout: seconds after which it is thawed even if the block has not ended
@@ -56,9 +56,9 @@ def frozen(directory: Path, timeout: float) -> Iterator[None]:
 
 
 def freeze(directory: Path) -> None:
-    """Freeze a file system until somebody thaws it. Idempotent.
+    """Freeze a file system until it is explicitly thawed. Idempotent.
 
-    :raises HostActionFailed: it cannot be frozen; it is not
+    :raises HostActionFailed: it cannot be frozen, and is not
     """
     with started(directory, KEEP) as process:
         release(process, FREEZE_TIMEOUT)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grow disks, and the file systems in them to the size of their disks.
+"""Grow disks, and their file systems to the size of the disks.
 
-An ext file system that nothing uses is grown by its own tools (e2fsprogs), which also check it first; one that is
-mounted, by the kernel. xfs grows only while it is mounted (`xfs_growfs`). What is in a partition is grown through a
-loop device of that part alone: in a file, the tools would cut off what follows it.
+An unused ext file system is grown by its own tools (e2fsprogs), which check it first; a mounted one by the kernel.
+xfs grows only while it is mounted (`xfs_growfs`). A file system in a partition is grown through a loop device of
+that part: in a file, the tools would truncate what follows it.
 
 On the disk: ext4's super block is at 1024, with the number of blocks at 4 and 336 of it, their size at 24, its magic
 number at 56 and the feature that gives them 64 bits at 96 (the kernel's documentation, filesystems/ext4, "Super
@@ -33,9 +33,9 @@ CHECKED = (0, 1, 2)  # statuses of e2fsck: nothing was wrong, or is any more
 
 
 def lengthen(file: Path, size: int) -> bool:
-    """Let a file be of ``size`` bytes if it is shorter.
+    """Lengthen a file to ``size`` bytes if it is shorter.
 
-    :returns: whether it was
+    :returns: whether it was shorter
     """
     if file.stat().st_size >= size:
         return False
@@ -45,9 +45,9 @@ def lengthen(file: Path, size: int) -> bool:
 
 @contextlib.contextmanager
 def lengthened(file: Path, size: int, directory: Path | None = None) -> Iterator[None]:
-    """Lengthen the file of a disk; if the block fails, cut it again, unless its file system has grown or still grows.
+    """Lengthen the file of a disk; if the block fails, truncate it again unless its file system has grown or may.
 
-    :param directory: where the disk is mounted; None for an ext file system that nothing uses
+    :param directory: where the disk is mounted; None for an unused ext file system
     """
     old, blocks = file.stat().st_size, _blocks(file, directory)
     longer = lengthen(file, size)
@@ -62,25 +62,25 @@ def lengthened(file: Path, size: int, directory: Path | None = None) -> Iterator
 
 
 def _blocks(file: Path, directory: Path | None) -> int | None:
-    """Return the size of a disk's file system; None if it is not mounted any more."""
+    """Return the size of a disk's file system; None if it is no longer mounted."""
     if directory is None:
         return ext_size(file)
     return os.statvfs(directory).f_blocks if os.path.ismount(directory) else None
 
 
 def _is_idle(disk: Path) -> bool:
-    """Return whether no program of :func:`fill` or :func:`fill_mounted` works on a disk any more."""
+    """Return whether no program of :func:`fill` or :func:`fill_mounted` is working on a disk."""
     with closing(_opened(disk)) as fd:
         return try_lock(fd)
 
 
 def _opened(disk: Path) -> int:
-    """Open a disk to lock it: on NFS only a file that is open for writing can be, and a mounted device may not be."""
+    """Open a disk for locking: on NFS this requires write access, which a mounted device may refuse."""
     return os.open(disk, (os.O_RDWR if disk.is_file() else os.O_RDONLY) | os.O_CLOEXEC)
 
 
 def fill(disk: Path, timeout: int, start: int = 0, size: int = 0, locks: Sequence[int] = ()) -> bool:
-    """Let an ext file system of a disk that nothing uses be as large as the disk, or the partition that it is in.
+    """Grow an ext file system of an unused disk to the size of the disk, or of its partition.
 
     :param timeout: seconds each of the two steps may take
     :param start, size: bytes; the partition's, 0 for the whole disk
@@ -102,10 +102,10 @@ def fill(disk: Path, timeout: int, start: int = 0, size: int = 0, locks: Sequenc
 
 
 def fill_mounted(directory: Path, disk: Path, timeout: int) -> None:
-    """Grow a file system that is mounted at ``directory`` and fills its disk, which has become larger.
+    """Grow a mounted file system that fills its disk, which has become larger.
 
     :param timeout: seconds that its tool may take, and to wait for another process
-    :raises HostActionFailed: the kernel does not do it, there is no tool for it, or another process works on it
+    :raises HostActionFailed: the kernel refuses, there is no tool for it, or another process works on it
     """
     with alone(disk, timeout) as lock:
         if is_xfs(disk):
@@ -115,7 +115,7 @@ def fill_mounted(directory: Path, disk: Path, timeout: int) -> None:
 
 
 def fill_xfs(directory: Path, disk: Path, timeout: int) -> None:
-    """Grow an xfs that has just been mounted, as it could not before; without its tool it stays as it is.
+    """Grow an xfs that has just been mounted, which it requires; without its tool it stays unchanged.
 
     :raises HostActionFailed: as :func:`fill_mounted`
     """
@@ -140,11 +140,11 @@ def _run(command: Sequence[str], timeout: int, disk: Path, problem: str, locks: 
 
 @contextlib.contextmanager
 def alone(disk: Path, timeout: int) -> Iterator[int]:
-    """Keep others from growing the file system of a disk.
+    """Exclude other processes that grow the file system of a disk.
 
-    :param timeout: seconds to wait for another
-    :returns: an fd; a program that inherits it keeps others waiting until it ends, also where this process is killed
-    :raises HostActionFailed: another did not end
+    :param timeout: seconds to wait for another process
+    :returns: an fd; a program that inherits it holds the lock until it ends, even if this process is killed
+    :raises HostActionFailed: another process did not finish
     """
     with closing(_opened(disk)) as fd:
         acquire(fd, timeout, disk, lambda _: HostActionFailed(
@@ -162,7 +162,7 @@ def length(disk: Path) -> int:
 def ext_size(disk: Path, start: int = 0) -> int:
     """Return the bytes of an ext file system.
 
-    :param start: where on the disk it is
+    :param start: its offset on the disk
     """
     block = super_block(disk, start)
     low, = struct.unpack_from("<I", block, 4)
@@ -177,7 +177,7 @@ def block_size(block: bytes) -> int:
 
 
 def super_block(disk: Path, start: int = 0) -> bytes:
-    """Return where an ext file system would have its super block: 1024 bytes, zeros beyond the disk's end."""
+    """Return the 1024 bytes of an ext file system's super block, with zeros beyond the disk's end."""
     with disk.open("rb") as file:
         file.seek(start + SUPER_BLOCK)
         return file.read(1024).ljust(1024, b"\0")

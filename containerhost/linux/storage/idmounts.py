@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mount file systems of files and block devices on the host, with files that belong to a container's own users.
+"""Mount file systems of files and block devices on the host, with owners from a container's user id range.
 
-An engine can give a container a directory of the host, and here that directory is the root of such a mount. Nothing of
-a mount is left by a process that is killed before the mount is at its place, and there it is found again by the place.
+An engine can give a container a directory of the host; here that directory is the root of such a mount. A process
+killed before the mount is attached leaves nothing, and an attached mount is found by its target.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ OPTIONS: Mapping[str, Mapping[str, str | None]] = {
 
 @dataclasses.dataclass(frozen=True)
 class IdRange:
-    """``count`` ids that begin at ``inside`` in a container and at ``outside`` on the host."""
+    """Map ``count`` ids from ``inside`` in a container to ``outside`` on the host."""
 
     inside: int
     outside: int
@@ -47,18 +47,18 @@ class IdMap:
 
     @property
     def root(self) -> tuple[int, int]:
-        """Return the user and group of the container's root, as the host numbers them."""
+        """Return the host's user and group ids of the container's root."""
         uid, gid = (next(part.outside for part in ranges if part.inside == 0) for ranges in (self.uids, self.gids))
         return uid, gid
 
 
 @dataclasses.dataclass(frozen=True)
 class FileSystem:
-    """Locate a file system that is to be mounted: in a file or block device, or in a part of it.
+    """Locate a file system to mount: in a file or block device, or in a part of it.
 
     :ivar source: a file or a block device
     :ivar kind: as the kernel names it
-    :ivar start, size: bytes; the part of ``source`` that it is in
+    :ivar start, size: bytes; the part of ``source`` with the file system
     """
 
     source: Path
@@ -69,10 +69,10 @@ class FileSystem:
 
 
 def mount(wanted: FileSystem, target: Path, ids: IdMap | None) -> None:
-    """Let the root of a file system be seen at ``target``, a directory; done already when something is mounted there.
+    """Mount a file system at the directory ``target``. Idempotent if something is mounted there.
 
     :param ids: the container's; None where its users are the host's
-    :raises HostActionFailed: with the kernel's reason
+    :raises HostActionFailed: with the kernel's message
     """
     if os.path.ismount(target):
         return
@@ -87,10 +87,10 @@ def mount(wanted: FileSystem, target: Path, ids: IdMap | None) -> None:
 
 
 def unmount(target: Path) -> None:
-    """Take it away, and wait until nobody can write to its file or device any more; done already when nothing is there.
+    """Unmount a file system, and wait until its file or device has no writers. Idempotent.
 
-    :raises DeviceInUse: a process of a container keeps it, for instance with a mount namespace of its own; it is not
-        seen at ``target`` any more
+    :raises DeviceInUse: a process of a container keeps it, for instance in its own mount namespace; it is no longer
+        mounted at ``target``
     """
     if not os.path.ismount(target):
         return
@@ -115,7 +115,7 @@ def await_release(node: str, backing: str | None) -> None:
     """Wait until nothing uses a device.
 
     :param backing: the file behind it, if it is a loop device
-    :raises DeviceInUse: somebody still has it
+    :raises DeviceInUse: it is still in use
     """
     if wait_while(lambda: in_use(node, backing), RELEASE_TIMEOUT):
         raise DeviceInUse(f"{backing or node} is still in use, though it is unmounted: something in the container "
@@ -157,7 +157,7 @@ def block_node(wanted: FileSystem) -> Iterator[str]:
 
 @contextlib.contextmanager
 def user_namespace(ids: IdMap) -> Iterator[int]:
-    """Yield a descriptor of a user namespace with these ids. It has one process, which ends with the block."""
+    """Yield a descriptor of a user namespace with these ids, kept by a process that ends with the block."""
     ours, keepers = socket.socketpair()
     with contextlib.ExitStack() as stack:
         stack.enter_context(ours)
@@ -179,6 +179,6 @@ def user_namespace(ids: IdMap) -> Iterator[int]:
 
 
 def _keeper(end: socket.socket) -> "subprocess.Popen[bytes]":
-    """Begin a process in a new user namespace that sends back what it is sent."""
+    """Start a process in a new user namespace that echoes its input."""
     return start(["unshare", "--user", "--", "cat"], "no user namespace can be made", stdin=end.fileno(),
                  stdout=end.fileno())

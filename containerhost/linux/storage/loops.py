@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attach files as block devices: loop devices (loop(4)).
 
-One made here goes by itself (LO_FLAGS_AUTOCLEAR) with its last user: the process that made it, or a mount of it. So a
-process that is killed leaves none.
+They are removed automatically (LO_FLAGS_AUTOCLEAR) with their last user, the process that created it or a mount. So
+a killed process leaves none.
 """
 
 import contextlib
@@ -27,9 +27,10 @@ TRIES = 50  # another process may take the free device first
 
 @contextlib.contextmanager
 def over(file: Path, start: int, size: int, *, read_only: bool) -> Iterator[str]:
-    """Yield the node of a loop device over a part of a file, for as long as the block lasts or a mount uses it.
+    """Yield the node of a loop device over a part of a file, within the block or while a mount uses it.
 
-    One that is there already over the same part is used: two file systems in memory of one on disk would destroy it.
+    An existing one over the same part is reused: mounting a file system twice through different devices would
+    destroy it.
 
     :param start, size: bytes
     """
@@ -59,7 +60,7 @@ def belongs(node: str, file: Path) -> bool:
 
 
 def attribute(node: str, name: str) -> str | None:
-    """Return an attribute of a loop device; None when it is over no file."""
+    """Return an attribute of a loop device; None if it has no file."""
     try:
         return Path(f"/sys/block/{Path(node).name}/loop/{name}").read_text(encoding="utf-8").rstrip("\n")
     except OSError:
@@ -73,7 +74,7 @@ def join(node: str, start: int, size: int) -> tuple[int | None, str]:
 
 
 def measure(node: str) -> None:
-    """Let the loop device be as large as its file is now."""
+    """Update the size of a loop device to that of its file."""
     try:
         with closing(os.open(node, os.O_RDONLY | os.O_CLOEXEC)) as fd:
             fcntl.ioctl(fd, SET_CAPACITY)
@@ -84,7 +85,7 @@ def measure(node: str) -> None:
 def make(file: Path, start: int, size: int, *, read_only: bool) -> tuple[int | None, str]:
     """Attach a free loop device to a file.
 
-    :returns: no descriptor where another process was faster
+    :returns: no descriptor if another process was faster
     """
     flags = AUTOCLEAR | (READ_ONLY if read_only else 0)
     try:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mount file systems in memory (tmpfs) that containers share, below one directory of the host that is root's alone.
+"""Mount file systems in memory (tmpfs) that containers share, below one directory that only root can enter.
 
-:mod:`containerhost.allocation.sharedmemory` decides which there are. Each has a size, and as many files at most as its
-size has pages, so that empty ones cannot take the kernel's memory. Containers with users of their own see it through a
-view: the same file system, mounted once more for each of them, in which files of the container's root belong to root.
-Kernels since 6.3 map ids on a tmpfs. LXD's own ``shift`` of a disk would do the same, but LXD 5.0 finds out whether the
-kernel can by an empty map, which new kernels refuse.
+:mod:`containerhost.allocation.sharedmemory` decides which ones exist. Each has a size, and as many files at most as
+    its size has pages, so that empty ones cannot take the kernel's memory. Containers with their own user id range
+    use a view: an additional mount of the same file system, in which files of the container's root belong to root.
+    Kernels since 6.3 map ids on a tmpfs. LXD's own ``shift`` of a disk would do the same, but LXD 5.0 probes for
+    this with an empty map, which new kernels refuse.
 """
 
 import os
@@ -28,7 +28,7 @@ PAGE = 4096  # bytes
 def mount(name: str, size: int) -> None:
     """Mount the memory of a job. Idempotent: does nothing if it is mounted.
 
-    No file in it can be used as a device, be run, or give a program the rights of another user.
+    Device nodes, execution and set-user-id are disabled on it.
 
     :param size: bytes
     """
@@ -41,12 +41,12 @@ def mount(name: str, size: int) -> None:
 
 
 def make_view(view: str) -> None:
-    """Make the directory at which a container's view is to be mounted: engines refuse a source that is missing."""
+    """Create the mount point of a container's view: engines refuse a missing source."""
     _made(view)
 
 
 def show(view: str, ids: idmounts.IdMap | None) -> None:
-    """Mount a view of a job's memory, in the place of one for an earlier start. Its container does not run.
+    """Mount a view of a job's memory, replacing that of an earlier start. Its container is not running.
 
     :param ids: the container's; None where its users are the host's
     :raises HostActionFailed: the memory is not mounted, or this kernel maps no ids on it
@@ -64,7 +64,7 @@ def show(view: str, ids: idmounts.IdMap | None) -> None:
 
 
 def unmount(name: str) -> None:
-    """Unmount a memory or a view, and remove its directory; containers keep it until they end. Idempotent."""
+    """Unmount a memory or a view, and remove its mount point; containers keep it until they end. Idempotent."""
     target = MOUNTS / name
     if os.path.ismount(target):
         mountapi.unmount(str(target), lazily=True)
@@ -73,7 +73,7 @@ def unmount(name: str) -> None:
 
 
 def present() -> tuple[str, ...]:
-    """Return the names of the memories and views that are on the host, mounted or not; views come first."""
+    """Return the names of the memories and views on the host, mounted or not; views first."""
     try:
         names = os.listdir(MOUNTS)
     except FileNotFoundError:
@@ -82,7 +82,7 @@ def present() -> tuple[str, ...]:
 
 
 def _made(name: str) -> Path:
-    """Make a directory to mount at, below one that is root's alone."""
+    """Create a mount point below a directory that only root can enter."""
     try:
         MOUNTS.mkdir(parents=True, exist_ok=True)
         MOUNTS.chmod(0o700)

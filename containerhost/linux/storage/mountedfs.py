@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Thaw, shut down or enlarge a mounted file system, by its mount point.
 
-Numbers of the requests are of <linux/fs.h>, <linux/loop.h>, ext4's and xfs's own headers; ext4 took over xfs's for its
-end by force.
+The request numbers are from <linux/fs.h>, <linux/loop.h>, and the headers of ext4 and xfs; ext4 adopted xfs's
+shutdown.
 """
 
 import errno
@@ -31,16 +31,16 @@ def thaw(directory: Path) -> None:
 
 
 def abandon(directory: Path) -> None:
-    """End the file system by force: its disk is not written to any more, not even when it is unmounted."""
+    """Shut down a file system: it is never written to its disk again, not even when it is unmounted."""
     _ask(directory, SHUTDOWN, struct.pack("=I", NO_FLUSH), f"{directory} cannot be ended", errno.EIO)
     thaw(directory)
 
 
 def enlarge(directory: Path, blocks: int, lock: int) -> None:
-    """Let an ext4 file system fill a disk that became larger.
+    """Grow an ext4 file system to the size of its enlarged disk.
 
-    :param blocks: of the file system, in its own size
-    :param lock: an fd that is held for as long as the kernel works on it
+    :param blocks: new number of blocks of the file system
+    :param lock: an fd that stays open while the kernel works on it
     :raises HostActionFailed: among others because this process lacks CAP_SYS_RESOURCE
     """
     measure(directory)
@@ -50,7 +50,7 @@ def enlarge(directory: Path, blocks: int, lock: int) -> None:
 
 
 def measure(directory: Path) -> None:
-    """Let the loop device behind it, if it is on one, be as large as its file is now."""
+    """Update the size of the underlying loop device, if there is one, to that of its file."""
     node = idmounts.device_of(directory)
     if loops.attribute(node, "backing_file") is not None:
         loops.measure(node)
@@ -58,9 +58,9 @@ def measure(directory: Path) -> None:
 
 def _ask(directory: Path, request: int, argument: bytes | int, problem: str, *done: int,
          timeout: float | None = None, keep: Sequence[int] = ()) -> None:
-    """Send an ioctl to a file system, by a child process: storage that hangs makes it wait in the kernel.
+    """Send an ioctl to a file system, from a child process because hanging storage blocks in the kernel.
 
-    :param done: errors that mean that it is so already
+    :param done: errors that mean that this was already done
     :param timeout: seconds; None is TIMEOUT
     :param keep: fds that the child keeps open
     :raises HostActionFailed: the kernel refuses, or the time is over

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check a host: one module for each group of checks, each a function from what was seen to findings."""
+"""Check a host: one module for each group of checks, each a function from the data read to findings."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -43,5 +43,5 @@ def look(host: Host, owners: Path, untainted: Collection[str] = ()) -> Seen:
 
 
 def findings(seen: Seen) -> tuple[Finding, ...]:
-    """Return what all checks find, in their order."""
+    """Return the findings of all checks, in order."""
     return tuple(finding for check in CHECKS.values() for finding in check(seen))

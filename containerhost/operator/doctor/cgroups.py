@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check the control groups by which containers are limited (Documentation/admin-guide/cgroup-v{1,2}).
+"""Check the control groups that limit containers (Documentation/admin-guide/cgroup-v{1,2}).
 
 In version 2 devices are controlled by programs (BPF) and freezing is part of every group; in version 1 both are
 controllers."""
@@ -20,7 +20,7 @@ _LIMITS = {"cpu": "how much processor time a container takes", "cpuset": "which 
 
 
 def check(seen: Seen) -> Iterator[Finding]:
-    """Yield findings; none of a captured tree without control groups."""
+    """Yield findings; none for a captured tree without control groups."""
     if not seen.host.live and not seen.host.is_directory(_ROOT):
         return
     there = controllers(seen.host)

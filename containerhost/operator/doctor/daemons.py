@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check what the engines' daemons on this host offer, by asking them."""
+"""Check the features of the engines' daemons on this host by querying them."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -15,7 +15,7 @@ _ASK: Mapping[str, Callable[[], Iterator[Finding]]] = {"lxd": lxd.check, "incusd
 
 
 def check(seen: Seen) -> Iterator[Finding]:
-    """Yield findings; none of a captured tree, where nobody answers."""
+    """Yield findings; none for a captured tree, which has no daemons."""
     if not seen.host.live:
         return
     found = dict.fromkeys(name for _, name in running(seen.host))

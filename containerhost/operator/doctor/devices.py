@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check the health of devices and the records of who has them."""
+"""Check the health of devices and their allocation records."""
 
 import re
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def check(seen: Seen) -> Iterator[Finding]:
 
 
 def _remedy(complaint: str, device_id: str) -> str:
-    """Return what to do: a scrub needs a device that answers, and blocks one that it cannot clean."""
+    """Return the remedy: a scrub needs a device that responds, and blocks one that it cannot clean."""
     if _AWAY.search(complaint):
         return "reset or power-cycle the host or the card; it is well at the next look"
     if _RESTART.search(complaint):

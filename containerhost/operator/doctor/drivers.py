@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask the vendors' plug-ins what is wrong with drivers, their libraries and tools."""
+"""Query the vendors' plug-ins for problems of drivers, their libraries and tools."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from containerhost.operator.doctor.seen import Seen
 
 
 def check(seen: Seen) -> Iterator[Finding]:
-    """Yield the findings of every vendor that has a device here."""
+    """Yield the findings of every vendor with a device on this host."""
     present = {device.plugin for device in seen.inventory.devices}
     for vendor in vendors.load():
         if vendor.name in present:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check whether network cards can reach the memory of GPUs (GPUDirect RDMA), pair by pair.
 
-Two ways lead there: DMA-BUF, which the GPU's driver exports and the RDMA subsystem imports, and a module of the GPU's
-vendor that registers with an RDMA subsystem which knows of such (``ib_register_peer_memory_client``).
+There are two methods: DMA-BUF, which the GPU's driver exports and the RDMA subsystem imports, and a module of the
+GPU's vendor that registers with an RDMA subsystem that supports it (``ib_register_peer_memory_client``).
 """
 
 import dataclasses
@@ -22,9 +22,9 @@ NAME = "gpudirect"
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A GPU and a network card.
+    """Describe a GPU, a network card, and how the card reaches the GPU's memory.
 
-    :ivar way: what lies between them
+    :ivar way: the connection between them
     :ivar method: ``dma-buf``, ``peer-memory``; None: the card cannot reach the GPU's memory
     """
 
@@ -65,5 +65,5 @@ def method(access: PeerAccess | None) -> str | None:
 
 
 def peer_access(seen: Seen, device: Device) -> PeerAccess | None:
-    """Return how others reach the GPU's memory; None where its vendor does not know."""
+    """Return how others reach the GPU's memory; None if its vendor does not report it."""
     return vendors.of(device)(seen.host).peer_access()

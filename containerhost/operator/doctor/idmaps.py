@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check that root has user and group ids for containers (subuid(5)): LXD gives each isolated one 65536 of its own."""
+"""Check that root has user and group ids for containers (subuid(5)): LXD gives each isolated one 65536 ids."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ _USERS = ("lxd", "incusd")
 
 
 def check(seen: Seen) -> Iterator[Finding]:
-    """Yield findings where LXD or Incus runs. Without the files they have ranges of their own."""
+    """Yield findings if LXD or Incus runs. Without the files, they use their own default ranges."""
     if not any(name in _USERS for _, name in running(seen.host)):
         return
     for file in FILES:
@@ -32,7 +32,7 @@ def check(seen: Seen) -> Iterator[Finding]:
 
 
 def count(host: Host, file: str) -> int:
-    """Return the ids of root's largest range: LXD uses one range for each container."""
+    """Return the size of root's largest range: LXD uses one range for each container."""
     rows = (line.split(":") for line in host.lines(file))
     sizes = [int(row[2]) for row in rows
              if len(row) == 3 and row[0] in _OWNERS and row[2].isascii() and row[2].isdigit()]

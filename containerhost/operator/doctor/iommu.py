@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check that neither IOMMU nor Access Control Services lead transfers between GPUs and network cards astray.
+"""Check that neither IOMMU nor Access Control Services divert transfers between GPUs and network cards.
 
 With translation (Documentation/ABI/testing/sysfs-kernel-iommu_groups: type DMA or DMA-FQ) and with ACS redirection in
 the bridges (PCI Express Base Specification, 7.7.11: ACS Control Register), every transfer between two devices goes up
@@ -50,7 +50,7 @@ def shared_switch(host: Host, one: Device, other: Device) -> tuple[str, ...]:
 
 
 def redirects(config: bytes) -> bool:
-    """Return whether a bridge's configuration space turns on redirection; False unless root can read all of it."""
+    """Return whether a bridge's configuration space enables redirection; False if it is not fully readable."""
     place = _EXTENDED
     seen: set[int] = set()
     while place and place + _CONTROL + 2 <= len(config) and place not in seen:

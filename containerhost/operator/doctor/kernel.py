@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check what containers need of the kernel. Features are looked for, never versions."""
+"""Check the kernel features that containers need, by probing, never by version."""
 
 from collections.abc import Iterator
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check limits of the kernel and of the daemons that all containers of a host share.
+"""Check limits of the kernel and the daemons that all containers of a host share.
 
 Source of the values: "Server settings for a LXD production setup" of LXD's documentation
 (doc/reference/server_settings.md). etc/sysctl/60-containerhost.conf sets them.

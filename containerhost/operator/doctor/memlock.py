@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check that the daemons may give containers the locked memory that RDMA needs."""
+"""Check that the daemons can give containers the locked memory that RDMA needs."""
 
 import re
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def check(seen: Seen) -> Iterator[Finding]:
 
 
 def _may_raise(seen: Seen, pid: int) -> bool:
-    """Return whether the process may exceed its limit: it has the capability, in the first user namespace."""
+    """Return whether the process may exceed its limit: it has the capability in the initial user namespace."""
     capabilities = seen.host.fields(f"/proc/{pid}/status").get("CapEff", "0")
     ids = (seen.host.text(f"/proc/{pid}/uid_map") or "").split()
     return bool(re.fullmatch(r"[0-9a-f]{1,16}", capabilities) and int(capabilities, 16) & _CAP_SYS_RESOURCE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check what the firmware says of NUMA nodes."""
+"""Check the firmware's description of NUMA nodes."""
 
 from collections.abc import Iterator
 

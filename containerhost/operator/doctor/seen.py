@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hold what all checks look at."""
+"""Hold the data that all checks use."""
 
 import dataclasses
 from pathlib import Path
@@ -11,7 +11,7 @@ from containerhost.linux.sysfs import Host
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """Hold what the checks of `containerhost doctor` read of the host.
+    """Hold the data of the host that `containerhost doctor` checks.
 
     :ivar owners: directory of the allocation records
     """

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw a host: what was seen of it becomes a map, and the map text or a picture. Pure."""
+"""Draw a host: its data become a map, and the map becomes text or a picture. Pure."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Translate the map of a host to JSON and back. Pure.
 
-The classes of :mod:`containerhost.operator.drawing.hostmap` are the format: an object has their fields by name. What is
-read was written by another host, so a map is rebuilt from values that were checked one by one; fields of other releases
-are ignored.
+The classes of :mod:`containerhost.operator.drawing.hostmap` are the format: an object has their fields by name. The
+input comes from another host, so a map is rebuilt from individually validated values; fields of other releases are
+ignored.
 """
 
 import dataclasses
@@ -22,14 +22,14 @@ LARGEST = 1 << 62
 
 
 def dump(found: HostMap) -> dict[str, Any]:
-    """Return what :func:`json.dumps` takes."""
+    """Return a value for :func:`json.dumps`."""
     return {records.VERSION: VERSION, **dataclasses.asdict(found)}
 
 
 def load(raw: Any) -> HostMap:
-    """Return the map that :func:`json.loads` returned the JSON of.
+    """Return the map of a value from :func:`json.loads`.
 
-    :raises ValueError: it is none, or that of a newer release
+    :raises ValueError: it is malformed, or of a newer release
     """
     version = records.version(raw)
     if version > VERSION:
@@ -47,7 +47,7 @@ _hints = functools.cache(get_type_hints)
 
 
 def _value(hint: Any, raw: Any, where: str) -> Any:
-    """Return a value of the type that a field has.
+    """Return a validated value of a field's type.
 
     :param where: names the field in errors
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrange what was seen of a host as it is to be drawn: NUMA nodes, cores, devices by PCIe switch. Pure."""
+"""Arrange a host for drawing: NUMA nodes, cores, devices by PCIe switch. Pure."""
 
 import dataclasses
 import enum
@@ -16,7 +16,7 @@ from containerhost.inventory.topology import NumaNode, Topology
 class Status(enum.StrEnum):
     """Name the consumer of a device on the map, or why it cannot be allocated.
 
-    ``host``: the host itself needs it. ``cleaning``: it comes back from a container.
+    ``host``: the host itself uses it. ``cleaning``: it is being cleaned after its release.
     """
 
     FREE = "free"
@@ -29,7 +29,7 @@ class Status(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A slice, a share or a virtual function.
+    """Describe a slice, a share or a virtual function.
 
     :ivar owner: the consumer, a container
     """
@@ -42,10 +42,10 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """A GPU or a network card.
+    """Describe a GPU or a network card.
 
-    :ivar about: in words, the most telling first
-    :ivar trouble: what is wrong with it
+    :ivar about: descriptions, most important first
+    :ivar trouble: its fault
     :ivar links: other GPUs it is linked to besides PCIe, with the number of links
     """
 
@@ -62,7 +62,7 @@ class Card:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Cards with one way to the processor.
+    """Group cards with the same path to the processor.
 
     :ivar switch: address of the upstream port of their PCIe switch; None for those right below the host bridge
     :ivar bridge: the host bridge: domain and bus
@@ -113,10 +113,10 @@ class HostMap:
 class Seen:
     """Hold the data to draw.
 
-    :ivar records: who holds what, by device id; None if they cannot be read
+    :ivar records: allocations by device id; None if they cannot be read
     :ivar pins: the CPUs that containers are pinned to, by container
     :ivar links: pairs of GPUs that are linked besides PCIe, with the number of links
-    :ivar directories: where sysfs has each PCI function, by address
+    :ivar directories: directory of each PCI function in sysfs, by address
     """
 
     inventory: Inventory
@@ -148,7 +148,7 @@ def _node(seen: Seen, node: NumaNode) -> Node:
 
 
 def _groups(seen: Seen, devices: Sequence[Device]) -> tuple[Group, ...]:
-    """Group whole cards by their switch; virtual functions and parts are drawn in their cards."""
+    """Group whole cards by switch; virtual functions and parts are drawn in their cards."""
     ids = {device.id for device in devices}
     found: dict[tuple[str, str | None], list[Card]] = {}
     for device in devices:
@@ -160,7 +160,7 @@ def _groups(seen: Seen, devices: Sequence[Device]) -> tuple[Group, ...]:
 
 
 def way_up(directory: str) -> tuple[str, str | None]:
-    """Return the host bridge of a function, and the upstream port of the switch that it is right below.
+    """Return the host bridge of a function, and the upstream port of the switch directly above it.
 
     :param directory: in sysfs: host bridge, root port, and for each switch its upstream and downstream port
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look at a host, and make the map of it."""
+"""Read a host and build its map."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ from containerhost.operator.reports import choices
 def look(host: Host, records: Mapping[str, Allocation]) -> HostMap:
     """Return the map of a host.
 
-    :param records: who holds what, by device id
+    :param records: allocations by device id
     """
     inventory = scan(host)
     return hostmap(Seen(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draw the map of a host as SVG. Pure.
 
-Text goes through the XML library, and is without control characters, so nothing that a card or a container is called
-can be markup. Lengths are pixels.
+The XML library escapes text, from which control characters are removed, so names of cards and containers cannot
+inject markup. Lengths are pixels.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ Element = ElementTree.Element
 
 
 class Drawing:
-    """A picture that grows. What is drawn later lies above."""
+    """Build a picture; later elements cover earlier ones."""
 
     def __init__(self, owners: Sequence[str]) -> None:
         self.root = Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "font-family": FONT})
@@ -61,7 +61,7 @@ class Drawing:
              width: float | None = None, middle: bool = False) -> None:
         """Write a line.
 
-        :param width: what does not fit is cut off
+        :param width: longer text is truncated
         """
         shown = fitted(printable(text), size * BOLD if bold else size, width)
         attributes = {"x": f"{x:g}", "y": f"{y:g}", "font-size": f"{size:g}", "fill": color}
@@ -78,7 +78,7 @@ class Drawing:
 
 
 def fitted(text: str, size: float, width: float | None) -> str:
-    """Return text that is not wider, with an ellipsis where its end is cut off."""
+    """Return text truncated to the width, with an ellipsis."""
     most = len(text) if width is None else max(1, int(width / (size * LETTER)))
     return text if len(text) <= most else text[:most - 1] + "…"
 
@@ -89,7 +89,7 @@ def draw(found: HostMap) -> bytes:
 
 
 def element(found: HostMap) -> Element:
-    """Return the picture as an element, which a page of HTML may have too."""
+    """Return the picture as an element, which HTML pages can embed."""
     drawing = Drawing(found.owners)
     columns = min(COLUMNS, max(1, len(found.nodes)))
     width = 2 * MARGIN + columns * PANEL + (columns - 1) * GAP
@@ -109,7 +109,7 @@ def element(found: HostMap) -> Element:
 
 
 def _legend(drawing: Drawing, owners: Sequence[str], top: float, width: float) -> float:
-    """Draw what the colors mean; return where it ends."""
+    """Draw the legend of the colors; return its end."""
     x, y = float(MARGIN), top
     entries: list[tuple[str, str, str]] = [(status, FILLS[status], EDGES[status]) for status in Status
                                            if status is not Status.HELD]
@@ -126,7 +126,7 @@ def _legend(drawing: Drawing, owners: Sequence[str], top: float, width: float) -
 
 
 def _node(drawing: Drawing, node: Node, x: float, top: float) -> float:
-    """Draw what is in a NUMA node; return its height."""
+    """Draw a NUMA node; return its height."""
     drawing.text(x + PAD, top + PAD + 10, head(node), 13, bold=True)
     bottom = _cores(drawing, node.cores, x + PAD, top + PAD + 24)
     ends = [bottom, bottom]
@@ -138,7 +138,7 @@ def _node(drawing: Drawing, node: Node, x: float, top: float) -> float:
 
 
 def _cores(drawing: Drawing, cores: Sequence[Core], x: float, top: float) -> float:
-    """Draw each core as a square that is divided into its threads; return where they end."""
+    """Draw each core as a square divided into its threads; return their end."""
     across = (PANEL - 2 * PAD + CORE_GAP) // (CORE + CORE_GAP)
     for number, core in enumerate(cores):
         left, y = x + number % across * (CORE + CORE_GAP), top + number // across * (CORE + CORE_GAP)

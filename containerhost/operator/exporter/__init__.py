@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Export this host's devices, allocations and their use to Prometheus (``containerhost exporter``)."""
+"""Export this host's devices, allocations and usage to Prometheus (``containerhost exporter``)."""

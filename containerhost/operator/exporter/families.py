@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translate a sample into metrics of Prometheus. Pure.
+"""Translate a sample into Prometheus metrics. Pure.
 
-Names and units follow https://prometheus.io/docs/practices/naming/. A device that nobody holds has empty labels
-``driver``, ``engine`` and ``container``. No metric has a device's complaints as a label: they contain counts, and would
-make a new series each time; ``containerhost list`` shows them.
+Names and units follow https://prometheus.io/docs/practices/naming/. An unallocated device has empty labels
+``driver``, ``engine`` and ``container``. No metric has a device's complaints as a label: they contain counts, and
+would create new series constantly; ``containerhost list`` shows them.
 """
 
 import itertools
@@ -51,7 +51,7 @@ _PORT_HELP = {
 
 
 def families(sample: Sample) -> Iterator[Metric]:
-    """Yield every metric family, also without samples, so that a query finds its name."""
+    """Yield every metric family, also without samples, so that queries find the name."""
     yield from _devices(sample)
     yield from _allocations(sample)
     yield from _uses(sample)
@@ -145,6 +145,6 @@ def _timings(timings: Iterable[Timing]) -> Metric:
 
 
 def names(found: Iterable[Metric]) -> frozenset[str]:
-    """Return the names of the series that queries can use."""
+    """Return the names of the series for queries."""
     suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum"), "info": ("_info",), "gauge": ("",)}
     return frozenset(family.name + suffix for family in found for suffix in suffixes[family.type])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell dcgm-exporter which container has which GPU, by the files of its ``--hpc-job-mapping-dir``.
+"""Report to dcgm-exporter which container has which GPU, by the files of its ``--hpc-job-mapping-dir``.
 
-Source: README of dcgm-exporter, "How to include HPC jobs in metric labels": a file for each GPU, named by the number of
-the GPU, with the ids of its jobs, one a line. They become the label ``hpc_job``. The format has no slices: the
-containers of a GPU's slices and shares are jobs of the GPU.
+Source: README of dcgm-exporter, "How to include HPC jobs in metric labels": a file for each GPU, named by the number
+of the GPU, with the ids of its jobs, one a line. They become the label ``hpc_job``. The format does not support
+slices: the containers of a GPU's slices and shares are jobs of the GPU.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from containerhost.operator.exporter.sample import Sample
 
 
 def jobs(sample: Sample) -> dict[str, tuple[str, ...]]:
-    """Return the containers of each GPU whose number is known, by that number. Pure."""
+    """Return the containers of each GPU with a known number, by that number. Pure."""
     numbers = {device_id: use.number for device_id, use in sample.uses.items() if use.number is not None}
     found: dict[str, list[str]] = {str(number): [] for number in numbers.values()}
     for record in (sample.records or {}).values():
@@ -24,7 +24,7 @@ def jobs(sample: Sample) -> dict[str, tuple[str, ...]]:
 
 
 def write(path: Path, wanted: dict[str, tuple[str, ...]]) -> None:
-    """Let the directory have a file for each GPU that has jobs. Files whose name is no number are left alone.
+    """Write a file for each GPU that has jobs into the directory. Files whose name is not a number are left alone.
 
     :raises OSError: the directory cannot be written
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read what one scrape reports: one scan of the host, one reading of the records, no engine."""
+"""Read the data of one scrape: one scan of the host, one reading of the records, no engine."""
 
 import dataclasses
 import logging
@@ -20,7 +20,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Hold what the exporter reports in one scrape.
+    """Hold the data that the exporter reports in one scrape.
 
     :ivar records: allocations by device id; None if they cannot be read
     :ivar uses: of GPUs and slices, by device id
@@ -34,9 +34,9 @@ class Sample:
 
 
 def read(host: Host, store: AllocationStore, usage: Callable[[], Mapping[str, Use]] = vendors.usage) -> Sample:
-    """Return a sample of now.
+    """Return a current sample.
 
-    :param usage: asks the vendors' libraries, which know the host they run on alone
+    :param usage: queries the vendors' libraries, which only know the host they run on
     """
     inventory = scan(host)
     records: Mapping[str, Allocation] | None

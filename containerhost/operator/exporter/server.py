@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serve the metrics, and further pages, over HTTP."""
+"""Serve the metrics and further pages over HTTP."""
 
 import ipaddress
 import logging
@@ -28,7 +28,7 @@ NO_PAGES: Mapping[str, WSGIApplication] = MappingProxyType({})
 class HostCollector(Collector):
     """Read the host at each scrape; concurrent scrapes wait for each other.
 
-    :param job_mapping: directory of dcgm-exporter's job mapping files, brought up to date at each scrape
+    :param job_mapping: directory of dcgm-exporter's job mapping files, updated at each scrape
     """
 
     def __init__(self, host: Host, store: AllocationStore, job_mapping: Path | None = None) -> None:
@@ -38,7 +38,7 @@ class HostCollector(Collector):
         self._lock = threading.Lock()
 
     def describe(self) -> Iterator[Metric]:
-        """Name no metric in advance: else the registry would scrape to learn the names."""
+        """Describe no metric in advance: otherwise the registry would scrape to learn the names."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
@@ -53,12 +53,12 @@ class HostCollector(Collector):
 
 
 def serve(address: str, collector: Collector, pages: Mapping[str, WSGIApplication] = NO_PAGES) -> threading.Thread:
-    """Serve the metrics in a thread, which is returned.
+    """Serve the metrics in a thread, and return it.
 
     :param address: IP address and port, ``127.0.0.1:9869`` or ``[::1]:9869``
-    :param pages: what answers beside, by path; every other path has the metrics
-    :raises SpecError: it is none
-    :raises HostActionFailed: nothing can listen there
+    :param pages: further applications by path; every other path has the metrics
+    :raises SpecError: the address is invalid
+    :raises HostActionFailed: it cannot listen there
     """
     host, port = parsed(address)
     registry = CollectorRegistry()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answer with the map of the host: its topology, who has which device, and what is wrong with them."""
+"""Serve the map of the host: its topology, allocations and faults."""
 
 import json
 import logging
@@ -19,7 +19,7 @@ PATH = "/topology"
 
 
 class TopologyPage:
-    """A WSGI application that reads the host at each request; concurrent requests wait for each other."""
+    """Serve the host's map as a WSGI application; concurrent requests wait for each other."""
 
     def __init__(self, host: Host, store: AllocationStore) -> None:
         self._host = host

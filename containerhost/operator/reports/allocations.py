@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Report the allocation of a device, and what the operator does about a blocked one."""
+"""Report the allocation of a device, and the operator's remedy for a blocked one."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from containerhost.allocation.store import Allocation
 
 
 def row(device_id: str, records: Mapping[str, Allocation] | None) -> dict[str, Any]:
-    """Return a device's allocation, ready for JSON.
+    """Return a device's allocation as JSON values.
 
     :param records: None if they cannot be read: then the state is None, not free
     """
@@ -23,9 +23,9 @@ def row(device_id: str, records: Mapping[str, Allocation] | None) -> dict[str, A
 
 
 def remedy(record: Allocation, present: bool = True) -> str:
-    """Return what the operator does about a blocked device.
+    """Return the operator's remedy for a blocked device.
 
-    :param present: whether this host has the device; one that is gone cannot be cleaned
+    :param present: whether this host has the device; one that is missing cannot be cleaned
     """
     unblock = f"`containerhost unblock {record.device_id}`"
     if not present:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell which free devices of a host to choose together, and how to ask a cloud for them."""
+"""Report which free devices of a host to choose together, and how to request them from a cloud."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,18 +10,18 @@ from containerhost.inventory.scan import Inventory
 
 
 def links(gpus: Iterable[str]) -> Links:
-    """Return the direct links between GPUs of this host, as their vendors' libraries tell."""
+    """Return the direct links between GPUs of this host, as their vendors' libraries report."""
     known = set(gpus)
     return {pair: count for vendor in vendors.load() for pair, count in vendor.links().items() if pair <= known}
 
 
 def trait(candidate: Candidate) -> str:
-    """Return a trait for Placement that names what the device is behind."""
+    """Return a Placement trait that names the bridge above the device."""
     return f"CUSTOM_PCIE_{candidate.switch[-1].upper().translate(str.maketrans(':.', '__'))}"
 
 
 def rows(choice: Choice, inventory: Inventory) -> dict[str, Any]:
-    """Return the choice as JSON-ready values, with how to ask each cloud for it."""
+    """Return the choice as JSON values, with how to request it from each cloud."""
     devices = [inventory.get(each.id) for each in choice.devices]
     return {
         "devices": [{"id": each.id, "path": list(each.path), "numa_node": each.numa_node} for each in choice.devices],

@@ -14,7 +14,7 @@ from containerhost.linux.sysfs import Host
 
 
 def rows(inventory: Inventory, host: Host, records: Mapping[str, Allocation]) -> list[dict[str, Any]]:
-    """Return a JSON-ready row for each function. GUIDs and states are the present ones."""
+    """Return a row of JSON values for each function. GUIDs and states are the current ones."""
     connections = pci_topology.connections(inventory, host)
     ways = {(connection.gpu, connection.function): connection.way for connection in connections}
     found = []
@@ -38,5 +38,5 @@ def port_row(port: rdmaports.Port) -> dict[str, Any]:
 
 
 def has_manager(devices: tuple[Device, ...]) -> bool:
-    """Return whether the connection manager's node is there for those that need it."""
+    """Return whether the connection manager's node exists for functions that need it."""
     return any(node.use is NodeUse.SHARED for device in devices if device.rdma for node in device.nodes)

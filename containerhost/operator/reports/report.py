@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Format devices and topology for a terminal. JSON is for programs; this is for people."""
+"""Format devices and topology for a terminal."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ def devices(inventory: Inventory, records: Mapping[str, Allocation] | None, *, s
     """Return a table with one device a line; nodes that devices share are listed once, below it.
 
     :param records: None if they cannot be read: then no device is shown as free
-    :param short: leave out nodes, and columns that few look for
+    :param short: leave out nodes and rarely needed columns
     """
     rows = [_row(device, records) for device in inventory.devices]
     if short:
@@ -75,7 +75,7 @@ def _nodes(nodes: Iterable[CharNode]) -> str:
 
 
 def rdma(rows: Sequence[Mapping[str, Any]], mode: NamespaceMode | None, manager: bool) -> str:
-    """Return a table with one port a line, and what holds for all.
+    """Return a table with one port a line, and the properties of the whole host.
 
     :param rows: of :func:`containerhost.operator.reports.rdmareport.rows`
     :param manager: whether there is a connection manager
@@ -96,7 +96,7 @@ def rdma(rows: Sequence[Mapping[str, Any]], mode: NamespaceMode | None, manager:
 
 
 def pci_topology(inventory: Inventory, found: Iterable[Connection]) -> str:
-    """Return a table of what lies between GPUs and network cards."""
+    """Return a table of the connections between GPUs and network cards."""
     ways = {(connection.gpu, connection.function): connection.way for connection in found}
     columns = [device.id for device in cards(inventory)]
     gpus = sorted({gpu for gpu, _ in ways})
@@ -134,5 +134,5 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def printable(text: str) -> str:
-    """Replace control characters: text of a card or a captured tree must not steer the terminal."""
+    """Replace control characters: text of a card or a captured tree must not control the terminal."""
     return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)

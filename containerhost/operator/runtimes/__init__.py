@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Offer this host's devices to programs that no cloud started: container tools, batch systems, plain processes."""
+"""Offer this host's devices to programs outside any cloud: container tools, batch systems, plain processes."""

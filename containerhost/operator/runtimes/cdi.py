@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Describe this host's devices for the Container Device Interface (CNCF CDI specification, SPEC.md).
 
-By it Podman and other engines take ``--device NAME``.
+Podman and other engines use it for ``--device NAME``.
 
-A specification names nodes by their paths alone: the engine reads their numbers when a container starts, so that a
-stale file makes the start of a container fail whose node is gone, and brings no number that is another device's now.
+A specification names nodes by path only, and the engine reads their numbers when a container starts: with a stale
+file, a start fails if the node is missing, and never brings another device by its number.
 """
 
 import json
@@ -30,9 +30,9 @@ def name(device_id: str) -> str:
 
 
 def specification(devices: Iterable[Device]) -> dict[str, Any] | None:
-    """Return the specification of all devices that have nodes; None without any: an empty one is not valid. Pure.
+    """Return the specification of all devices with nodes; None without any, because an empty one is invalid. Pure.
 
-    Of a GPU that is divided, these are its parts."""
+    For a divided GPU, these are its parts."""
     found = grants(devices)
     if not found:
         return None
@@ -43,14 +43,14 @@ def specification(devices: Iterable[Device]) -> dict[str, Any] | None:
 
 
 def grants(devices: Iterable[Device]) -> tuple[Grant, ...]:
-    """Return the grants of all devices that have nodes and can be given away; of a divided GPU, of its parts. Pure."""
+    """Return the grants of all allocatable devices with nodes; for a divided GPU, of its parts. Pure."""
     known = tuple(devices)
     divided = {device.parent for device in known if device.kind in PARTS}
     return tuple(grant for device in known if device.id not in divided and (grant := _grant(device)) and grant.nodes)
 
 
 def _grant(device: Device) -> Grant | None:
-    """Return what a container gets of a device; None if it cannot have it."""
+    """Return the grant of a device; None if it is not allocatable."""
     try:
         return make_grant(device, GrantOptions()) if device.sound else None
     except DeviceError:
@@ -58,7 +58,7 @@ def _grant(device: Device) -> Grant | None:
 
 
 def write(path: Path, found: dict[str, Any] | None) -> str:
-    """Bring the file up to date. A crash leaves the old content or the new.
+    """Update the file atomically.
 
     :returns: what was done: ``written``, ``unchanged`` or ``removed``
     :raises OSError: it cannot be written

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Provide the commands of ``containerhost`` that give devices to programs which no cloud started."""
+"""Provide the commands of ``containerhost`` that give devices to programs outside any cloud."""
 
 import json
 import logging
@@ -36,9 +36,9 @@ Answer = TypeVar("Answer")
               help=f"Write the specification, if it changed; {specifications.FILE} if no FILE is given. Needs root.")
 @clioptions.root
 def cdi(as_json: bool, output: Path | None, root: Path) -> None:
-    """Show this host's devices as container engines name them (Container Device Interface).
+    """Show the names of this host's devices for container engines (Container Device Interface).
 
-    With --output, write the specification that they read. A name allocates nothing: `run` does."""
+    With --output, write the specification that they read. A name does not allocate its device; use `run` for that."""
     found = specifications.specification(scan(Host(root)).devices)
     if output:
         try:
@@ -82,8 +82,8 @@ def run(gpus: int, functions: int, slices: tuple[str, ...], devices: tuple[str, 
         ) -> None:
     """Run COMMAND with free devices of this host, near each other, until it ends. Needs root.
 
-    The status is COMMAND's. `podman run`, `apptainer exec` and `udocker run` get them as arguments, any other command
-    as variables (CONTAINERHOST_DEVICES). What COMMAND leaves running is ended."""
+    The status is COMMAND's. `podman run`, `apptainer exec` and `udocker run` get them as arguments, any other
+    command as variables (CONTAINERHOST_DEVICES). Processes that COMMAND leaves running are ended."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     store = AllocationStore(clioptions.directory(Path("/"), owners_directory))
     allocator = DeviceAllocator(store, HostView, Privileged(), configured)
@@ -98,12 +98,12 @@ def configured(devices: Iterable[Device]) -> Mapping[str, str]:
 
 
 def _cores() -> frozenset[int]:
-    """Return the cores that containers of this host's engines have for themselves."""
+    """Return the cores that containers of this host's engines use exclusively."""
     return corebinding.held_by(state for states in _asked(lambda engine: engine.containers()) for state in states)
 
 
 def _asked(question: Callable[[Containers], Answer]) -> Iterator[Answer]:
-    """Yield the answers of all engines of this host; those that do not run have none."""
+    """Yield the answers of all running engines of this host."""
     for name in local.names():
         try:
             yield question(local.load(name, local.Settings("", "", DIRECTORY, Path(RECORDS))).engine)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translate the commands of MPI ranks to one of the host's ``mpirun``, which starts each by itself. Pure.
+"""Translate the commands of MPI ranks to one of the host's ``mpirun``, which starts each separately. Pure.
 
-The form is that of Open MPI and of MPICH's Hydra: contexts between colons, ranks in their order. Cores are bound here,
-because ``mpirun`` knows neither the cores of a container nor those that others have.
+The format is that of Open MPI and of MPICH's Hydra: contexts separated by colons, ranks in order. Cores are bound
+here, because ``mpirun`` knows neither the cores of a container nor those that others have.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ _OPTIONS = {"podman": podman.RANK_OPTIONS, "udocker": udocker.RANK_OPTIONS}
 def command_of_rank(command: Sequence[str], runtime: str) -> list[str]:
     """Return a command with the options that a container needs to be a rank.
 
-    :raises SpecError: it cannot be a rank
+    :raises SpecError: the command cannot be a rank
     """
     if ":" in command:  # ends a context of mpirun
         raise SpecError("a command with the word : cannot be started by mpirun")
@@ -34,7 +34,7 @@ def hostfile(ranks: int) -> str:
 def translate(ranks: Iterable[tuple[Sequence[str], Mapping[str, str], Iterable[int]]], hostfile: str) -> list[str]:
     """Return the command that starts all ranks.
 
-    :param ranks: the command, the variables and the cores of each, in their order; no cores for any
+    :param ranks: the command, the variables and the cores of each, in their order; empty for any cores
     :param hostfile: path of the file
     """
     words = ["mpirun", "--hostfile", hostfile, "--bind-to", "none"]

@@ -21,10 +21,10 @@ _NETWORK = ("--network", "--net")
 
 def translate(command: Sequence[str], grants: Sequence[Grant], group: str, binding: Binding
               ) -> tuple[list[str], Mapping[str, str]]:
-    """Return the command with devices, variables and control group behind its word ``run``.
+    """Return the command with devices, variables and control group after its subcommand ``run``.
 
-    :param group: Podman makes the container's below it, by itself, whatever systemd does
-    :raises SpecError: the command is not ``podman run``, or goes on without Podman
+    :param group: Podman creates the container's group below it, independent of systemd
+    :raises SpecError: the command is not ``podman run``, or continues without Podman
     """
     at = process.position(command)
     # The words of options that take a value apart, and of the container's own command, are not known here.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Name a plain process's devices in its environment: it sees all of the host's /dev. Pure.
+"""Pass a plain process's devices in its environment: it sees all of the host's /dev. Pure.
 
 The other translators share the functions below.
 """
@@ -16,7 +16,7 @@ DEVICES, INTERFACES, RDMA = "CONTAINERHOST_DEVICES", "CONTAINERHOST_NETDEVS", "C
 
 def translate(command: Sequence[str], grants: Sequence[Grant], group: str, binding: Binding
               ) -> tuple[list[str], Mapping[str, str]]:
-    """Return the command as it is, and its variables."""
+    """Return the unchanged command, and its variables."""
     return list(command), environment(grants)
 
 
@@ -39,9 +39,9 @@ def nodes(grants: Iterable[Grant]) -> tuple[str, ...]:
 
 
 def position(command: Sequence[str], words: Collection[str] = ("run",)) -> int:
-    """Return the index of a container tool's word that starts a container: its options follow.
+    """Return the index of a container tool's subcommand that starts a container: its options follow.
 
-    :raises SpecError: the command has no such word
+    :raises SpecError: the command has no such subcommand
     """
     for index, word in enumerate(command):
         if index and word in words:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a command that has devices of this host for its life, on the same records as the clouds' containers.
+"""Run a command that has devices of this host for its lifetime, on the same records as the clouds' containers.
 
 The record is written before the command starts and freed after the last process of its control group has ended and the
 devices are clean. A killed supervisor leaves the record, and its command is sent SIGTERM (prctl(2), PR_SET_PDEATHSIG);
@@ -56,13 +56,13 @@ TRANSLATIONS = {"apptainer": apptainer.translate, "podman": podman.translate, "s
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """Describe the devices and cores that a command, or each rank of an MPI program, is to run with.
+    """Describe the devices and cores for a command, or for each rank of an MPI program.
 
     :ivar gpus, functions: numbers of whole GPUs and of network functions
     :ivar slices: profiles, one for each slice of a GPU: ``1g.10gb``
     :ivar devices: further devices by their ids
-    :ivar cores: cores for itself, by the affinity; 0 for no binding
-    :ivar ranks: of an MPI program, started by mpirun; 0 for a command that is started as it is
+    :ivar cores: exclusive cores, by the affinity; 0 for no binding
+    :ivar ranks: of an MPI program, started by mpirun; 0 for a command that is started directly
     :ivar user: whom the command runs as; None for root
     """
 
@@ -84,9 +84,9 @@ def runtime(command: Sequence[str]) -> str:
 
 def translated(command: Sequence[str], grants: Sequence[Grant], group: str, binding: Binding = NO_BINDING
                ) -> tuple[list[str], Mapping[str, str]]:
-    """Return a command that has the devices, and variables for its environment. Pure.
+    """Return a command with the devices, and variables for its environment. Pure.
 
-    :param group: control group below which a container tool is to make its own
+    :param group: control group below which a container tool creates its own
     :param binding: cores and memory nodes of a container; other commands inherit those of this process
     :raises SpecError: the command cannot be given devices
     """
@@ -97,8 +97,8 @@ def chosen(inventory: Inventory, host: Host, held: Collection[str], wanted: Want
     """Return the ids of free devices, near each other.
 
     :param held: ids of allocated devices
-    :raises SpecError: nothing is asked for
-    :raises NoPlacement, DeviceNotFound: the host has not so many free ones, or not that one
+    :raises SpecError: no device is requested
+    :raises NoPlacement, DeviceNotFound: the host has too few free devices, or not that one
     """
     found = [inventory.get(name).id for name in wanted.devices]
     for profile in wanted.slices:
@@ -116,13 +116,13 @@ def chosen(inventory: Inventory, host: Host, held: Collection[str], wanted: Want
 
 
 class _Terminated(Exception):
-    """Signal that this process was sent SIGTERM for the second time."""
+    """Signal that this process received a second SIGTERM."""
 
 
 class _Signals:
-    """Pass the signals that this process is sent on to its command: no signal ends it before its devices are clean.
+    """Forward signals to the command: no signal ends this process before its devices are clean.
 
-    :ivar ended: whether the command has ended, so that there is nothing to pass on to
+    :ivar ended: whether the command has ended, so that signals are no longer forwarded
     """
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ class Runner:
     """Run commands with devices. For root.
 
     :param allocator: whose records the store has
-    :param taken: tells which cores the engines' containers have for themselves
+    :param taken: returns the exclusive cores of the engines' containers
     """
 
     def __init__(self, store: AllocationStore, allocator: DeviceAllocator, host: Host,
@@ -172,9 +172,9 @@ class Runner:
         self._host = host
 
     def run(self, command: Sequence[str], wanted: Wanted) -> int:
-        """Run a command, wait for its end, end what it left running, and release its devices.
+        """Run a command, wait for its end, end its remaining processes, and release its devices.
 
-        :returns: its exit status; 128 and the signal's number for one that a signal ended, as of shells
+        :returns: its exit status; 128 plus the signal's number if a signal ended it, as in shells
         :raises SpecError, DeviceError: it cannot have the devices; nothing was changed
         :raises HostActionFailed: the command cannot be started; its devices were released
         """
@@ -205,10 +205,10 @@ class Runner:
                     LOG.error("%s", complaint)
 
     def _bound(self, wanted: Wanted, shares: Sequence[Iterable[Grant]]) -> list[Binding]:
-        """Bind this process, and thus what it starts, to cores and memory nodes near its devices that no other has.
+        """Bind this process and its children to free cores and memory nodes near its devices.
 
         :param shares: the devices of each rank
-        :returns: what each rank is to be bound to
+        :returns: the binding of each rank
         :raises UnsupportedOnHost: the host has not enough free cores where the affinity needs them
         """
         if not wanted.cores:
@@ -228,14 +228,14 @@ class Runner:
         return bindings
 
     def recover(self) -> None:
-        """Release what killed runs have left."""
+        """Release the devices of killed runs."""
         for complaint in self._allocator.reconciler.reconcile_runs():
             LOG.warning("%s", complaint)
 
     def _acquired(self, wanted: Wanted, consumer: Consumer) -> list[tuple[Grant, ...]]:
-        """Choose and acquire free devices; once more if another consumer takes one meanwhile.
+        """Choose and acquire free devices; retry if another consumer takes one meanwhile.
 
-        :returns: those of each rank; of a command that is started as it is, one tuple
+        :returns: those of each rank; one tuple for a command that is started directly
         """
         for _ in range(TRIES):
             view = self._allocator.view()
@@ -255,9 +255,9 @@ class Runner:
 
 
 def _refuse(command: Sequence[str], wanted: Wanted) -> None:
-    """Refuse what a command cannot be run with.
+    """Refuse options that a command cannot be run with.
 
-    :raises SpecError: it cannot
+    :raises SpecError: it cannot be run with them
     """
     if wanted.ranks > 1 and wanted.devices:
         raise SpecError("a device can be of one rank alone: ask for numbers of GPUs and network functions")
@@ -268,7 +268,7 @@ def _refuse(command: Sequence[str], wanted: Wanted) -> None:
 @contextlib.contextmanager
 def _commands(ranks: Sequence[tuple[Sequence[str], Mapping[str, str], Iterable[int]]], wanted: Wanted
               ) -> Iterator[tuple[Sequence[str], Mapping[str, str]]]:
-    """Provide the command that starts all ranks, and its variables; the hostfile is there for the time of the context.
+    """Yield the command that starts all ranks, and its variables; the hostfile exists within the block.
 
     :param ranks: command, variables and cores of each
     """
@@ -283,7 +283,7 @@ def _commands(ranks: Sequence[tuple[Sequence[str], Mapping[str, str], Iterable[i
 
 
 def _raise_limits(grants: Iterable[Grant]) -> None:
-    """Let this process and its children have the limits that the devices need; so do Podman's containers."""
+    """Raise the limits of this process and its children to those that the devices need, as Podman's containers do."""
     for name, size in {name: size for grant in grants for name, size in grant.limits.items()}.items():
         limit = processlimits.value(size)
         try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Translate grants to arguments of ``udocker run`` (udocker's user manual, "run"). Pure.
 
-Its modes P and F bind the host's /dev unless told otherwise (``--nosysdirs``), so each node is bound by itself.
+Its modes P and F bind the host's /dev unless told otherwise (``--nosysdirs``), so each node is bound separately.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ RANK_OPTIONS = ("--hostenv", "--volume=/tmp:/tmp")
 
 def translate(command: Sequence[str], grants: Sequence[Grant], group: str, binding: Binding
               ) -> tuple[list[str], Mapping[str, str]]:
-    """Return the command with nodes and variables behind its word ``run``.
+    """Return the command with nodes and variables after its subcommand ``run``.
 
     :raises SpecError: the command is not ``udocker run``
     """

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Give devices of a host to containers of its own and take them (``containerhost selftest``)."""
+"""Attach devices of a host to test containers and detach them (``containerhost selftest``)."""

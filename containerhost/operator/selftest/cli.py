@@ -58,10 +58,11 @@ HEADINGS = ("step", "result", "seconds", "")
 def selftest(engine_name: str | None, project: str, pool: str, gpus: tuple[str, ...], functions: tuple[str, ...],
              pair: bool, dry_run: bool, output: Path, records: Path, as_json: bool, owners_directory: Path | None
              ) -> None:
-    """Give free devices to containers of its own, take them and require that they are clean. Needs root.
+    """Attach free devices to test containers, detach them and require that they are clean. Needs root.
 
-    Without --gpu and --vf, a free GPU and a free virtual function, if there are; one that is named may be tainted. What
-    is in use is not touched. Status 1 if a step failed; `not here` is what this host cannot show."""
+    Without --gpu and --vf, it uses a free GPU and a free virtual function, if there are any; named ones may be
+    tainted. Devices in use are not touched. Status 1 if a step failed; `not here` marks steps that this host cannot
+    perform."""
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(message)s")
     owners = clioptions.directory(Path("/"), owners_directory)
     gpus, functions = (tuple(name.lower() for name in names) for names in (gpus, functions))
@@ -111,10 +112,11 @@ def selftest(engine_name: str | None, project: str, pool: str, gpus: tuple[str, 
 
 
 def free(store: AllocationStore, host: Host, gpus: Sequence[str], functions: Sequence[str]) -> tuple[str, ...]:
-    """Return the ids of the devices to use, which are free; without any named, a GPU and a virtual function.
+    """Return the ids of the free devices to use; without named ones, a GPU and a virtual function.
 
-    :param gpus, functions: may be tainted, so that they are tested before somebody gets them
-    :raises DeviceNotFound, NoPlacement: one is not there, of the other kind or not free, or none is
+    :param gpus, functions: may be tainted, to be tested before further use
+    :raises DeviceNotFound, NoPlacement: a named one is missing, of the wrong kind or not free, or there is no free
+        one
     """
     inventory, records = HostView(host, untainted=(*gpus, *functions)).inventory, store.records()
     wanted = [(inventory.get(name), kind) for kind, named in (("GPU", gpus), ("network function", functions))
@@ -136,9 +138,9 @@ def free(store: AllocationStore, host: Host, gpus: Sequence[str], functions: Seq
 
 
 def free_pair(store: AllocationStore, host: Host, functions: Sequence[str]) -> tuple[str, ...]:
-    """Return two free functions: the first two that are named, or two virtual ones of one card that has RDMA.
+    """Return two free functions: the first two named, or two virtual ones of one card with RDMA.
 
-    :raises DeviceNotFound, NoPlacement: one is not there or not free, or there are no two
+    :raises DeviceNotFound, NoPlacement: one is missing or not free, or there are fewer than two
     """
     named = free(store, host, (), functions) if functions else ()
     if len(named) > 1:
@@ -155,9 +157,9 @@ def free_pair(store: AllocationStore, host: Host, functions: Sequence[str]) -> t
 
 
 def _engine(wanted: str | None, settings: local.Settings) -> tuple[str, str]:
-    """Return the name and the endpoint of the engine to use, which answers.
+    """Return the name and the endpoint of the first engine that responds.
 
-    :raises EngineUnavailable, SpecError: it does not, or none does
+    :raises EngineUnavailable, SpecError: none responds
     """
     reasons = []
     for text in (wanted,) if wanted else ENGINES:
@@ -171,7 +173,7 @@ def _engine(wanted: str | None, settings: local.Settings) -> tuple[str, str]:
 
 
 def _examined(host: Host, owners: Path, untainted: Sequence[str]) -> Row:
-    """Return the row of `containerhost doctor`. The taint of a device that is tested is no fault."""
+    """Return the row of `containerhost doctor`. The taint of a tested device is not a fault."""
     began = time.monotonic()
     found = doctor.findings(doctor.look(host, owners, untainted))
     wrong = [finding for finding in found if finding.severity is Severity.WRONG]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clean up after a process that is killed or interrupted."""
+"""Clean up after a killed or interrupted process."""
 
 import contextlib
 import os
@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def cleaned_if_killed(clean: Callable[[], object]) -> Iterator[None]:
-    """Let a child process call ``clean`` if this process is killed within the block. Not for threads.
+    """Let a child process call ``clean`` if this process is killed, or fails, within the block. Not for threads.
 
-    So it does if the block raises: its own clean-up may have been interrupted. The child holds this process's locks
+    A failure counts because the block's own clean-up may have been interrupted. The child holds this process's locks
     until then.
 
-    :param clean: makes its own connections
+    :param clean: opens its own connections
     """
     reading, writing = os.pipe()
     child = os.fork()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the image of the self-test: an empty root that shows the host's own programs and libraries, read-only.
+"""Create the image of the self-test: an empty root with read-only mounts of the host's programs and libraries.
 
-So a host without any image can be tested, and the vendors' tools and libraries are those of its drivers.
+So a host without images can be tested, and the vendors' tools and libraries match its drivers.
 """
 
 import io
@@ -22,7 +22,7 @@ SHOWN = ("usr", *PROGRAMS, "opt", "etc/alternatives", "etc/libibverbs.d")
 
 
 def mounts(root: Path = Path("/")) -> tuple[Mount, ...]:
-    """Return what a container of the image is shown of the host."""
+    """Return the host's directories that a container of the image mounts."""
     return tuple(Mount(path.replace("/", "-").partition(".")[0], f"/{path}", f"/{path}") for path in SHOWN
                  if (root / path).is_dir() and not (root / path).is_symlink())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Give free devices to containers, at boot and while they run, take them, and require that they are clean."""
+"""Attach free devices to containers, at boot and while they run, detach them, and require that they are clean."""
 
 import contextlib
 import dataclasses
@@ -55,7 +55,7 @@ time.sleep(600)
 
 
 class Outcome(enum.StrEnum):
-    """Name how a step ended; ``not here`` is what this host cannot show, and no success."""
+    """Name the outcome of a step; ``not here`` marks a step that this host cannot perform."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -74,16 +74,16 @@ Found = str | tuple[Outcome, str]
 
 
 class _Failed(Exception):
-    """Signal that a step failed that the next ones stand on."""
+    """Signal the failure of a step on which the next ones depend."""
 
 
 class SelfTest:
-    """Run the steps on devices that are free, and clean up whatever happens. For root.
+    """Run the steps on free devices, and clean up in any case. For root.
 
     :param pool: of LXD, for the container's root
-    :param report: is told each row when its step has ended
+    :param report: called with each row when its step has ended
     :ivar consumers: the holders of the first and the second hand-over; their records are those of runs, which every
-        reconciliation on the host cleans and frees when the process is gone
+        reconciliation on the host cleans and frees after the process has ended
     """
 
     def __init__(self, store: AllocationStore, local: LocalEngine, pool: str, consumers: Sequence[Consumer],
@@ -104,9 +104,9 @@ class SelfTest:
         self.rows: list[Row] = []
 
     def run(self, device_ids: Sequence[str], pair: Sequence[str] = ()) -> None:
-        """Run all steps, up to the first that fails; then clean up. The devices may be tainted.
+        """Run all steps up to the first failure, then clean up. The devices may be tainted.
 
-        :param pair: two network functions that reach each other by RDMA, each in a container of its own
+        :param pair: two network functions that reach each other by RDMA, each for its own container
         """
         self._tested = (*device_ids, *pair)
         with contextlib.suppress(_Failed), contextlib.ExitStack() as stack:
@@ -134,13 +134,13 @@ class SelfTest:
                 self._step("clean when both have ended", partial(self._both_ended, pair))
 
     def recover(self) -> None:
-        """Remove what a self-test left that was killed with the process that cleans up after it."""
+        """Remove the remains of a self-test that was killed together with its guardian."""
         self.clean_up()
         for complaint in self._allocator.reconciler.reconcile_runs():
             LOG.error("%s", complaint)
 
     def clean_up(self) -> str:
-        """Delete the container and release its devices, of this process or of one that was killed. Idempotent."""
+        """Delete the container and release its devices, also those of a killed process. Idempotent."""
         for state in self._engine.containers():
             if state.name in NAMES and LABEL in state.labels:
                 self._engine.delete(state.name)
@@ -185,9 +185,9 @@ class SelfTest:
                     self._step(f"{what} of {name} inside", partial(self._shown, command, stdin.encode(), absent))
 
     def _shown(self, command: Sequence[str], stdin: bytes = b"", absent: int = NOT_FOUND, name: str = NAME) -> Found:
-        """Run a program in the container, and return what it says.
+        """Run a program in the container, and return its output.
 
-        :param absent: its exit status where it lacks what it needs
+        :param absent: its exit status if a requirement is missing
         """
         done = self._engine.execute(name, command, stdin, timeout=TIMEOUT)
         output = " ".join(done.output.decode(errors="replace").split())[:200]
@@ -198,7 +198,7 @@ class SelfTest:
         return output
 
     def _taken(self, grant: Grant, grants: Sequence[Grant]) -> str:
-        """Take a device; the container runs on."""
+        """Detach a device; the container keeps running."""
         others = [other for other in grants if other is not grant]
         self._engine.detach(NAME, grant, others)
         self._engine.verify(NAME, others)
@@ -206,7 +206,7 @@ class SelfTest:
         return self._state(grant)
 
     def _state(self, grant: Grant) -> str:
-        """Return what became of a device that was taken from a running container.
+        """Return the state of a device that was detached from a running container.
 
         :raises HostActionFailed: it is neither clean nor blocked
         """
@@ -219,9 +219,9 @@ class SelfTest:
         raise HostActionFailed(f"{grant.device.id} is {record.state}, neither clean nor blocked")
 
     def _given_again(self, index: int, grants: list[Grant], consumer: Consumer) -> str:
-        """Give a device again: a driver that was bound anew may have given its nodes other names and numbers.
+        """Attach a device again: after a rebind its nodes may have other names and numbers.
 
-        :param grants: what the container had; the one at ``index`` is replaced
+        :param grants: the container's previous ones; the one at ``index`` is replaced
         """
         (grants[index],) = self._allocator.acquire([self._request(grants[index].device.id)], consumer)
         self._engine.attach(NAME, grants[index])
@@ -229,9 +229,9 @@ class SelfTest:
         return "exactly its nodes are seen"
 
     def _held(self, grant: Grant, node: CharNode, left: list[Grant], stack: contextlib.ExitStack) -> Found:
-        """Take a device of which a process in the container keeps a node open.
+        """Detach a device while a process in the container keeps a node of it open.
 
-        :param left: what the container has; without the device afterwards
+        :param left: the container's grants; afterwards without the device
         """
         command: Command = self._engine.command(NAME, ("python3", "-c", HOLD, node.path))
         stack.callback(command.close)
@@ -260,7 +260,7 @@ class SelfTest:
         return "given to a second container, clean again, recorded"
 
     def _paired(self, pair: Sequence[str]) -> str:
-        """Give each of two containers a function with an address, and with a GUID if its port is down without."""
+        """Attach a function with an address to each of two containers, and with a GUID if its port needs one."""
         inventory = HostView(untainted=pair).inventory
         for name, device_id, consumer, address in zip(NAMES, pair, self._consumers, ADDRESSES, strict=True):
             infiniband = inventory.get(device_id).link_layer is LinkLayer.INFINIBAND
@@ -276,7 +276,7 @@ class SelfTest:
         return self._shown((*PING, ADDRESSES[1]))
 
     def _pinged_by_rdma(self, stack: contextlib.ExitStack) -> Found:
-        """Let the second container reach a server in the first one."""
+        """Connect from the second container to a server in the first one by RDMA."""
         server: Command = self._engine.command(NAME, (*RPING, "-s", "-a", ADDRESSES[0]))
         stack.callback(server.close)
         stack.callback(server.kill)
@@ -295,7 +295,7 @@ class SelfTest:
     def _step(self, name: str, act: Callable[[], Found]) -> None:
         """Run a step and report its row.
 
-        :raises _Failed: it failed
+        :raises _Failed: the step failed
         """
         began = time.monotonic()
         try:
@@ -310,13 +310,13 @@ class SelfTest:
 
 
 def _guid(uuid: str) -> str:
-    """Return a GUID that no manufacturer gives: an EUI-64 that is locally administered."""
+    """Return a GUID that no manufacturer assigns: a locally administered EUI-64."""
     digits = f"02{uuid.replace('-', '')[:14]}"
     return ":".join(digits[start:start + 4] for start in range(0, 16, 4))
 
 
 def _memlock() -> str:
-    """Return the most locked memory that this process may have: a daemon may not be able to pass on more."""
+    """Return the maximum of locked memory of this process: a daemon may not be able to pass on more."""
     try:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     except (OSError, ValueError):  # root that lacks CAP_SYS_RESOURCE

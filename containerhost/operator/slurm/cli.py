@@ -63,8 +63,7 @@ def gres(node: str, as_json: bool, root: Path) -> None:
 def topology(tree: TextIO) -> None:
     """Print topology.conf for the network TREE, a file or the input.
 
-    It has a line for each host: its name, then the parts of the network above it, the largest first: `node17 r2
-    r2s1`."""
+    TREE has a line for each host: its name, then the parts of the network above it, largest first: `node17 r2 r2s1`."""
     click.echo(config.topology_conf(config.leaves(tree)))
 
 
@@ -74,9 +73,9 @@ def topology(tree: TextIO) -> None:
 @_node
 @clioptions.owners
 def prolog(job: int, cluster: str, node: str, owners_directory: Path | None) -> None:
-    """Allocate to a job the devices that Slurm chose: for Prolog of slurm.conf. Needs root.
+    """Allocate the devices that Slurm chose to a job: for Prolog of slurm.conf. Needs root.
 
-    If another consumer has one of them the job is queued again; one that is no batch job is cancelled."""
+    If another consumer has one of them, a batch job is requeued; any other is cancelled."""
     _devices(node, owners_directory).allocate(str(job), cluster)
 
 
@@ -88,7 +87,7 @@ def prolog(job: int, cluster: str, node: str, owners_directory: Path | None) -> 
 def epilog(job: int, cluster: str, node: str, owners_directory: Path | None) -> None:
     """Clean and free the devices of a job: for Epilog of slurm.conf. Needs root.
 
-    If one cannot be cleaned the node is drained with the reason, and the status is 1."""
+    If a device cannot be cleaned, the node is drained with the reason, and the status is 1."""
     if not _devices(node, owners_directory).release(str(job), cluster):
         raise SystemExit(1)
 
@@ -97,9 +96,9 @@ def epilog(job: int, cluster: str, node: str, owners_directory: Path | None) -> 
 @_node
 @clioptions.owners
 def reconcile(node: str, owners_directory: Path | None) -> None:
-    """Free the devices of jobs that are gone: for HealthCheckProgram of slurm.conf. Needs root.
+    """Free the devices of ended jobs: for HealthCheckProgram of slurm.conf. Needs root.
 
-    A node that `prolog` or `epilog` drained is resumed once its devices are well."""
+    A node that `prolog` or `epilog` drained is resumed once its devices are healthy."""
     _devices(node, owners_directory).reconcile()
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read and change jobs and nodes of Slurm by its own commands: scontrol(1), squeue(1), sinfo(1), slurmd(8).
+"""Read and change jobs and nodes of Slurm by its commands: scontrol(1), squeue(1), sinfo(1), slurmd(8).
 
-Users choose names of jobs and other text in the output, which can imitate its lines: an ambiguous answer is refused.
+Users choose job names and other text in the output, which can imitate its lines: ambiguous output is refused.
 """
 
 import re
@@ -26,7 +26,7 @@ Files = tuple[str, ...]  # the nodes of one device
 
 
 class Slurm:
-    """Run commands of Slurm about one node.
+    """Run Slurm's commands for one node.
 
     :param node: Slurm's name of this host
     """
@@ -35,7 +35,7 @@ class Slurm:
         self._node = node
 
     def devices(self) -> Mapping[str, tuple[Files, ...]]:
-        """Return the devices of this node by the name of their kind, in the order in which Slurm numbers them.
+        """Return the devices of this node by the name of their kind, in Slurm's order.
 
         :raises HostActionFailed: slurmd cannot read its configuration
         """
@@ -50,7 +50,7 @@ class Slurm:
         return found
 
     def taken(self, job: str) -> tuple[Files, ...]:
-        """Return the devices on this node that Slurm gives to a job.
+        """Return the devices on this node that Slurm has allocated to a job.
 
         :raises SpecError: the answer is ambiguous, or the job shares a GPU with others
         :raises HostActionFailed: the controller does not answer
@@ -73,7 +73,7 @@ class Slurm:
             raise SpecError(f"gres.conf of node {self._node} has no device {texts[0]}, which job {job} has") from error
 
     def jobs(self) -> frozenset[str]:
-        """Return the jobs that have this node.
+        """Return the jobs on this node.
 
         :raises HostActionFailed: the controller does not answer
         """
@@ -82,7 +82,7 @@ class Slurm:
         return frozenset(words[0] for line in said.splitlines() if (words := line.split()) and words[-1] not in OVER)
 
     def reason(self) -> str:
-        """Return why this node is drained; empty if it is not, or without a reason."""
+        """Return why this node is drained; empty if it is not, or if there is no reason."""
         said = check(["sinfo", "--noheader", f"--nodes={self._node}", "--format=%E"], TIMEOUT,
                      f"the state of node {self._node} cannot be read").strip()
         return "" if said == "none" else said
@@ -94,10 +94,11 @@ class Slurm:
         self._scontrol("update", f"NodeName={self._node}", "State=RESUME")
 
     def requeue(self, job: str, reason: str, hold: bool) -> None:
-        """Take a job from its nodes before it starts: a batch job is queued again, any other cancelled.
+        """Remove a job from its nodes before it starts: a batch job is requeued, any other cancelled.
 
-        :param hold: an operator has to release it; else Slurm tries it again after two minutes (``cred_expire``)
-        :raises HostActionFailed: it cannot be; it may start
+        :param hold: hold the job until an operator releases it; otherwise Slurm retries it after two minutes
+            (``cred_expire``)
+        :raises HostActionFailed: it cannot be removed; it may start
         """
         again = run(["scontrol", "requeuehold" if hold else "requeue", job], TIMEOUT).returncode == 0
         run(["scontrol", "update", f"JobId={job}", f"AdminComment={reason}"], TIMEOUT)
@@ -114,7 +115,7 @@ class Slurm:
 
 
 def _expanded(hostlist: str) -> Iterator[str]:
-    """Yield the names of a list of Slurm: ``/dev/dri/card[0-1],/dev/kfd``."""
+    """Yield the names of a Slurm list: ``/dev/dri/card[0-1],/dev/kfd``."""
     for name, numbers in _HOSTLIST.findall(hostlist):
         yield from (f"{name}{number}" for number in _numbers(numbers)) if numbers else (name,)
 

@@ -24,8 +24,8 @@ _TOP = "network"
 class Gres:
     """Describe a generic resource of a node: one line of gres.conf.
 
-    :ivar type: as Slurm's own detection names it (vendor_model); of network functions the link layer
-    :ivar files: the nodes that are the device's own: jobs without the device can be denied all of them
+    :ivar type: as named by Slurm's own detection (vendor_model); for network functions, the link layer
+    :ivar files: the nodes of this device alone, which can be denied to jobs without it
     :ivar cores: logical numbers of the cores near it, as Slurm counts them
     :ivar links: number of direct links to each GPU of the node, in order; -1 for itself
     """
@@ -39,7 +39,7 @@ class Gres:
 
 
 def gres(grants: Iterable[Grant], topology: Topology, links: Mapping[frozenset[str], int]) -> tuple[Gres, ...]:
-    """Return what Slurm can give to jobs: whole GPUs, and network functions with nodes.
+    """Return the generic resources for jobs: whole GPUs, and network functions with nodes.
 
     :param grants: of the devices that the host can give away
     :param links: pairs of ids of GPUs -> number of direct links
@@ -63,9 +63,9 @@ def _type(grant: Grant) -> str:
 
 
 def _cores(topology: Topology) -> dict[int | None, tuple[int, ...]]:
-    """Return the cores of each NUMA node by their logical numbers; none of a host that has one node.
+    """Return the logical core numbers of each NUMA node; none if the host has one node.
 
-    They are counted through the sockets, a core with all its threads once."""
+    They are counted across sockets, each core once with all its threads."""
     found, first = dict[int | None, tuple[int, ...]](), 0
     nodes = sorted(topology.nodes, key=lambda node: (node.socket or 0, node.id))
     for node in nodes if len(nodes) > 1 else ():
@@ -81,7 +81,7 @@ def counted(found: Iterable[Gres]) -> str:
 
 
 def gres_conf(found: Sequence[Gres], node: str) -> str:
-    """Return the lines of gres.conf for a node, with those that slurm.conf needs as comments."""
+    """Return the lines of gres.conf for a node, with the required lines of slurm.conf as comments."""
     if not found:
         return "# no device of this host has nodes"
     lines = [f"# slurm.conf: GresTypes={','.join(dict.fromkeys(each.name for each in found))}",
@@ -96,9 +96,9 @@ def gres_conf(found: Sequence[Gres], node: str) -> str:
 
 
 def leaves(lines: Iterable[str]) -> tuple[Leaf, ...]:
-    """Parse a network tree: a line for each host, its name and then the parts of the network above it from the root.
+    """Parse a network tree: a line for each host, with its name and the parts of the network above it from the root.
 
-    :raises SpecError: a line is not one
+    :raises SpecError: a line is malformed
     """
     found = dict[str, Leaf]()
     for line in lines:
@@ -117,7 +117,7 @@ def leaves(lines: Iterable[str]) -> tuple[Leaf, ...]:
 def topology_conf(tree: Iterable[Leaf]) -> str:
     """Return topology.conf: a switch for each part of the network.
 
-    A switch of Slurm has either nodes or switches, so a part that has both gets a further one for its nodes.
+    A switch in Slurm has either nodes or switches, so a part with both gets an additional one for its nodes.
 
     :raises SpecError: two parts would have the same name
     """

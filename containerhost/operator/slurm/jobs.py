@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Give the devices that Slurm has chosen for a job to that job in the allocation records, and release them after it.
+"""Allocate the devices that Slurm has chosen for a job to it in the allocation records, and release them.
 
-Slurm calls :meth:`JobDevices.allocate` before a job starts on this node and :meth:`JobDevices.release` after its last
-process there has ended; :meth:`JobDevices.reconcile` finishes what a killed one of these began. A device that another
-consumer has is no fault of the node: the job is queued again, and the node goes on. A device that is sick, or cannot be
-cleaned, drains the node, with the reason; it is resumed when all devices of its gres.conf are sound.
+Slurm calls :meth:`JobDevices.allocate` before a job starts on this node and :meth:`JobDevices.release` after its
+last process there has ended; :meth:`JobDevices.reconcile` finishes interrupted calls of these. A device held by
+another consumer is not a fault of the node: the job is requeued, and the node stays in service. A device that is
+sick, or cannot be cleaned, drains the node, with the reason; it is resumed when all devices of its gres.conf are
+healthy.
 """
 
 import contextlib
@@ -36,7 +37,7 @@ _GROUP = re.compile(r"/(?:slurm[^/]*/uid_[0-9]+|system\.slice/[^/]*slurmstepd\.s
 
 
 def processes(job: str) -> tuple[int, ...]:
-    """Return the processes of a job on this host, as far as Slurm keeps jobs in control groups."""
+    """Return the processes of a job on this host, if Slurm keeps jobs in control groups."""
     return tuple(pid for pid, found in _members() if found == job)
 
 
@@ -59,9 +60,9 @@ class JobDevices:
         self._slurm = slurm
 
     def allocate(self, job: str, cluster: str) -> None:
-        """Allocate the devices that Slurm chose for a job, or take the job from this node. Idempotent.
+        """Allocate the devices that Slurm chose for a job, or remove the job from this node. Idempotent.
 
-        :raises HostActionFailed: the job could not be taken from the node
+        :raises HostActionFailed: the job could not be removed from the node
         """
         consumer = Consumer(DRIVER, ENGINE, job, cluster)
         try:
@@ -94,9 +95,9 @@ class JobDevices:
         return not complaints
 
     def reconcile(self) -> None:
-        """Release the devices of jobs that are gone, and resume this node if nothing is left of why it was drained.
+        """Release the devices of ended jobs, and resume this node if the reason of its drain is resolved.
 
-        :raises EngineBusy: another call is at work
+        :raises EngineBusy: another call is running
         """
         with self._locked(CHECK_LOCK_TIMEOUT):
             complaints = self._reconcile()
@@ -106,14 +107,14 @@ class JobDevices:
                 self._slurm.resume()
 
     def _reconcile(self) -> tuple[str, ...]:
-        """Release the devices of jobs that Slurm does not know on this node, and of which no process is left."""
+        """Release the devices of jobs that Slurm no longer has on this node, and that have no processes."""
         if not self._store.consumers_of(DRIVER, ENGINE):
             return ()
         alive = self._slurm.jobs().union(job for _, job in _members())
         return self._allocator.reconciler.reconcile(DRIVER, ENGINE, alive)
 
     def _complaint(self) -> str:
-        """Return why this node should have no jobs; empty if all devices of gres.conf are there, sound and clean."""
+        """Return why this node should run no jobs; empty if all devices of gres.conf are present, healthy and clean."""
         try:
             for record in self._store.records().values():
                 if record.blocked and record.consumer.driver == DRIVER:
@@ -128,20 +129,20 @@ class JobDevices:
         return ""
 
     def _drain(self, reason: str) -> None:
-        """Drain this node, unless an operator did."""
+        """Drain this node, unless an operator already did."""
         with contextlib.suppress(HostActionFailed):  # a failed prolog or epilog drains it, too
             if not (former := self._slurm.reason()) or former.startswith(OURS):
                 self._slurm.drain(f"{OURS}{reason}")
 
     def _locked(self, timeout: float = LOCK_TIMEOUT) -> contextlib.AbstractContextManager[int]:
-        """Exclude the other calls of Slurm on this host: a repair must not meet an allocation that has begun."""
+        """Exclude other calls of Slurm on this host: a repair must not interfere with an allocation."""
         return FileLock(self._store.directory / LOCK, timeout).held(EngineBusy)
 
 
 def _device(inventory: Inventory, files: Files) -> Device:
-    """Return the device whose own nodes Slurm has.
+    """Return the device to which nodes in Slurm's list belong.
 
-    :raises DeviceNotFound: it is none of this host's
+    :raises DeviceNotFound: it is not on this host
     """
     found = [device for device in inventory.devices if device.kind in (Kind.GPU, Kind.NET)
              and not {node.path for node in own_nodes(device)}.isdisjoint(files)]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Group the devices that a host can give to containers by what a request cannot tell apart. Pure.
+"""Group the allocatable devices of a host by what requests can distinguish. Pure.
 
-A device belongs to an offer whatever its health and its holder now: a configuration is for longer than that. What the
-host itself needs is in none: physical functions, and interfaces that it uses.
+A device belongs to an offer regardless of its present health and holder, because a configuration lasts longer.
+Devices that the host itself needs are in none: physical functions, and interfaces that it uses.
 """
 
 import dataclasses
@@ -17,10 +17,11 @@ _Key = tuple[str, str, str, str, str, str]
 
 @dataclasses.dataclass(frozen=True)
 class Offer:
-    """Devices of one kind.
+    """Hold devices of one kind.
 
     :ivar name: unique among the offers of a host: ``gpu-a100-sxm4-40gb``, ``infiniband-vf``, ``slice-1g-5gb``
-    :ivar sort: what they are, whatever their model: ``gpu``, ``slice``, ``share``, ``infiniband-vf``, ``roce-card``…
+    :ivar sort: their kind, independent of the model: ``gpu``, ``slice``, ``share``, ``infiniband-vf``,
+        ``roce-card``…
     :ivar devices: at least one, by id
     """
 
@@ -34,7 +35,7 @@ class Offer:
 
 
 def offers(inventory: Inventory) -> tuple[Offer, ...]:
-    """Return what the host can offer, in the order of the first device of each."""
+    """Return the host's offers, in the order of the first device of each."""
     groups: dict[_Key, list[Device]] = {}
     for device in _with_models(offered(inventory)):
         groups.setdefault(_key(device), []).append(device)
@@ -45,7 +46,7 @@ def offers(inventory: Inventory) -> tuple[Offer, ...]:
 
 
 def offered(inventory: Inventory) -> tuple[Device, ...]:
-    """Return the devices that can be given away. Of a whole that is cut into parts these are the parts."""
+    """Return the allocatable devices; for a divided whole, its parts."""
     wholes = {device.parent for device in inventory.devices if device.kind in PARTS}
     return tuple(device for device in inventory.devices
                  if device.id not in wholes and (_offered_function(device) if device.kind is Kind.NET
@@ -53,7 +54,7 @@ def offered(inventory: Inventory) -> tuple[Device, ...]:
 
 
 def _with_models(devices: Sequence[Device]) -> Iterator[Device]:
-    """Yield the devices; a GPU that does not report its model has that of others with its ids."""
+    """Yield the devices; a GPU that does not report its model gets that of others with its ids."""
     models: dict[tuple[str, str], set[str]] = {}
     for device in devices:
         if device.model:
@@ -64,14 +65,14 @@ def _with_models(devices: Sequence[Device]) -> Iterator[Device]:
 
 
 def unprovisioned(inventory: Inventory) -> tuple[Device, ...]:
-    """Return the physical functions that could have VFs and have none."""
+    """Return the physical functions that support VFs and have none."""
     parents = {device.parent for device in inventory.devices if device.role is Role.VF}
     return tuple(device for device in inventory.devices
                  if device.role is Role.PF and device.kind is Kind.NET and device.id not in parents)
 
 
 def sort(device: Device) -> str:
-    """Return what a device is, whatever its model."""
+    """Return the kind of a device, independent of its model."""
     if device.kind is not Kind.NET:
         return device.kind.removeprefix("gpu-")
     ethernet = "roce" if device.rdma else "ethernet"
@@ -80,12 +81,12 @@ def sort(device: Device) -> str:
 
 
 def numa_nodes(devices: Iterable[Device]) -> tuple[int | None, ...]:
-    """Return the NUMA nodes of devices, each once; None for those that do not tell theirs."""
+    """Return the NUMA nodes of devices, each once; None for unknown ones."""
     return tuple(dict.fromkeys(device.numa_node for device in devices))
 
 
 def _offered_function(device: Device) -> bool:
-    """Return whether the host does without a network function: a VF, or an unused InfiniBand card without VFs."""
+    """Return whether the host does not need a network function: a VF, or an unused InfiniBand card without VFs."""
     if device.role is Role.VF:
         return True
     return device.role is Role.PLAIN and device.link_layer is LinkLayer.INFINIBAND and not device.host_use

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Suggest the processors and memory that go with devices, so that a host is used up evenly. Pure."""
+"""Suggest processors and memory for each device, so that a host is used evenly. Pure."""
 
 import collections
 import dataclasses
@@ -19,9 +19,9 @@ _MIB, _GIB = 1 << 20, 1 << 30
 class Size:
     """Describe the resources of one container.
 
-    :ivar devices: how many of each offer
+    :ivar devices: number of devices of each offer
     :ivar memory: bytes, whole MiB
-    :ivar near: all that it gets can be of one NUMA node
+    :ivar near: all its resources fit on one NUMA node
     """
 
     devices: tuple[tuple[Offer, int], ...]
@@ -35,7 +35,7 @@ class Size:
 
 
 def sizes(inventory: Inventory, topology: Topology) -> tuple[Size, ...]:
-    """Return useful containers: one device of each offer; a GPU with an RDMA function; all GPUs of a NUMA node."""
+    """Return useful container sizes: one device of each offer; a GPU with an RDMA function; all GPUs of a NUMA node."""
     found = offers(inventory)
     return tuple(size for offer in found for size in _of(offer, found, inventory, topology))
 
@@ -57,9 +57,9 @@ def _of(offer: Offer, others: Sequence[Offer], inventory: Inventory, topology: T
 
 
 def share(offer: Offer, inventory: Inventory, topology: Topology) -> tuple[int, int]:
-    """Return the processors and bytes of memory that go with one device, on the node with the least.
+    """Return the processors and bytes of memory for one device, on the node with the fewest.
 
-    That is what its NUMA node has, less the host's share of memory, by the number of its kind there."""
+    That is the capacity of its NUMA node, less the host's share of memory, divided by the devices of its kind there."""
     kind = offer.first.kind
     alike = [device for device in offered(inventory) if device.kind in _rivals(kind)]
     shares = [_of_node(topology, node, alike) for node in numa_nodes(offer.devices)]
@@ -67,12 +67,12 @@ def share(offer: Offer, inventory: Inventory, topology: Topology) -> tuple[int, 
 
 
 def _rivals(kind: Kind) -> frozenset[Kind]:
-    """Return the kinds of devices among which a node's processors are divided: GPUs are, with their parts."""
+    """Return the kinds of devices that share a node's processors: GPUs do, with their parts."""
     return frozenset({Kind.NET}) if kind is Kind.NET else frozenset({Kind.GPU, *PARTS})
 
 
 def _of_node(topology: Topology, node: int | None, alike: Iterable[Device]) -> tuple[int, int]:
-    """Return the share of one device on a node; without a node, on the whole host."""
+    """Return one device's share of a node; without a node, of the whole host."""
     wanted: Sequence[NumaNode] = [each for each in topology.nodes if each.id == node] or topology.nodes
     count = max(1, sum(device.numa_node == node for device in alike))
     cpus = sum(len(each.cpus) for each in wanted) // count
@@ -82,11 +82,11 @@ def _of_node(topology: Topology, node: int | None, alike: Iterable[Device]) -> t
 
 
 def _small_pages(node: NumaNode) -> int:
-    """Return the bytes of a node's memory that are no huge pages: only those get these who ask for them."""
+    """Return the bytes of a node's memory outside huge pages, which need an explicit request."""
     return max(0, node.memory - sum(size * total for size, (total, _) in node.hugepages.items()))
 
 
 def _beside(offer: Offer, other: Offer, count: int) -> bool:
-    """Return whether each node with a device of the offer has so many of the other."""
+    """Return whether each node with a device of the offer has that many of the other."""
     there = collections.Counter(device.numa_node for device in other.devices if device.role is Role.VF)
     return None not in numa_nodes(offer.devices) and all(there[node] >= count for node in numa_nodes(offer.devices))

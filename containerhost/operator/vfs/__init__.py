@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Provision the virtual functions of network cards as the operator's file says."""
+"""Provision the virtual functions of network cards as configured by the operator's file."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run ``containerhost vfs``: show the virtual functions of network cards, and provide them as a file says."""
+"""Run ``containerhost vfs``: show the virtual functions of network cards, and provision them from a file."""
 
 import json
 from collections.abc import Collection
@@ -25,7 +25,7 @@ FILE = Path("/etc/containerhost/vfs.yaml")
 @click.group(invoke_without_command=True)
 @click.pass_context
 def vfs(context: click.Context) -> None:
-    """Show the virtual functions of network cards (SR-IOV), or provide them."""
+    """Show or provision the virtual functions of network cards (SR-IOV)."""
     if context.invoked_subcommand is None:
         show.main([], parent=context, standalone_mode=False)
 
@@ -35,7 +35,7 @@ def vfs(context: click.Context) -> None:
 @clioptions.root
 @clioptions.owners
 def show(as_json: bool, root: Path, owners_directory: Path | None) -> None:
-    """Show of each card how many virtual functions it has, could have, and how many are in use."""
+    """Show how many virtual functions each card has, could have, and how many are in use."""
     records = AllocationStore(clioptions.directory(root, owners_directory)).records()
     found = rows(scan(Host(root)), records)
     if as_json:
@@ -51,10 +51,10 @@ def show(as_json: bool, root: Path, owners_directory: Path | None) -> None:
 @click.option("--dry-run", is_flag=True, help="Check everything and print the plan, but change nothing.")
 @clioptions.owners
 def apply(file: Path, dry_run: bool, owners_directory: Path | None) -> None:
-    """Provide virtual functions as FILE says: a line for each card, `0000:5e:00.0: 8`; 0 is none.
+    """Provision virtual functions from FILE: a line for each card, `0000:5e:00.0: 8`; 0 is none.
 
-    Only what differs is changed. A card of which a function is in use keeps its number: a file that would change it is
-    refused before anything changes. If a step fails, those before it are taken back. Needs root.
+    Only differences are applied. A card with a function in use keeps its number: a file that would change it is
+    refused before anything changes. If a step fails, those before it are undone. Needs root.
     """
     counts = wanted.counts(devicefile.load(file))
     provisioner = Provisioner(clioptions.directory(Path("/"), owners_directory), scan)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decide what must be done so that each card has the virtual functions it is to have. Pure.
+"""Plan the changes that give each card its wanted number of virtual functions. Pure.
 
-The kernel changes the number of a card's functions only by way of none (Documentation/PCI/pci-iov-howto.rst), so every
-change of a number that is not 0 takes all functions of the card away, and is refused while one of them is in use.
+The kernel changes the number of a card's functions only from 0 (Documentation/PCI/pci-iov-howto.rst), so every
+change of another number first removes all functions of the card, and is refused while one of them is in use.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ class Change:
     """Describe a card's change to its wanted number of virtual functions; equal numbers change nothing.
 
     :ivar address: of the card
-    :ivar before, after: how many virtual functions it has, and is to have
+    :ivar before, after: its present and its wanted number of virtual functions
     """
 
     address: str
@@ -33,13 +33,13 @@ class Change:
 
 
 def plan(inventory: Inventory, counts: Mapping[str, int], held: Collection[str]) -> tuple[Change, ...]:
-    """Return what is to be done for each card of the file, in its order.
+    """Return the change of each card of the file, in order.
 
-    :param counts: how many functions each card is to have, by address
+    :param counts: wanted number of functions by the card's address
     :param held: ids of the devices that containers have
     :raises DeviceNotFound: this host has no such card
-    :raises SpecError: the device can have no virtual functions, or not so many
-    :raises DeviceHeld: functions that would go are in use
+    :raises SpecError: the device can have no virtual functions, or not that many
+    :raises DeviceHeld: functions to remove are in use
     """
     return tuple(_change(inventory, address, count, held) for address, count in counts.items())
 
@@ -49,7 +49,7 @@ def functions_of(inventory: Inventory, address: str) -> tuple[Device, ...]:
 
 
 def in_use(function: Device, held: Collection[str]) -> str | None:
-    """Return who uses a virtual function, in words; None if nobody does."""
+    """Describe who uses a virtual function; None if it is unused."""
     if function.id in held:
         return "a container has it"
     if function.netdev_away or (function.rdma and function.rdma.away):

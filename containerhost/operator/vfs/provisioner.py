@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Provision virtual functions: everything is checked first, then done under a lock, and undone on an error.
+"""Provision virtual functions: check everything first, apply under a lock, and undo on an error.
 
-While it is at work the operator holds the cards that change, by the host's own records, so that no driver hands out one
-of their functions.
+Meanwhile the allocation records assign the cards that change to the operator, so that no driver allocates their
+functions.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ class Provisioner:
     """Give the host's network cards their wanted numbers of virtual functions, on all cards or on none.
 
     :param directory: of the allocation records
-    :param inventory: scans the host; called at each question
+    :param inventory: scans the host; called for each operation
     """
 
     def __init__(self, directory: Path, inventory: Callable[[], Inventory]) -> None:
@@ -33,7 +33,7 @@ class Provisioner:
         self._inventory = inventory
 
     def plans(self, counts: Mapping[str, int]) -> tuple[Change, ...]:
-        """Return what would be done. Changes nothing.
+        """Return the planned changes. Changes nothing.
 
         :raises DeviceNotFound, DeviceHeld, SpecError: as :func:`containerhost.operator.vfs.plan.plan`
         """
@@ -43,9 +43,9 @@ class Provisioner:
     def apply(self, counts: Mapping[str, int]) -> tuple[Change, ...]:
         """Give each card its number of functions. Idempotent.
 
-        :returns: what was done
+        :returns: descriptions of the changes
         :raises DeviceNotFound, DeviceHeld, SpecError: nothing was changed
-        :raises HostActionFailed: a step failed, and those before it were taken back
+        :raises HostActionFailed: a step failed, and those before it were undone
         """
         with self._lock.held(lambda told: DeviceHeld(f"virtual functions of this host are being changed: {told}")):
             try:
@@ -65,7 +65,7 @@ class Provisioner:
             return plans
 
     def _set(self, address: str, count: int) -> None:
-        """Let a physical function have so many virtual functions; the kernel changes the number by way of 0 alone."""
+        """Set a physical function's number of virtual functions, first to 0 as the kernel requires."""
         for number in dict.fromkeys((0, count)):
             write(f"{PCI}/devices/{address}/sriov_numvfs", str(number))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parse the operator's file into the number of virtual functions that each card is to have. Pure.
+"""Parse the operator's file into the wanted number of virtual functions of each card. Pure.
 
 ::
 
@@ -17,10 +17,10 @@ _NUMBER = re.compile(r"[0-9]{1,5}")
 
 
 def counts(content: Mapping[str, Any]) -> dict[str, int]:
-    """Return how many virtual functions each card is to have, by its address.
+    """Return the wanted number of virtual functions by the card's address.
 
     :param content: of the file (:mod:`containerhost.inventory.devicefile`)
-    :raises SpecError: something else than numbers
+    :raises SpecError: a value is not a number
     """
     return {address: _count(address, value) for address, value in content.items()}
 

@@ -41,9 +41,9 @@ class Amd(base.GpuVendor):
             health=gpu.health + tuple(health.of_nodes(self.host, self._kfd))),)
 
     def peer_access(self) -> base.PeerAccess:
-        """Return how network cards reach its memory.
+        """Return how network cards reach the memory of this vendor's GPUs.
 
-        amdgpu exports DMA-BUF where the kernel allows transfers between devices (CONFIG_HSA_AMD_P2P, which makes the
+        amdgpu exports DMA-BUF if the kernel allows transfers between devices (CONFIG_HSA_AMD_P2P, which adds the
         parameter ``pcie_p2p``); AMD's own build of it registers its memory as a peer (``amdkfd``)."""
         return base.PeerAccess(
             dma_buf=self.host.text("/sys/module/amdgpu/parameters/pcie_p2p") == "Y",
@@ -52,6 +52,6 @@ class Amd(base.GpuVendor):
 
     @functools.cached_property
     def _kfd(self) -> tuple[CharNode, ...]:
-        """Return the node of the compute driver; None on a kernel without it: graphics still work."""
+        """Return the node of the compute driver; None on a kernel without it, which can still do graphics."""
         number = self.host.char_number("/sys/class/kfd/kfd/dev")
         return (CharNode("/dev/kfd", *number, NodeUse.SHARED),) if number else ()

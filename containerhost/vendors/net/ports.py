@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check that a network function reaches its network.
 
-An InfiniBand VF's own port stays down until it has a driver and GUIDs that the subnet manager knows, and the card may
-hold it down: only the cable of its physical function decides whether it can be given away.
+An InfiniBand VF's own port stays down until it has a driver and GUIDs that the subnet manager knows, and the card
+may hold it down: only the cable of its physical function counts.
 """
 
 from collections.abc import Collection, Iterator
@@ -33,10 +33,10 @@ RULES = (NO_CABLE, PORT_LINK, NOT_ACTIVE, NO_CARRIER)
 
 
 def cable_findings(link_layer: LinkLayer | None, phys_state: str | None, *, own: bool) -> Iterator[Finding]:
-    """Report a cable that is missing.
+    """Report a missing cable.
 
-    :param phys_state: of the physical function's port, in lower case; None where there is none
-    :param own: the device is that function
+    :param phys_state: of the physical function's port, in lower case; None if it has none
+    :param own: whether the device is that function
     """
     if link_layer is LinkLayer.INFINIBAND and phys_state not in (None, LINK_UP):
         yield NO_CABLE.finds(whose="its port" if own else "the port of its physical function", state=phys_state)
@@ -54,7 +54,7 @@ def port_findings(link_layer: LinkLayer | None, state: str | None, phys_state: s
 def carrier_findings(carriers: Collection[str | None]) -> Iterator[Finding]:
     """Report interfaces without carrier.
 
-    :param carriers: the attribute's text of each interface; it cannot be read of one that is down
+    :param carriers: the attribute's text of each interface; unreadable if the interface is down
     """
     if "0" in carriers:
         yield NO_CARRIER.finds()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Support network functions: InfiniBand and RoCE cards, and any Ethernet card, with or without SR-IOV.
 
-A virtual function is made to be given away, so it is refused only if the host has addresses or routes on it. A
-physical function is the host's own unless it is down, unused and has no virtual functions enabled.
+A virtual function is allocatable unless the host has addresses or routes on it. A physical function belongs to the
+host unless it is down, unused and has no virtual functions enabled.
 """
 
 import re
@@ -61,7 +61,7 @@ class Net(base.Vendor):
 
     def _ways(self, function: PciFunction, side: Found, found: Interfaces, link_layer: LinkLayer
               ) -> Iterator[Finding]:
-        """Return whether it reaches its network."""
+        """Return the findings about the function's connection to its network."""
         if side.rdma:
             yield from ports.cable_findings(link_layer, self._cable(function, side), own=function.parent is None)
             yield from ports.port_findings(link_layer, side.rdma.port_state, side.phys_state,
@@ -79,7 +79,7 @@ class Net(base.Vendor):
         return self._cables[function.parent]
 
     def _link_layer(self, function: PciFunction, rdma: Rdma | None) -> LinkLayer:
-        """Return the link layer of a function without an interface here: of its RDMA port, or usual for its class."""
+        """Return the link layer of a function without an interface here: of its RDMA port, or typical for its class."""
         told = self._rdma_devices.link_layer(function.directory, rdma.ibdev) if rdma else None
         usual = LinkLayer.INFINIBAND if function.class_code.startswith(pci.INFINIBAND) else LinkLayer.ETHERNET
         return told or usual
@@ -88,8 +88,8 @@ class Net(base.Vendor):
     def grant(cls, device: Device, options: GrantOptions) -> Grant:
         """Grant all interfaces, the verbs nodes if there are any, and the locked memory that verbs need.
 
-        A container that runs has the interface, so to grant a device again (``netdev_away``) the caller must
-        fill in ``device.netdev`` and ``device.other_netdevs`` from its own records.
+        A running container has the interface, so to grant a device again (``netdev_away``) the caller must set
+        ``device.netdev`` and ``device.other_netdevs`` from its own records.
         """
         base.refuse_host_use(device)
         if options.max_tx_rate is not None:
@@ -102,16 +102,16 @@ class Net(base.Vendor):
 
 
 def _host_use(function: PciFunction, found: Interfaces) -> tuple[str, ...]:
-    """Return what the host does with a function: all its interfaces decide."""
+    """Return the host's uses of a function, considering all its interfaces."""
     if function.role is Role.VF or found.uses:
         return found.uses
     return tuple(f"{netdev.name} is up" for netdev in found.netdevs if netdev.up)
 
 
 def _require_limitable(device: Device, rate: int) -> None:
-    """Refuse a rate for a PF, and for IPoIB: the kernel's has no ``ndo_set_vf_rate``.
+    """Refuse a rate for a PF, and for IPoIB, whose driver lacks ``ndo_set_vf_rate``.
 
-    :raises SpecError: the device is no VF of an Ethernet card
+    :raises SpecError: the device is not a VF of an Ethernet card
     """
     if device.link_layer is LinkLayer.INFINIBAND:
         reason = "the kernel limits no InfiniBand function; use one of an Ethernet or RoCE card"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compute with the first GPU that CUDA shows: set memory, copy it back and compare it.
 
-A program of its own, which `containerhost selftest` runs in a container: it needs Python and the driver's library
-(CUDA driver API, cuda.h), and ends with status 3 where there is no such library.
+A standalone program, which `containerhost selftest` runs in a container: it needs Python and the driver's library
+(CUDA driver API, cuda.h), and exits with status 3 without that library.
 """
 
 import ctypes

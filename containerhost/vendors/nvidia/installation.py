@@ -33,7 +33,7 @@ def check(host: Host) -> Iterator[Finding]:
 
 
 def _clients(host: Host) -> Iterator[Finding]:
-    """Report the host's programs that keep a GPU from being reset; persistence mode, turned off then, does not."""
+    """Report the host's programs that prevent a reset of a GPU, except persistence mode, which a reset turns off."""
     if users := _users(host):
         time.sleep(INTERVAL)
         later = _users(host)
@@ -52,7 +52,7 @@ def _users(host: Host) -> list[str]:
 
 
 def _libraries(host: Host) -> Iterator[Finding]:
-    """Compare the loaded module with the library beside it, which must be of the same release."""
+    """Compare the loaded module with the installed library, which must be of the same release."""
     module = host.text(MODULE)
     found = sorted({match[1] for directory in DIRECTORIES for name in host.names(directory)
                     if (match := LIBRARY.fullmatch(name))})
@@ -75,6 +75,6 @@ def _toolkit() -> Iterator[Finding]:
 
 
 def toolkit_version(text: str) -> tuple[int, int, int] | None:
-    """Parse what the tool prints: ``cli-version: 1.17.4``."""
+    """Parse the tool's output: ``cli-version: 1.17.4``."""
     match = _VERSION.search(text)
     return (int(match[1]), int(match[2]), int(match[3])) if match else None

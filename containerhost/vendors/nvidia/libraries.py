@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bring the libraries of NVIDIA's driver into a container that Docker starts: an engine of 20.10 knows no CDI.
+"""Bring the libraries of NVIDIA's driver into a container that Docker starts: Docker 20.10 has no CDI.
 
-As NVIDIA's container toolkit does it: a hook before the container's first program (OCI runtime specification,
-"Prestart") runs nvidia-container-cli with the container's process and root directory. It brings no nodes: those are the
-grant's. This file is the hook's program too, which needs nothing but Python.
+Like NVIDIA's container toolkit, a hook before the container's first program (OCI runtime specification, "Prestart")
+runs nvidia-container-cli with the container's process and root directory. It brings no nodes, which the grant
+contains. This file is also the hook's program, which needs only Python.
 """
 
 import json
@@ -25,7 +25,7 @@ NO_IMAGE_LIBRARIES = ("--cuda-compat-mode=disabled", "--no-cntlibs")
 def hook(capabilities: Collection[str]) -> dict[str, Any]:
     """Return an OCI hook.
 
-    :raises FileNotFoundError: this host has no such tool
+    :raises FileNotFoundError: the tool is not installed
     """
     if shutil.which(TOOL) is None:
         raise FileNotFoundError(f"the libraries of the GPU's driver ({', '.join(sorted(capabilities))}) are asked for, "
@@ -38,8 +38,8 @@ def command(capabilities: Collection[str], pid: int, root: str, usage: str) -> l
     """Return the command of the tool that brings the libraries.
 
     :param capabilities: as in GrantOptions; the tool's options have the same names
-    :param usage: what the tool says of its options
-    :raises LookupError: the tool cannot leave the libraries of the image alone
+    :param usage: the tool's help on its options
+    :raises LookupError: the tool cannot keep the image's own libraries
     """
     own = next((option for option in NO_IMAGE_LIBRARIES if option.partition("=")[0] in usage), None)
     if own is None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Query what only NVIDIA's management library reports: memory, how busy a GPU is, and the names of MIG slices.
+"""Query NVIDIA's management library for data that only it has: memory, load, and the names of MIG slices.
 
-The library is asked in a thread of its own with a time limit: a call for a card that has failed may never return.
-Without the library there is nothing to add, and that is no error; without an answer the GPUs' state is unknown.
+The library is called in a separate thread with a time limit: a call to a failed card may never return. A missing
+library is not an error and adds no data; without an answer the GPUs' state is unknown.
 """
 
 import ctypes
@@ -46,12 +46,12 @@ class MigSlice:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Gpu:
-    """Describe a GPU; of one that NVML cannot reach only ``state`` is known.
+    """Describe a GPU; if NVML cannot reach it, only ``state`` is known.
 
     :ivar memory: bytes
     :ivar slices: by GPU instance and compute instance
-    :ivar peers: what is at the other end of each of its active NVLinks: PCI addresses of GPUs and switches
-    :ivar index: NVML's number of it, which nvidia-smi and DCGM show
+    :ivar peers: other end of each active NVLink: PCI addresses of GPUs and switches
+    :ivar index: its NVML index, which nvidia-smi and DCGM show
     """
 
     uuid: str | None
@@ -68,7 +68,7 @@ Answer = dict[str, Gpu] | None
 
 
 class _Asker:
-    """Ask in the background, never twice at once, and share each answer among those that wait for it."""
+    """Query in the background, one query at a time, and share each answer among all waiting callers."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -77,13 +77,13 @@ class _Asker:
         self._answer: Answer = None
 
     def ask(self, timeout: float) -> Answer:
-        """Return the answer of a query that began after this call; all that wait for it share it.
+        """Return the answer of a query that began after this call, shared among all waiting callers.
 
-        One that ran already may have read what the caller has changed since.
+        An earlier query may have read values that the caller has changed since.
 
         :param timeout: seconds, for the query that runs and the one after it together
-        :returns: None: no answer in time. While a query runs that has exceeded its limit, this is so at once, so that
-            a driver that hangs does not delay every caller
+        :returns: None if there is no answer in time. While a query exceeds its limit, None is returned immediately,
+            so that a hanging driver does not delay every caller
         """
         deadline = time.monotonic() + timeout
         with self._changed:
@@ -115,11 +115,11 @@ _ASKER = _Asker()
 
 
 def query(timeout: float | None = None) -> dict[str, Gpu]:
-    """Return what NVML knows, by PCI address as the kernel writes it. Safe to call from several threads.
+    """Return NVML's data by PCI address in the kernel's format. Thread-safe.
 
-    :param timeout: seconds; None is as many as the GPUs of this host may take
-    :returns: empty on a host without the library. A GPU of NVIDIA's driver about which there is no answer has a state
-        that says so: it is not known to be well
+    :param timeout: seconds; None depends on the number of this host's GPUs
+    :returns: empty on a host without the library. A GPU of NVIDIA's driver without an answer has a state for that:
+        its health is unknown
     """
     if not available():
         return {}
@@ -133,7 +133,7 @@ def query(timeout: float | None = None) -> dict[str, Gpu]:
 
 
 def links_between(gpus: Mapping[str, Gpu]) -> dict[frozenset[str], int]:
-    """Return the number of NVLinks between two GPUs, by both addresses; those to switches connect no two. Pure."""
+    """Return the number of NVLinks between two GPUs, by both addresses, not counting those to switches. Pure."""
     return {frozenset((address, peer)): gpu.peers.count(peer) for address, gpu in gpus.items() for peer in gpu.peers
             if peer in gpus and peer != address}
 
@@ -148,7 +148,7 @@ def available() -> bool:
 
 
 def _bound() -> tuple[str, ...]:
-    """Return the addresses of the GPUs that NVIDIA's driver has."""
+    """Return the addresses of the GPUs bound to NVIDIA's driver."""
     return tuple(name for name in Host().names(_BOUND) if _ADDRESS.fullmatch(name))
 
 
@@ -179,9 +179,9 @@ def _unknown(addresses: Iterable[str], reason: str) -> dict[str, Gpu]:
 
 
 def _gpus(library: Any, bound: Collection[str] = ()) -> Iterator[tuple[str, Gpu]]:
-    """Yield the GPUs of the library by address.
+    """Yield the library's GPUs by address.
 
-    :param bound: addresses of the GPUs that the driver has: what is not among those listed is asked for by name
+    :param bound: addresses of the driver's GPUs: those missing from the library's list are queried by address
     """
     found = set()
     for index in range(library.nvmlDeviceGetCount()):
@@ -212,7 +212,7 @@ def _gpu(library: Any, handle: Any) -> Gpu:
 
 
 def _memory(library: Any, handle: Any) -> int | None:
-    """Return the bytes of a GPU's memory; None of one that shares the host's and has none (GB10)."""
+    """Return the bytes of a GPU's memory; None if it has none and shares the host's (GB10)."""
     try:
         return int(library.nvmlDeviceGetMemoryInfo(handle).total)
     except library.NVMLError as error:
@@ -273,7 +273,7 @@ def _slices(library: Any, handle: Any) -> Iterator[tuple[tuple[int, int], MigSli
 
 
 def address_of(info: Any) -> str:
-    """Return the kernel's form of a PCI address: it writes at least four digits of the domain, NVML eight."""
+    """Convert a PCI address to the kernel's form, whose domain has at least four digits; NVML's has eight."""
     return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"
 
 

@@ -78,16 +78,16 @@ _ACTIONS = {1: "reset", 2: "restart of the host", 3: "drain of peer-to-peer traf
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class State:
-    """Hold the current state of a GPU. None where it, or its driver, does not report a value.
+    """Hold the current state of a GPU; None where a value is not reported.
 
-    :ivar lost: NVML's word for why it cannot be reached
+    :ivar lost: NVML's reason why it cannot be reached
     :ivar unknown: why NVML has reported nothing
     :ivar mismatched: the library is of another version than the driver
     :ivar action: NVML_GPU_RECOVERY_ACTION_*
     :ivar uncorrected: memory errors since its last reset
-    :ivar retired: pages, since ever
-    :ivar sliceless: in MIG mode without slices
-    :ivar fabric: how far it is in joining the fabric of its NVSwitches; None where it has joined, or there is none
+    :ivar retired: retired pages
+    :ivar sliceless: whether it is in MIG mode without slices
+    :ivar fabric: state of joining the fabric of its NVSwitches; None if it has joined, or there is none
     """
 
     lost: str | None = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find how network cards reach the memory of NVIDIA GPUs.
+"""Determine how network cards reach the memory of NVIDIA GPUs.
 
 Sources: NVIDIA GPUDirect RDMA documentation (module nvidia-peermem); NVIDIA open GPU kernel modules, README: DMA-BUF
 is exported by the open modules alone, on kernels with CONFIG_DMABUF_MOVE_NOTIFY, so since 5.12.

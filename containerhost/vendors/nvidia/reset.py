@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reset whole GPUs under their driver, which only NVIDIA's own tool does in safety: it refuses while a client has one.
+"""Reset whole GPUs under their driver by NVIDIA's own tool, which refuses while a client uses one.
 
-Clients are the host's own programs too. Persistence mode is one, and is off during a reset. Linked GPUs (NVLink) are
-reset by one command where one alone is refused. Source: nvidia-smi(1), ``--gpu-reset`` and ``--persistence-mode``.
+Clients include the host's own programs. Persistence mode is one, and is off during a reset. Linked GPUs (NVLink) are
+reset by one command if a single reset is refused. Source: nvidia-smi(1), ``--gpu-reset`` and ``--persistence-mode``.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ MODESET = "/sys/module/nvidia_drm/parameters/modeset"
 
 
 def reset(address: str, others: Collection[str] = ()) -> bool:
-    """Reset a GPU, with the GPUs that are linked to it where it cannot be reset alone.
+    """Reset a GPU, together with linked GPUs if it cannot be reset alone.
 
-    :param others: further GPUs that no container has
-    :returns: False without the tool, or where it says that this GPU cannot be reset
-    :raises ResetRefused: a client has it, or a linked one
+    :param others: further unallocated GPUs
+    :returns: False without the tool, or if it reports that this GPU cannot be reset
+    :raises ResetRefused: a client uses it, or a linked one
     """
     if shutil.which(TOOL) is None:
         return False
@@ -61,7 +61,7 @@ def _reset(addresses: Sequence[str]) -> None:
 
 
 def _joining(addresses: Sequence[str]) -> bool:
-    """Return whether a GPU has not joined its fabric yet, as each one has to after a reset."""
+    """Return whether a GPU has not yet joined its fabric, as required after a reset."""
     found = nvml.query()
     states = [found[address].state for address in addresses if address in found]
     return any(state is not None and state.fabric for state in states)
@@ -69,7 +69,7 @@ def _joining(addresses: Sequence[str]) -> bool:
 
 @contextlib.contextmanager
 def _without_persistence(addresses: Sequence[str]) -> Iterator[None]:
-    """Let neither the driver nor nvidia-persistenced keep the GPUs within the block."""
+    """Turn off persistence mode and nvidia-persistenced for the GPUs within the block."""
     persistent = []
     try:
         for address in addresses:
@@ -96,7 +96,7 @@ def _run(command: Sequence[str], timeout: int) -> None:
 
 
 def _linked(address: str) -> set[str]:
-    """Return the GPUs that are linked with one, also by way of others."""
+    """Return the GPUs that are linked with one, directly or indirectly."""
     links = nvml.links_between(nvml.query())
     found, ahead = {address}, {address}
     while ahead:
@@ -106,7 +106,7 @@ def _linked(address: str) -> set[str]:
 
 
 def _refused(address: str, linked: Sequence[str], error: HostActionFailed) -> ResetRefused:
-    """Return the error for a GPU that a client has: what to do, which program has it if known, the tool's words."""
+    """Return the error for a GPU in use by a client: the remedy, the program if known, the tool's message."""
     then = f"then `containerhost scrub {address}`"
     users = hostusers.of_nodes([*nodes(Host(), address), *(node for peer in linked for node in nodes(Host(), peer))])
     if users:

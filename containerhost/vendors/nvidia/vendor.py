@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Support NVIDIA GPUs and their MIG slices, from sysfs and /proc/driver/nvidia; NVML adds what those do not tell.
+"""Support NVIDIA GPUs and their MIG slices, from sysfs, /proc/driver/nvidia, and NVML for the rest.
 
 Sources: the NVIDIA driver's README, chapters "/proc interface" and "Device files"; the MIG User Guide, chapter "Device
 nodes and capabilities".
@@ -108,7 +108,7 @@ class Nvidia(base.GpuVendor):
 
     @classmethod
     def memory_nodes(cls, host: Host) -> Mapping[str, int]:
-        """Read them from ``numa_status`` (the driver's nv-procfs.c: ``Node: 1``)."""
+        """Return the memory nodes from ``numa_status`` (the driver's nv-procfs.c: ``Node: 1``)."""
         found = {address: host.fields(f"{_PROC}/gpus/{address}/numa_status").get("Node", "")
                  for address in host.names(f"{_PROC}/gpus")}
         return {address: int(node) for address, node in found.items() if node.isascii() and node.isdigit()}
@@ -118,7 +118,7 @@ class Nvidia(base.GpuVendor):
         return self._with_driver(gpu) if function.driver in self.drivers else (gpu,)
 
     def _with_driver(self, gpu: Device) -> tuple[Device, ...]:
-        """Describe the GPU as NVIDIA's own driver knows it, and its slices."""
+        """Describe the GPU as NVIDIA's driver reports it, and its slices."""
         information = self.host.fields(f"{_PROC}/gpus/{gpu.address}/information")
         minor = information.get("Device Minor", "")
         gpu = dataclasses.replace(gpu, model=information.get("Model") or None, uuid=_uuid(information))
@@ -138,7 +138,7 @@ class Nvidia(base.GpuVendor):
 
     @functools.cached_property
     def _shared_nodes(self) -> tuple[CharNode, ...]:
-        """Return the nodes that every holder of an NVIDIA GPU has; modeset and uvm-tools if the host made them."""
+        """Return the nodes that every user of an NVIDIA GPU needs, with modeset and uvm-tools if they exist."""
         nodes = [CharNode("/dev/nvidiactl", self._major, _CONTROL_MINOR, NodeUse.SHARED)]
         optional = [CharNode("/dev/nvidia-modeset", self._major, _MODESET_MINOR, NodeUse.SHARED)]
         uvm = self.host.char_majors.get("nvidia-uvm")
@@ -215,7 +215,7 @@ class Nvidia(base.GpuVendor):
 
 
 def _uuid(information: dict[str, str]) -> str | None:
-    """Return the UUID, if known: the driver writes question marks until the GPU was first used."""
+    """Return the UUID, if known: the driver writes question marks until the GPU is first used."""
     uuid = information.get("GPU UUID", "")
     return uuid if uuid and "?" not in uuid else None
 

@@ -43,7 +43,7 @@ class XidLog(DriverLog):
             self._xid(address, int(match[4]), match[5] or "")
 
     def acknowledge(self, address: str) -> None:
-        """Forget what a reset settles: all but what the driver asks another action for."""
+        """Discard the messages that a reset settles: all except those for which the driver asks for another action."""
         known = self._xids.pop(address, {})
         asked = known.get(RECOVERY)
         if asked and not asked.settled_by_reset:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Catalogue NVIDIA's Xid errors: what the driver says of a GPU in the kernel's log, and which of them make it sick.
+"""Catalogue NVIDIA's Xid errors in the kernel's log, and define which of them make a GPU sick.
 
 Source of the table, number by number: NVIDIA, "Analyzing Xid Errors with the Xid Catalog", columns Description and
 Resolution Bucket (Immediate Action), https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. Where the
-catalog has a workflow in place of an action, the table has what that says of the error alone: 48 a reset, 45 nothing,
-74 a look at the NVLink.
+catalog has a workflow in place of an action, the table has the workflow's action for the error alone: 48 a reset, 45
+nothing, 74 a check of the NVLink.
 """
 
 import dataclasses
@@ -17,10 +17,10 @@ CATALOG = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
 
 
 class Kind(enum.StrEnum):
-    """Classify an Xid by what it means for the next consumer of the GPU.
+    """Classify an Xid by its meaning for the next consumer of the GPU.
 
-    ``fatal``: the GPU cannot be used on as it is. ``application``: the process that used it is at fault or hurt, the
-    GPU is not. ``recovered``: the GPU dealt with it.
+    ``fatal``: the GPU is unusable until it is repaired. ``application``: it concerns the process, not the GPU.
+    ``recovered``: the GPU has recovered.
     """
 
     FATAL = "fatal"
@@ -107,12 +107,12 @@ _TEXTS = {Kind.APPLICATION: "an error of the application that used it", Kind.REC
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Xid:
-    """The Xids of one number on one GPU since its last reset.
+    """Hold the Xids of one number on one GPU since its last reset.
 
-    :ivar count: how often
+    :ivar count: number of messages
     :ivar fatal: the message itself calls it fatal
-    :ivar action: what Xid 154 asks for, in the driver's words
-    :ivar code: and as its number
+    :ivar action: the action of Xid 154, as text of the driver
+    :ivar code: the action's number
     """
 
     number: int
@@ -123,7 +123,7 @@ class Xid:
 
     @property
     def settled_by_reset(self) -> bool:
-        """Return whether a GPU that nobody has needs no more than a reset."""
+        """Return whether an unallocated GPU needs only a reset."""
         return self.code in RESET_CODES
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partition a host's NVIDIA GPUs into slices (MIG) as their operator says."""
+"""Partition a host's NVIDIA GPUs into slices (MIG) as the operator configures."""

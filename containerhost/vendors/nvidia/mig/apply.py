@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partition GPUs: everything is checked first, then done under a lock, and undone on an error.
+"""Partition GPUs: check everything first, apply under a lock, and undo on an error.
 
-While it is at work the operator holds what is to change, by the host's own records, so that no driver hands it out.
+Meanwhile the allocation records assign the changing devices to the operator, so that no driver allocates them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ class Cutter:
     """Partition the host's NVIDIA GPUs into MIG slices, all as wanted or none.
 
     :param directory: of the allocation records
-    :param inventory: scans the host; called at each question
+    :param inventory: scans the host; called for each operation
     """
 
     def __init__(self, library: Library, directory: Path, inventory: Callable[[], Inventory]) -> None:
@@ -37,23 +37,23 @@ class Cutter:
     def plans(self, lists: Mapping[str, Sequence[str]]) -> tuple[Plan, ...]:
         """Return the plan for each GPU of the file, in its order.
 
-        :raises DeviceNotFound, DeviceHeld, SpecError: a GPU cannot be cut so; nothing was changed
+        :raises DeviceNotFound, DeviceHeld, SpecError: a GPU cannot be partitioned that way; nothing was changed
         """
         known = {geometry.address: geometry for geometry in self._library.read()}
         held = self._held()
         return tuple(plan(geometry, pieces, held) for geometry, pieces in _wanted(known, lists))
 
     def _held(self) -> frozenset[str]:
-        """Return the ids of GPUs and slices that somebody holds; a GPU of which a share is held is so as a whole."""
+        """Return the ids of allocated GPUs and slices; a GPU with an allocated share counts as a whole."""
         return frozenset(name.partition("/share")[0] for name, record in self._store.records().items()
                          if record.consumer != OPERATOR)
 
     def apply(self, lists: Mapping[str, Sequence[str]]) -> tuple[Plan, ...]:
-        """Partition the GPUs as the lists say.
+        """Partition the GPUs as listed.
 
-        :returns: what was done
+        :returns: descriptions of the changes
         :raises DeviceNotFound, DeviceHeld, SpecError: nothing was changed
-        :raises HostActionFailed: a step failed, and those before it were taken back
+        :raises HostActionFailed: a step failed, and those before it were undone
         """
         with self._lock.held(lambda told: DeviceHeld(f"GPUs of this host are being cut already: {told}")):
             try:
@@ -71,9 +71,9 @@ class Cutter:
             return plans
 
     def _claim(self, each: Plan) -> None:
-        """Claim the whole GPU, if nobody has a part of it that stays; else the parts that are removed.
+        """Claim the whole GPU if none of its remaining parts is allocated; otherwise the parts to remove.
 
-        :raises DeviceHeld: somebody took one of them since the look
+        :raises DeviceHeld: one of them was allocated meanwhile
         """
         inventory = self._inventory()
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run ``containerhost mig``: show how this host's GPUs are partitioned, and partition them as a file says."""
+"""Run ``containerhost mig``: show the partitioning of this host's GPUs, and change it from a file."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ from containerhost.vendors.nvidia.mig import report, wanted
 @click.group(invoke_without_command=True)
 @click.pass_context
 def mig(context: click.Context) -> None:
-    """Show how NVIDIA GPUs are cut into slices (MIG), or cut them anew."""
+    """Show or change how NVIDIA GPUs are partitioned into slices (MIG)."""
     if context.invoked_subcommand is None:
         show.main([], parent=context, standalone_mode=False)
 
@@ -26,7 +26,7 @@ def mig(context: click.Context) -> None:
 @clioptions.as_json
 @clioptions.owners
 def show(as_json: bool, owners_directory: Path | None) -> None:
-    """Show each GPU's MIG mode, the profiles it can have, and its slices with who holds them."""
+    """Show each GPU's MIG mode, its possible profiles, and its slices with their holders."""
     from containerhost.vendors.nvidia.mig.library import Library  # noqa: PLC0415  (other commands load this module, too)
 
     with Library() as library:
@@ -44,10 +44,10 @@ def show(as_json: bool, owners_directory: Path | None) -> None:
 @click.option("--dry-run", is_flag=True, help="Check everything and print the plan, but change nothing.")
 @clioptions.owners
 def apply(file: Path, dry_run: bool, owners_directory: Path | None) -> None:
-    """Cut GPUs as FILE says: a line for each GPU, `0000:3b:00.0: [1g.5gb, 2g.10gb]`; an empty list is a whole one.
+    """Partition GPUs from FILE: a line for each GPU, `0000:3b:00.0: [1g.5gb, 2g.10gb]`; an empty list is a whole one.
 
-    Only what differs is changed. A slice that a container holds is never touched: a file that would remove one is
-    refused before anything changes. If a step fails, those before it are taken back.
+    Only differences are applied. An allocated slice is never touched: a file that would remove one is refused before
+    anything changes. If a step fails, those before it are undone.
     """
     from containerhost.vendors.nvidia.mig.apply import Cutter  # noqa: PLC0415  (likewise)
     from containerhost.vendors.nvidia.mig.library import Library  # noqa: PLC0415  (likewise)

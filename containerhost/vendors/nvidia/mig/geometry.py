@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Describe how one GPU is partitioned, and how it could be: plain records.
+"""Describe the present and possible partitioning of one GPU in plain records.
 
-Words and rules are those of NVIDIA's MIG user guide ("Concepts", "Supported MIG Profiles"): a *GPU instance* has a
-share of memory and of compute slices, in whole memory slices at a *placement*; it is divided into one or more *compute
-instances*, each of which is what a container gets: a slice.
+Terms and rules are those of NVIDIA's MIG user guide ("Concepts", "Supported MIG Profiles"): a *GPU instance* has a
+share of memory and of compute slices, in whole memory slices at a *placement*; it is divided into one or more
+*compute instances*, each of which is what a container gets: a slice.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from containerhost.errors import SpecError
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Placement:
-    """A place on the GPU, in its memory slices."""
+    """Locate a GPU instance on the GPU, in memory slices."""
 
     start: int
     size: int
@@ -26,12 +26,12 @@ class Placement:
 class Profile:
     """Describe a profile of GPU instances.
 
-    :ivar id: the driver's number of it
+    :ivar id: the driver's id
     :ivar slices: compute slices
     :ivar memory: MiB
-    :ivar most: how many an uncut GPU can have
-    :ivar free: how many more there can be now; None where the driver does not report it
-    :ivar placements: where they can be; empty where the driver does not report it (a GPU that is not in MIG mode)
+    :ivar most: maximum number on an undivided GPU
+    :ivar free: number that can still be created; None if the driver does not report it
+    :ivar placements: possible placements; empty if the driver does not report them (a GPU that is not in MIG mode)
     """
 
     id: int
@@ -67,7 +67,7 @@ class Geometry:
     """Describe a GPU's MIG mode, its profiles and its present GPU instances.
 
     :ivar enabled: whether the GPU is in MIG mode
-    :ivar pending: whether it will be after its next reset
+    :ivar pending: whether it will be in MIG mode after its next reset
     """
 
     address: str
@@ -80,7 +80,7 @@ class Geometry:
     def profile(self, name: str) -> Profile:
         """Return the profile of this name.
 
-        :raises SpecError: the GPU knows none of that name
+        :raises SpecError: the GPU has no profile of that name
         """
         found = next((profile for profile in self.profiles if profile.name == name), None)
         if found is None:
@@ -90,13 +90,13 @@ class Geometry:
 
     @property
     def slices(self) -> int:
-        """Compute slices of the whole GPU."""
+        """Return the compute slices of the whole GPU."""
         return max((profile.slices for profile in self.profiles), default=0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A GPU instance as it is wanted.
+    """Describe a wanted GPU instance.
 
     :ivar parts: compute slices of each of its compute instances
     """

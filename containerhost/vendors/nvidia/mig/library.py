@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read and change MIG by NVIDIA's management library. Changing needs root.
+"""Read and change MIG by NVIDIA's management library. Changes need root.
 
-Every call runs in a thread of its own with a time limit: one for a card that has died may never come back. Sources: the
+Every call runs in a separate thread with a time limit, because one to a dead card may never return. Sources: the
 NVML reference, chapter "Multi Instance GPU Management".
 """
 
@@ -24,9 +24,9 @@ ABSENT = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT, p
 
 
 class Library:
-    """A context manager that loads the library while the block runs.
+    """Load the library within the block, as a context manager.
 
-    :raises HostActionFailed: from every method, with the library's own words
+    :raises HostActionFailed: from every method, with the library's message
     """
 
     def __enter__(self) -> "Library":
@@ -40,7 +40,7 @@ class Library:
     # Reading
 
     def read(self) -> tuple[Geometry, ...]:
-        """Return every GPU that the driver knows, those without MIG too."""
+        """Return every GPU that the driver knows, including those without MIG."""
         return _call(READ_TIMEOUT, "tell how the GPUs are cut", lambda: tuple(self._geometries()))
 
     def geometry(self, address: str) -> Geometry:
@@ -68,8 +68,8 @@ class Library:
     def set_mode(self, address: str, enabled: bool) -> None:
         """Turn a GPU's MIG mode on or off.
 
-        :raises HostActionFailed: also where it would hold only after a reset that the driver cannot make now; then
-        nothing is changed
+        :raises HostActionFailed: also if it would require a reset that the driver cannot perform now; then nothing
+            is changed
         """
         what = f"turn MIG mode of GPU {address} {'on' if enabled else 'off'}"
         handle, mode = self._handle(address), int(enabled)
@@ -181,7 +181,7 @@ def _kinds(instance: Any) -> Iterator[Any]:
 
 
 def _unless_absent(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call the library; None where the GPU, or this version of the driver, does not have what is asked for."""
+    """Call the library; return None if the GPU, or this version of the driver, does not support the call."""
     try:
         return call(*arguments)
     except pynvml.NVMLError as error:
@@ -191,10 +191,10 @@ def _unless_absent(call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _call(timeout: float, what: str, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call the library in a thread of its own.
+    """Call the library in a separate thread.
 
     :param timeout: seconds
-    :param what: the library is to do, in words
+    :param what: purpose of the call, for messages
     """
     try:
         return within(timeout, f"NVML: {what}", functools.partial(call, *arguments))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan the steps that partition a GPU as wanted, and nothing else. Pure.
+"""Plan the steps that partition a GPU as wanted, and no others. Pure.
 
-Whatever of the present geometry can stay does: an instance that somebody holds always, the others as far as there is
-room for the rest. The search is complete; a GPU has seven instances at most.
+The present geometry is kept as far as possible: allocated instances always, others if the rest still fits. The
+search is exhaustive; a GPU has at most seven instances.
 """
 
 import collections
@@ -48,7 +48,7 @@ class RemovePart:
 
 @dataclasses.dataclass(frozen=True)
 class Remove:
-    """Describe the step that destroys a GPU instance, of which no compute instance is left."""
+    """Describe the step that destroys a GPU instance without compute instances."""
 
     gi: int
     profile: str
@@ -93,7 +93,7 @@ Step = SetMode | RemovePart | Remove | Add | AddPart
 class Plan:
     """List the steps that partition one GPU as wanted.
 
-    :ivar steps: in order; none when the GPU is as wanted
+    :ivar steps: in order; none if the GPU is already as wanted
     """
 
     address: str
@@ -108,8 +108,8 @@ class Plan:
 def plan(geometry: Geometry, wanted: Sequence[Piece], held: Collection[str]) -> Plan:
     """Return the steps that partition a GPU as wanted, and change nothing else.
 
-    :param held: ids of the GPU and its slices that somebody holds
-    :raises DeviceHeld: what would have to change is held
+    :param held: ids of the GPU and its slices that are allocated
+    :raises DeviceHeld: a part that must change is allocated
     :raises SpecError: the wanted pieces do not fit together
     """
     if geometry.enabled != geometry.pending:
@@ -165,7 +165,7 @@ def _name(geometry: Geometry, profile: str, slices: int) -> str:
 
 def _surplus(geometry: Geometry, instance: GpuInstance, piece: Piece, held: Collection[str]
              ) -> list[ComputeInstance]:
-    """Compute instances that a kept GPU instance has too many, never a held one."""
+    """Return the surplus compute instances of a kept GPU instance, never an allocated one."""
     wanted = collections.Counter(piece.parts)
     found = []
     for part in sorted(instance.parts, key=lambda one: slice_id(geometry.address, instance.id, one.id) not in held):
@@ -178,9 +178,9 @@ def _surplus(geometry: Geometry, instance: GpuInstance, piece: Piece, held: Coll
 
 def _arranged(geometry: Geometry, wanted: Sequence[Piece], held: Collection[str]
               ) -> tuple[dict[int, Piece], list[tuple[Piece, Placement]]]:
-    """Return which instances stay as what, and where to create the others, removing the fewest.
+    """Return which instances to keep as which pieces, and where to create the others, removing the fewest.
 
-    :raises DeviceHeld, SpecError: there is none
+    :raises DeviceHeld, SpecError: there is no such arrangement
     """
     pinned = [one for one in geometry.instances if _held_parts(geometry, one, held)]
     movable = [one for one in geometry.instances if one not in pinned]
@@ -229,7 +229,7 @@ def _match(geometry: Geometry, instances: Sequence[GpuInstance], pieces: Sequenc
 
 def _places(geometry: Geometry, pieces: Sequence[Piece], taken: Sequence[Placement]
             ) -> list[tuple[Piece, Placement]] | None:
-    """Return a placement for each, in the order in which they are to be created; None when there is no way."""
+    """Return a placement for each in the order of creation; None if there is no solution."""
     order = sorted(pieces, key=lambda piece: -max((place.size for place in
                                                    geometry.profile(piece.profile).placements), default=0))
     return _placed(geometry, order, list(taken))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Report how GPUs are partitioned and could be, for a terminal and for programs. Pure."""
+"""Report the present and possible partitioning of GPUs, for a terminal and for programs. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,9 +10,9 @@ from containerhost.vendors.nvidia.mig.plan import Plan
 
 
 def show(geometries: Iterable[Geometry], holders: Mapping[str, str]) -> str:
-    """Return a text that shows how GPUs are partitioned.
+    """Return the partitioning of GPUs as text.
 
-    :param holders: who holds a GPU or slice, by its id
+    :param holders: holders of GPUs and slices by id
     """
     return "\n\n".join(_shown(geometry, holders) for geometry in geometries) or "NVIDIA's driver knows no GPU"
 
@@ -40,13 +40,13 @@ def _mode(geometry: Geometry) -> str:
 
 
 def _places(placements: Iterable[Placement]) -> str:
-    """Format memory slices as ``0-1 2-3``, from and to."""
+    """Format memory slices as ranges, ``0-1 2-3``."""
     return " ".join(f"{one.start}-{one.start + one.size - 1}" if one.size > 1 else str(one.start)
                     for one in placements) or "?"
 
 
 def to_dict(geometry: Geometry, holders: Mapping[str, str]) -> dict[str, Any]:
-    """Return JSON-ready values; memory in MiB, placements in memory slices."""
+    """Return JSON values; memory in MiB, placements in memory slices."""
     return {
         "address": geometry.address, "model": geometry.model, "mig": bool(geometry.profiles),
         "enabled": geometry.enabled, "pending": geometry.pending, "owner": holders.get(geometry.address),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parse the operator's file into the GPU instances that are wanted. Pure.
+"""Parse the operator's file into the wanted GPU instances. Pure.
 
 ::
 
@@ -22,7 +22,7 @@ def lists(content: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """Return the profiles of each GPU.
 
     :param content: of the file (:mod:`containerhost.inventory.devicefile`)
-    :raises SpecError: something else than lists of profiles
+    :raises SpecError: a value is not a list of profiles
     """
     return {address: _profiles(address, value) for address, value in content.items()}
 
@@ -40,9 +40,9 @@ def _profiles(address: str, value: Any) -> tuple[str, ...]:
 def pieces(geometry: Geometry, names: Sequence[str]) -> tuple[Piece, ...]:
     """Return the GPU instances of a list of profiles.
 
-    Slices that are parts of a GPU instance (``1c.…``) fill one after the other, each the first with room for it.
+    Slices that are parts of a GPU instance (``1c.…``) are assigned to the first one with room.
 
-    :raises SpecError: the GPU has no such profile, or not room for all
+    :raises SpecError: the GPU has no such profile, or no room for all
     """
     found: list[tuple[str, list[int]]] = []
     for name in names:
@@ -64,7 +64,7 @@ def pieces(geometry: Geometry, names: Sequence[str]) -> tuple[Piece, ...]:
 
 
 def _require_room(geometry: Geometry, names: Sequence[str]) -> None:
-    """Refuse what exceeds the GPU whatever the placements; the plan, or the driver, finds the rest."""
+    """Refuse pieces that exceed the GPU in any placement; the plan, or the driver, detects other conflicts."""
     needed = sum(geometry.profile(name).slices for name in names)
     if needed > geometry.slices:
         raise SpecError(f"GPU {geometry.address} ({geometry.model}) has {geometry.slices} compute slices; "
