@@ -38,7 +38,7 @@ SAMPLES = "vm-cpu-times.json"  # of the round before, by container
 DISKS = "vm-disk-use.json"
 UNHARMED = "vm-no-faults-told.json"  # first processes of containers that know that nothing is wrong, by container
 DISK_ROUNDS = 20  # in which the use of every disk is asked for
-DISK_TIME = 5.0  # s of a round
+DISK_TIME = 0.2  # s of a round
 WHOLE = "vm-states-told"  # its time is that of the last complete list
 ASKED = ".monitor"  # in a datastore's directory
 TELL_TIME = 5.0  # s; what is written into a container takes some milliseconds
@@ -132,7 +132,7 @@ class Measure:
         """Return the bytes that root disks use, where the storage pool tells.
 
         The engine has to be asked for each, so a round asks for new containers and the share of the others that was
-        asked for longest ago.
+        asked for longest ago, at most for ``DISK_TIME``.
 
         :param names: of containers
         """

@@ -306,6 +306,15 @@ class LxdClient:
         """Return a pool's ``total`` and ``used``, in bytes."""
         return self.get("storage-pools", name, "resources", asked=f"read the space of storage pool {name}")["space"]
 
+    def volume_use(self, pool: str, name: str) -> int:
+        """Return the bytes that a container's volume uses.
+
+        :raises EngineError: also where the pool cannot tell
+        """
+        state = self.get("storage-pools", pool, "volumes", "container", name, "state",
+                         asked=f"read the use of container {name}'s volume")
+        return int((state.get("usage") or {}).get("used", 0))
+
     def operations(self) -> list[Mapping[str, Any]]:
         """Return all operations LXD remembers, whatever their status."""
         by_status = self.get("operations", asked="list operations", params={"recursion": "1"})

@@ -39,6 +39,7 @@ from containerhost.rollback import Rollback
 
 LOG = logging.getLogger(__name__)
 
+ROOT = "root"  # name of the root disk among a container's devices
 CONFLICT_TRIES = 5
 # By the guest API of Incus and LXD a guest can tell many times a second that it is ready, and that it is not. Each time
 # the ETag is another one, so most tries may fail; they take a random time, so that the guest cannot let all fail.
@@ -141,7 +142,16 @@ class LxdEngine:
         return metrics(self.client.state(name))
 
     def disks(self, name: str) -> Mapping[str, int]:
-        return self.metrics(name).disks
+        """Ask for the state of the volume: for that of the container LXD starts programs in its namespaces."""
+        if "storage_volume_state" not in self.client.extensions:
+            return self.metrics(name).disks
+        root = self.client.instance(name).instance["expanded_devices"].get(ROOT)
+        try:
+            return {ROOT: self.client.volume_use(root["pool"], name)} if root else {}
+        except errors.EngineError as error:
+            if "Not supported" in str(error):  # LXD's answer on a pool without quotas
+                return {}
+            raise
 
     def console_log(self, name: str) -> bytes:
         try:

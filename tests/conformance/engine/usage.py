@@ -58,6 +58,8 @@ class Usage(frame.DeviceFrame):
         """Return the metrics of c1, which runs; the list of all reports the same."""
         found = self.engine.metrics("c1")
         (listed,) = (metrics for state, metrics in self.engine.measured() if state.name == "c1")
+        told = self.engine.disks("c1")
+        self.assertTrue(told is None or told.keys() == found.disks.keys(), told)
         for metrics in (found, listed):
             self.assertEqual((Status.RUNNING, pid), (metrics.status, metrics.pid))
             self.assertTrue(1 <= metrics.processes < 100, metrics)

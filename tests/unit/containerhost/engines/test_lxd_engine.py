@@ -69,6 +69,31 @@ class ChangeTest(testtools.TestCase):
         self.assertEqual(5, self.client.replace_instance.call_count)
 
 
+class DisksTest(testtools.TestCase):
+    def use(self, client: mock.Mock) -> object:
+        client.instance.return_value = VersionedInstance({"expanded_devices": {"root": {"pool": "p"}}}, "etag")
+        return LxdEngine(client).disks("c1")
+
+    def test_containers_state_is_not_asked_for(self) -> None:
+        client = mock.Mock(extensions=frozenset({"storage_volume_state"}))
+        client.volume_use.return_value = 7
+        self.assertEqual({"root": 7}, self.use(client))
+        client.volume_use.assert_called_once_with("p", "c1")
+        client.state.assert_not_called()
+
+    def test_pool_without_quotas_does_not_tell(self) -> None:
+        client = mock.Mock(extensions=frozenset({"storage_volume_state"}))
+        client.volume_use.side_effect = errors.EngineError("read the use of c1: Not supported")
+        self.assertEqual({}, self.use(client))
+        client.volume_use.side_effect = errors.EngineTimeout("no answer")
+        self.assertRaises(errors.EngineTimeout, self.use, client)
+
+    def test_daemon_without_states_of_volumes(self) -> None:
+        client = mock.Mock(extensions=frozenset())
+        client.state.return_value = {"status_code": 103, "disk": {"root": {"usage": 8}}}
+        self.assertEqual({"root": 8}, self.use(client))
+
+
 class SetLimitsTest(testtools.TestCase):
     def test_former_limits_are_restored_where_the_daemon_applies_a_part(self) -> None:
         """LXD keeps in its database what the kernel refused, as memory that is in use."""

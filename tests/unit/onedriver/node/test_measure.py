@@ -111,5 +111,17 @@ class MeasureTest(testtools.TestCase):
         self.assertEqual({}, measure.Measure("onedock", SimpleNamespace(disks=lambda name: None), tuple, state,
                                              state, PciFilter(), Host(state), state)._disks(names))
 
+    def test_use_of_disks_keeps_no_round_waiting(self) -> None:
+        asked: list[str] = []
+        self.useFixture(fixtures.MockPatchObject(measure.time, "monotonic", lambda: len(asked) * 0.1))
+        state = Path(self.useFixture(fixtures.TempDir()).path)
+        engine = SimpleNamespace(disks=lambda name: asked.append(name) or {"root": 1})
+        measured = measure.Measure("lxdone", engine, tuple, state, state, PciFilter(), Host(state), state)
+        names = [f"one-{number}" for number in range(500)]
+        for _ in range(2):
+            asked.clear()
+            measured._disks(names)
+            self.assertLessEqual(len(asked), 3)
+
     def test_a_probe_that_there_is_not(self) -> None:
         self.assertRaises(BadInput, measure.probe, "host/../x", self.fail)
