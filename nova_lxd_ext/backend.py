@@ -156,7 +156,7 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
     changes = Live(engine, root_actions, host)
     live = LiveResize(conf, engine, changes, notice, states, attachments, flavor_devices, lifecycle)
     transfers, peers = Transfers(client, engine.make), Peers(conf)
-    incoming = IncomingMigrations(conf, engine, transfers, states, attachments, lifecycle, ephemerals)
+    incoming = IncomingMigrations(conf, engine, transfers, states, attachments, lifecycle, ephemerals, virtapi)
     moves = Migrations(conf, engine, states, attachments, lifecycle, power, live, notice, transfers, ephemerals, peers,
                        conf.lxd.migration_address)
     live_moves = LiveMigrations(conf, states, ports, live, moves, incoming, virtapi)

@@ -21,6 +21,7 @@ from containerhost.engines.contract import ContainerState, Engine, Status
 from containerhost.engines.corebinding import unbound
 from containerhost.engines.spec import ContainerSpec, Mount
 from containerhost.rollback import Rollback
+from nova_lxd_ext import compat
 from nova_lxd_ext.host import startup
 from nova_lxd_ext.instance import labels
 from nova_lxd_ext.instance.requested import NOTHING, RequestedResources
@@ -38,8 +39,10 @@ OVER = ("confirmed", "reverted", "error", "failed", "completed", "cancelled", "d
 
 
 class IncomingMigrations:
+    """:param virtapi: nova's side, which has claimed what a server gets here"""
+
     def __init__(self, conf: cfg.ConfigOpts, engine: Engine, transfers: Transfers, states: States,
-                 attachments: DeviceAttachments, lifecycle: Lifecycle, ephemerals: Ephemerals) -> None:
+                 attachments: DeviceAttachments, lifecycle: Lifecycle, ephemerals: Ephemerals, virtapi: Any) -> None:
         self._conf = conf
         self._engine = engine
         self._transfers = transfers
@@ -47,6 +50,7 @@ class IncomingMigrations:
         self._attachments = attachments
         self._lifecycle = lifecycle
         self._ephemerals = ephemerals
+        self._virtapi = virtapi
 
     def receive(self, context: Any, instance: objects.Instance, offer: dict[str, Any]) -> None:
         """Fetch the container as the server's new flavor and claims want it. What can be refused before is refused.
@@ -70,12 +74,21 @@ class IncomingMigrations:
             return False
         if self._is_copy(self._states.find(instance), instance):
             with self._removed_on_error(instance):
-                # A device may have gone since the first round.
+                # A device may have gone since it was claimed.
+                if instance.task_state == task_states.MIGRATING:
+                    coming = self.as_it_comes_live(instance)
                 self._attachments.require_possible(coming, NOTHING, self._attachments.view())
                 self._transfers.fetch_changes(spec, found, timeout, refresh=True)
         else:
             self._make(instance, lambda spec: self._transfers.fetch_changes(spec, found, timeout, refresh=False))
         return True
+
+    def as_it_comes_live(self, instance: objects.Instance) -> objects.Instance:
+        """Return a copy of the server with what nova has claimed for it here by a live migration."""
+        copy = instance.obj_clone()
+        copy.apply_migration_context()
+        copy.pci_requests, copy.pci_devices = instance.pci_requests, compat.pci_devices(self._virtapi, instance)
+        return copy
 
     def _make(self, instance: objects.Instance, fetch: Callable[[ContainerSpec], None]) -> None:
         coming = as_it_will_be(instance)

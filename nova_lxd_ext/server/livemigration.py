@@ -102,7 +102,7 @@ class LiveMigrations:
                 data: migrate_data.LibvirtLiveMigrateData) -> migrate_data.LibvirtLiveMigrateData:
         """Refuse, on the destination, what it has not of what nova has claimed here; else plug the server's ports."""
         bound = [vif.get_dest_vif() for vif in data.vifs if "vif_type" in vif] if "vifs" in data else []
-        ports, coming = model.NetworkInfo(bound) if bound else network_info, self._as_it_comes(instance)
+        ports, coming = model.NetworkInfo(bound) if bound else network_info, self._incoming.as_it_comes_live(instance)
         self._incoming.require_possible(coming, self._coming_to(instance, ports, block_device_info))
         self._ports.prepare(coming, ports)
         data.vifs = []  # with them nova waits for neutron's events, which not every agent sends for such a port
@@ -178,7 +178,7 @@ class LiveMigrations:
         compat.allocate_claimed(self._virtapi, context, instance)
         if instance.migration_context is not None:  # nova has not claimed devices by the ids of the new requests
             instance.migration_context.new_pci_requests = instance.pci_requests
-        coming = self._as_it_comes(instance)
+        coming = self._incoming.as_it_comes_live(instance)
         requested = self._coming_to(instance, network_info, block_device_info)
         # A source that was killed asks once more, maybe while it is done. Neutron's events get to the source still.
         with lockutils.lock(f"lxd-arrival-{instance.uuid}"):
@@ -197,13 +197,6 @@ class LiveMigrations:
         """Return the resources that the server requests of its destination."""
         return self._live.requested(RequestedResources.of(network_info, block_device_info), instance.flavor,
                                     instance.uuid)
-
-    def _as_it_comes(self, instance: objects.Instance) -> objects.Instance:
-        """Return a copy of the server with what nova has claimed for it on the destination."""
-        copy = instance.obj_clone()
-        copy.apply_migration_context()
-        copy.pci_requests, copy.pci_devices = instance.pci_requests, compat.pci_devices(self._virtapi, instance)
-        return copy
 
 
 def nothing_shared(**values: Any) -> migrate_data.LibvirtLiveMigrateData:

@@ -262,7 +262,7 @@ class Host:
             offer=self._offer, withdraw=lambda name: None, purge=lambda names: None, fetch=engine.fetch,
             offer_changes=self._offer_changes, takes_changes=lambda spec, offer: True,
             fetch_changes=engine.fetch_changes, drop_snapshots=functools.partial(engine._called, "drop snapshots"))
-        incoming = IncomingMigrations(conf, engine, transfers, states, attachments, lifecycle, ephemerals)
+        incoming = IncomingMigrations(conf, engine, transfers, states, attachments, lifecycle, ephemerals, virtapi)
         moves = Migrations(conf, engine, states, attachments, lifecycle, power, live, notice, transfers, ephemerals,
                            self._bus, "https://here:8443", clock=functools.partial(next, itertools.count(0, 60)))
         live_moves = LiveMigrations(conf, states, ports, live, moves, incoming, virtapi)

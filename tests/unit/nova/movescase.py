@@ -117,7 +117,7 @@ class MovesCase(testtools.TestCase):
         self.two = fakes.world(directories[1], nova.conf.CONF)
         self.transfers = Transfers(self.two)
         self.incoming = IncomingMigrations(nova.conf.CONF, self.two.engine, self.transfers, self.two.states,
-                                           self.two.attachments, self.two.lifecycle, self.two.ephemerals)
+                                           self.two.attachments, self.two.lifecycle, self.two.ephemerals, None)
         self.time = 0.0
         self.here, self.there = self.moves(self.one), self.moves(self.two)
         self.server = records.instance(("gpu", GPU_0), flavor_changes=self.FLAVOR)
@@ -137,6 +137,12 @@ class MovesCase(testtools.TestCase):
         return Migrations(nova.conf.CONF, world.engine, world.states, world.attachments, world.lifecycle, world.power,
                           world.resize, world.notice, self.transfers, world.ephemerals, Bus(self.incoming),
                           "https://one:8443", lambda *_: None, lambda: self.time)
+
+    def unplug(self, unplugged: bool) -> None:
+        """Let the GPU that the server gets on the new host be gone."""
+        devices = self.tree / "host/sys/bus/pci/devices"
+        names = (GPU_1, "unplugged") if unplugged else ("unplugged", GPU_1)
+        (devices / names[0]).rename(devices / names[1])
 
     def listen(self, prepare: Callable[[], object]) -> None:
         """The guest listens, and does this when something is announced, before it acknowledges."""

@@ -131,6 +131,21 @@ class LiveMigrationTest(LiveCase):
         self.assertRaises(exception.MigrationError, self.target.prepare, None, self.server, {}, model.NetworkInfo(),
                           self.data)
 
+    def test_device_that_goes_at_the_destination_while_it_is_copied(self) -> None:
+        seen: list[Status] = []
+
+        def round_(refresh: bool) -> None:
+            seen.append(self.one.engine.statuses[self.server.name])
+            if len(seen) == 2:
+                self.unplug(True)
+        self.transfers.rounds, self.time = round_, 0
+        with mock.patch.object(self.here, "_clock", iter(range(0, 1000, 10)).__next__):
+            self.migrate()
+        self.unplug(False)
+        self.assertEqual(([Status.RUNNING] * 2, [("failed", Status.RUNNING)]), (seen, self.ended))
+        self.assertIn(GPU_1, str(self.events.call_args))
+        self.assert_as_it_was()
+
     def test_container_is_kept_until_destination_runs_it(self) -> None:
         self.migrate()
         self.assertEqual([("done", Status.STOPPED)], self.ended)

@@ -224,11 +224,6 @@ class CopiedWhileItRunsTest(MovesCase):
                 self.assertNotIn("sender", self.transfers.with_snapshots)
                 self.unplug(False)
 
-    def unplug(self, unplugged: bool) -> None:
-        devices = self.tree / "host/sys/bus/pci/devices"
-        names = (GPU_1, "unplugged") if unplugged else ("unplugged", GPU_1)
-        (devices / names[0]).rename(devices / names[1])
-
     def after_round(self, number: int, act: Callable[[], object]) -> None:
         def then(refresh: bool) -> None:
             self.round(refresh)
