@@ -2,6 +2,7 @@
 """systemd understands the units, and finds their sandboxes tight."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import fixtures
 import testtools
 
-from tools.units import UNITS, options
+from tools.units import UNITS, confined, options
 
 COMMAND = Path(sys.executable).with_name("containerhost")
 # systemd's words for what may be tried against a service that was broken into; the figures differ between its releases.
@@ -60,6 +61,13 @@ class Units(testtools.TestCase):
         for unit in UNITS:
             lacked = SANDBOX - options(unit.stem).keys()
             self.assertEqual(set(WITHOUT.get(unit.stem, ())), lacked, unit.name)
+
+    def test_nova_compute_starts_helpers_by_sudo(self) -> None:
+        if shutil.which("sudo") is None:
+            self.skipTest("sudo is not installed")
+        done = subprocess.run((*confined("nova-compute-lxd"), "sudo", "-n", "id", "-u"), capture_output=True, text=True,
+                              timeout=60, check=False)
+        self.assertEqual((0, "0\n", ""), (done.returncode, done.stdout, done.stderr))
 
     def exposure(self, unit: str) -> int:
         shown = self.analyze("security", "--offline=true", "--no-pager", unit)
