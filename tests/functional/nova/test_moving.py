@@ -3,11 +3,15 @@
 
 from tests.functional.nova import twohosts  # isort: skip (decides how nova runs)
 
+import copy
 import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from nova.tests.fixtures import neutron
+
 from containerhost.engines.contract import Status
+from containerhost.inventory.scan import scan
 from tests import levels
 from tests.functional import lxd
 from tests.functional.nova import base
@@ -16,6 +20,8 @@ from tests.functional.nova.test_volumes import VolumeServers
 from tests.functional.nova.twohosts import FIRST, SECOND
 
 OTHER = {FIRST: SECOND, SECOND: FIRST}
+FABRIC = neutron.NeutronFixture.network_2 | {
+    "id": "2b70879f-fd00-411e-8ea9-143e7820e61d", "name": "fabric", "provider:physical_network": "fabric"}
 
 
 class LoadedServers(twohosts.TwoHosts, PortServers, VolumeServers):
@@ -106,6 +112,48 @@ class LiveTest(LoadedServers):
         self._reboot_server(self.the_server, hard=True)
         self.assert_is_whole_on(SECOND)
         self.assert_goes_without_a_trace()
+
+
+class LivePortTest(twohosts.TwoHosts):
+    """NUMA cells, a GPU and a port with a network function of its own: nova claims all of them on the new host."""
+
+    options: ClassVar[Mapping[tuple[str | None, str], Any]] = LiveTest.options
+    pci_tags: ClassVar[Mapping[str, str]] = LiveTest.pci_tags
+    vf_tags: ClassVar[Mapping[str, str]] = {"physical_network": FABRIC["provider:physical_network"]}
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.neutron._networks[FABRIC["id"]] = FABRIC
+        self.neutron._subnets[neutron.NeutronFixture.subnet_2["id"]] = neutron.NeutronFixture.subnet_2
+        self.port = copy.deepcopy(neutron.NeutronFixture.sriov_port) | {
+            "network_id": FABRIC["id"], "mac_address": "52:54:00:1e:59:a1", "binding:vif_type": "ib_hostdev"}
+        self.neutron._ports[self.port["id"]] = self.port
+
+    def test_migrated_live_and_back(self) -> None:
+        flavor = self.flavor(pci_passthrough__alias=f"{base.GPU_ALIAS}:1", hw__numa_nodes="1")
+        server = self.with_ports(self.port, flavor=flavor, host=FIRST)
+        self.assert_has_all_on(FIRST, server)
+        self._live_migrate(server)
+        self.assert_has_all_on(SECOND, server)
+        self._live_migrate(server)
+        self.assert_has_all_on(FIRST, server)
+        self._delete_server(server)
+        self.assert_both_empty()
+
+    def assert_has_all_on(self, host: str, server: Mapping[str, Any]) -> None:
+        self.assertEqual(host, self.host_of(server))
+        gpu, functions = twohosts.HALVES[host]
+        held = sorted(self.held_on(host), key=lambda device: device != gpu)
+        self.assertEqual((gpu, 2, set()), (held[0], len(held), self.held_on(OTHER[host])))
+        self.assertTrue(held[1].startswith(functions.removesuffix("*")), held)
+        function = scan().get(held[1])
+        self.assertEqual("5254:0000:001e:59a1", function.rdma.port_guid)
+        self.assertEqual(function.address, self.port["binding:profile"]["pci_slot"])
+        found = self.run_on(host, server, "sh", "-c",
+                            "ls /dev/nvidia[0-9]* /dev/infiniband/uverbs* /sys/class/net/ib0/address")
+        self.assertEqual(0, found.status, found.output)
+        (cell,) = self.instance(server).numa_topology.cells
+        self.assertEqual(scan().get(gpu).numa_node, cell.id)
 
 
 @levels.exhaustive("CopiedWhileItRunsTest has one with less")

@@ -88,6 +88,8 @@ class TwoHosts(base.LxdServers):
 
     second_daemon: type[lxd.Lxd] = SecondLxd
     options: ClassVar[Mapping[tuple[str | None, str], Any]] = {(None, "allow_resize_to_same_host"): False}
+    #: Of the virtual functions alone, beside ``pci_tags``.
+    vf_tags: ClassVar[Mapping[str, str]] = {}
 
     def setUp(self) -> None:
         self.second = self.useFixture(self.second_daemon())
@@ -116,8 +118,8 @@ class TwoHosts(base.LxdServers):
         self.flags(endpoint=engine.client.settings.endpoint, owners_dir=str(self.owners(host)),
                    migration_address=listening(engine), group="lxd")
         ids = [{key: spec[key] for key in ("vendor_id", "product_id")} for spec in self.kinds()]
-        specs = [{"address": address, **ids_of_kind, **self.pci_tags}
-                 for address, ids_of_kind in zip(HALVES[host], ids, strict=True)]
+        specs = [{"address": address, **ids_of_kind, **self.pci_tags, **tags}
+                 for address, ids_of_kind, tags in zip(HALVES[host], ids, ({}, self.vf_tags), strict=True)]
         self.flags(device_spec=[json.dumps(spec) for spec in specs], group="pci")
 
     def kinds(self) -> list[dict[str, str]]:
