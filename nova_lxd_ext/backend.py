@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build the parts of the driver from the operator's options. Nothing here talks to the engine yet."""
+"""Build the parts of the driver from the operator's options, without contacting the engine."""
 
 import dataclasses
 import functools
@@ -76,7 +76,7 @@ DOWNLOADS = "_base"  # where nova's other drivers keep fetched images, below ins
 
 @dataclasses.dataclass(frozen=True)
 class Backend:
-    """Hold the driver's parts, which :func:`build` makes for one engine and host."""
+    """Hold the driver's parts, which :func:`build` creates for one engine and host."""
 
     host: Host
     engine: LxdEngine
@@ -106,8 +106,8 @@ class Backend:
 def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -> Backend:
     """Build the driver's parts.
 
-    :param host: the machine whose devices and cores are handed out; this one when None
-    :param virtapi: nova's side, which receives neutron's events; None where there are none to wait for
+    :param host: the machine whose devices and cores are allocated; None for this one
+    :param virtapi: nova's interface that receives neutron's events; None if there are none to wait for
     """
     host = host or Host()
     client = LxdClient(settings(conf))
@@ -178,15 +178,15 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
 
 
 def compute_node_id(host: str) -> int:
-    """Return the id of a host's record in nova's database; the host is its only node, too.
+    """Return the id of a host's compute node record in nova's database; each host is one node.
 
-    :raises ComputeHostNotFound: nova-compute has not yet made the record
+    :raises ComputeHostNotFound: nova-compute has not yet created the record
     """
     return int(objects.ComputeNode.get_by_host_and_nodename(nova_context.get_admin_context(), host, host).id)
 
 
 def kernel_log(root_actions: Privileged, host: Host) -> kernellog.Log:
-    """Return the kernel's messages about devices, read by the helper where this process may not."""
+    """Return the kernel's messages about devices, read by the helper if this process may not."""
     log = read_log(host)
     return log if log.readable or not host.live else kernellog.restored(root_actions.kernel_log())
 

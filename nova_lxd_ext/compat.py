@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hide where nova has no public way, and where its releases differ. No other module does."""
+"""Hide private interfaces of nova, and differences between its releases. No other module does."""
 
 import functools
 import inspect
@@ -31,7 +31,7 @@ def pci_tracker(virtapi: Any) -> Any:
 def pci_devices(virtapi: Any, instance: objects.Instance) -> objects.PciDeviceList:
     """Return the devices of this host that are claimed for, or allocated to, a server.
 
-    Nova's own query (``PciDeviceList.get_by_instance_uuid``) tells allocated ones alone."""
+    Nova's own query (``PciDeviceList.get_by_instance_uuid``) returns only allocated ones."""
     tracker = pci_tracker(virtapi)
     return objects.PciDeviceList(objects=[
         device for device in (tracker.pci_devs if tracker is not None else ())
@@ -39,9 +39,9 @@ def pci_devices(virtapi: Any, instance: objects.Instance) -> objects.PciDeviceLi
 
 
 def allocate_claimed(virtapi: Any, context: Any, instance: objects.Instance) -> None:
-    """Allocate the devices that are claimed for a server which has arrived by a live migration.
+    """Allocate the devices claimed for a server that has arrived by a live migration.
 
-    Nova claims those of flavor and ports one after the other, and its tracker knows the last claim alone."""
+    Nova claims those of flavor and ports one after the other, and its tracker knows only the last claim."""
     found = manager(virtapi)
     claimed = [device for device in pci_devices(virtapi, instance) if device.status == PciDeviceStatus.CLAIMED]
     if claimed:
@@ -50,15 +50,15 @@ def allocate_claimed(virtapi: Any, context: Any, instance: objects.Instance) -> 
 
 
 def volumes_before(post_live_migration: Any) -> objects.BlockDeviceMappingList:
-    """Return the server's volumes as they are attached on the source of its live migration.
+    """Return the server's volumes as attached on the source of its live migration.
 
-    :param post_live_migration: what nova gives its driver to end it (functools.partial)
+    :param post_live_migration: nova's callback that ends it (functools.partial)
     """
     return post_live_migration.keywords["source_bdms"]
 
 
 def process_instances_at_startup(host: str, process: Callable[[Any, objects.InstanceList], Any]) -> None:
-    """Process the host's servers at startup on nova 33. Nova 34 does this itself before it uses them."""
+    """Process the host's servers at startup on nova 33, which nova 34 does itself before it uses them."""
     if hasattr(ComputeDriver, "process_instances_at_startup"):
         return
     context = nova_context.get_admin_context()
@@ -68,12 +68,12 @@ def process_instances_at_startup(host: str, process: Callable[[Any, objects.Inst
 
 def before_claims(prepare: Callable[[claims.Claim, list[objects.InstancePCIRequest]], None],
                   record_failure: Callable[[Any, objects.Instance], AbstractContextManager[None]]) -> None:
-    """Call ``prepare`` with each claim and its PCI requests before nova tests them and takes devices for them.
+    """Call ``prepare`` with each claim and its PCI requests before nova tests them and takes devices.
 
     Idempotent. nova calls no driver between an allocation in Placement and the claim, and no public method of its
     tracker has the requests of a move.
 
-    :param record_failure: makes the context manager around ``prepare`` and nova's test
+    :param record_failure: returns the context manager around ``prepare`` and nova's test
     """
     original = claims.Claim._claim_test
     if getattr(original, "prepares", False):
@@ -90,9 +90,9 @@ def before_claims(prepare: Callable[[claims.Claim, list[objects.InstancePCIReque
 
 
 def leave_allocations_of(moving: Callable[[Any], Iterable[str]]) -> None:
-    """Let nova's update of resources leave the PCI allocations of some servers as they are.
+    """Keep nova's update of resources from changing the PCI allocations of some servers.
 
-    Idempotent. Nova leaves those of servers that it knows to change their size on this host, from the claim on.
+    Idempotent. Nova itself skips servers that it knows to be resized on this host, from the claim on.
 
     :param moving: returns the uuids of further such servers, from nova's PciDevTracker; called after nova has read the
         allocations
@@ -116,8 +116,8 @@ def leave_allocations_of(moving: Callable[[Any], Iterable[str]]) -> None:
 def keep_allocations_of_rebuilds(virtapi: Any) -> None:
     """Let a server keep its allocations when a rebuild on its host fails.
 
-    nova-compute deletes them as it does those of an evacuation, by which the server is on another host still
-    (ComputeManager.rebuild_instance). The next rebuild, or a hard reboot, brings the server back without them.
+    nova-compute deletes them as for an evacuation, where the server is still on another host
+    (ComputeManager.rebuild_instance). The next rebuild, or a hard reboot, would restore the server without them.
     """
     found = manager(virtapi)
     if found is None:
@@ -133,11 +133,11 @@ def keep_allocations_of_rebuilds(virtapi: Any) -> None:
 
 
 def keep_reason_of_last_host(virtapi: Any) -> None:
-    """Let nova-compute itself end a boot that no other host can take, so that the server's fault is this host's reason.
+    """End a boot in nova-compute if no other host is left, so that the server's fault has this host's reason.
 
-    nova-compute hands every boot that it refuses back to the conductor. If the scheduler named no other host, the
-    conductor replaces the reason by "Exhausted all hosts available for retrying build failures". Without ``retry``, as
-    with ``[scheduler]max_attempts = 1``, nova-compute ends the boot; of what the conductor would remove it leaves the
+    nova-compute returns every refused boot to the conductor. If the scheduler selected no other host, the conductor
+    replaces the reason by "Exhausted all hosts available for retrying build failures". Without ``retry``, as with
+    ``[scheduler]max_attempts = 1``, nova-compute ends the boot itself; unlike the conductor, it keeps the
     accelerator requests, and after a violated server group the allocations.
     """
     found = manager(virtapi)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Define the operator's options, group ``[lxd]`` of nova.conf; nova's own options are used wherever nova has one."""
+"""Define the operator's options, group ``[lxd]`` of nova.conf; nova's own options are used where they exist."""
 
 from typing import Any
 
@@ -165,7 +165,7 @@ def register(conf: cfg.ConfigOpts = CONF) -> None:
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[Any]]]:
-    """Return the options that oslo-config-generator writes into the sample (``oslo.config.opts``)."""
+    """Return the options for oslo-config-generator (``oslo.config.opts``)."""
     return [(GROUP, ALL)]
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Implement nova's contract of a virt driver (nova.virt.driver.ComputeDriver) and nothing else (LXDDriver).
+"""Implement only nova's contract of a virt driver (nova.virt.driver.ComputeDriver), as LXDDriver.
 
-Every method hands over to the module that knows how. Errors reach nova through :mod:`nova_lxd_ext.errors` only.
+Every method delegates to another module. Errors reach nova through :mod:`nova_lxd_ext.errors` only.
 """
 
 import functools
@@ -33,7 +33,7 @@ conf.register()
 
 
 class LXDDriver(unsupported.UnsupportedMethods):
-    """System containers on LXD or Incus, with the GPUs and network functions their flavors name."""
+    """Run system containers on LXD or Incus, with the GPUs and network functions of their flavors."""
 
     capabilities = driver.ComputeDriver.capabilities | {
         "supports_evacuate": True,
@@ -204,7 +204,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
                                    soft=reboot_type == "SOFT")
 
     def poll_rebooting_instances(self, timeout: int, instances: objects.InstanceList) -> None:
-        """Do nothing: every step of a reboot has a time limit of its own."""
+        """Do nothing: every step of a reboot has its own time limit."""
 
     @translated()
     def pause(self, instance: objects.Instance) -> None:
@@ -281,7 +281,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
         return self._backend.live_moves.check_destination(context, instance)
 
     def cleanup_live_migration_destination_check(self, context: Any, dest_check_data: Any) -> None:
-        """Do nothing: the check wrote nothing."""
+        """Do nothing: the check changed nothing."""
 
     @translated(exception.MigrationPreCheckError)
     def check_can_live_migrate_source(self, context: Any, instance: objects.Instance, dest_check_data: Any,
@@ -312,7 +312,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
 
     def post_live_migration_at_source(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo
                                       ) -> None:
-        """Do nothing: the server left without its ports."""
+        """Do nothing: the server has already left, with its ports unplugged."""
 
     @translated(exception.MigrationError)
     def post_live_migration_at_destination(self, context: Any, instance: objects.Instance,

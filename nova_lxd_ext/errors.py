@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Translate containerhost's errors to nova's. No other module does.
 
-Nova decides by the class what happens next, and the tenant reads the message as the server's fault. What this host
-cannot give, a device or a setting, another may have (ComputeResourcesUnavailable), so a boot goes to the next one; a
-flavor that asks for the impossible is the same everywhere, so a boot ends (BuildAbortException).
+Nova decides by the class what happens next, and the tenant reads the message as the server's fault. A device or a
+setting that this host lacks may exist on another (ComputeResourcesUnavailable), so a boot is rescheduled; an
+impossible flavor fails everywhere, so its boot ends (BuildAbortException).
 """
 
 import contextlib
@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 class LXDError(exception.NovaException):
-    """Report an engine's refusal for which nova has no class of its own."""
+    """Report an engine's refusal for which nova has no class."""
 
     msg_fmt = "%(reason)s"
 
@@ -34,12 +34,12 @@ class LXDUnavailable(exception.HypervisorUnavailable):
 @contextlib.contextmanager
 def as_nova(instance: Any = None, failure: Callable[..., Exception] = LXDError, *, booting: bool = False
             ) -> Iterator[None]:
-    """Raise containerhost's errors of the block as nova's.
+    """Translate containerhost's errors in the block to nova's.
 
     :param instance: the server the block is about, if it is about one
     :param failure: nova's class for what the block does, taking ``reason``
-    :param booting: the server has no container yet. So what the engine does not find is something else, its pool say:
-        told that the *server* is not found, nova would take it for deleted and leave it in BUILD for ever.
+    :param booting: the server has no container yet. So an object that the engine does not find is another one, such
+        as its pool: on an error about the *server*, nova would consider it deleted and leave it in BUILD forever.
     """
     try:
         yield
@@ -65,12 +65,12 @@ def as_nova(instance: Any = None, failure: Callable[..., Exception] = LXDError, 
 
 @contextlib.contextmanager
 def rebuilding(instance: objects.Instance, host: str) -> Iterator[None]:
-    """Let nova set a server to ERROR when it cannot be booted again during a rebuild on its host.
+    """Set a server to ERROR if it cannot be booted again during a rebuild on its host, without its former container.
 
     Its former container is gone.
 
-    nova.compute.manager takes ComputeResourcesUnavailable in a rebuild for a claim that was refused before anything
-    changed, and leaves the server ACTIVE.
+    nova.compute.manager treats ComputeResourcesUnavailable in a rebuild as a claim refused before any change, and
+    leaves the server ACTIVE.
     """
     try:
         yield

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make ``compute_driver = lxd.LXDDriver`` find this package, whatever way it was installed.
+"""Let ``compute_driver = lxd.LXDDriver`` find this package, however it was installed.
 
-Nova imports drivers from below ``nova.virt`` only, and ``nova`` is a regular package that nobody else's files can join
-in an editable install. But nova-compute lets os-vif load every ``os_vif`` entry point before it imports its driver
-(nova.cmd.compute): loading this module is enough to teach Python the one extra name. Other programs that use os-vif
-load it as well, hence it imports the standard library only and touches nothing but that name.
+Nova imports drivers from below ``nova.virt`` only, and ``nova`` is a regular package, to which an editable install
+cannot add files. But nova-compute lets os-vif load every ``os_vif`` entry point before it imports its driver
+(nova.cmd.compute): loading this module registers the additional name. Other programs that use os-vif load it as
+well, so it imports only the standard library and changes only that name.
 """
 
 import importlib
@@ -20,7 +20,7 @@ DRIVER = "nova_lxd_ext.driver"
 
 
 class DriverFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Offer ``nova.virt.lxd``, and no other name, as a module that holds LXDDriver."""
+    """Provide ``nova.virt.lxd``, and no other name, as a module that contains LXDDriver."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None,
                   target: types.ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
@@ -31,11 +31,12 @@ class DriverFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class Hook:
-    """An os-vif plug-in that plugs nothing: os-vif wants one behind each of its entry points.
+    """Satisfy os-vif, which requires a plug-in for each of its entry points, without plugging anything.
 
     It does not inherit from os-vif's PluginBase, which this module may not import.
 
-    :cvar CONFIG_OPTS: none; os_vif.opts reads it of every plug-in, also for nova's and neutron's sample configurations
+    :cvar CONFIG_OPTS: none; os_vif.opts reads it from every plug-in, also for nova's and neutron's sample
+        configurations
     """
 
     CONFIG_OPTS: ClassVar[list[Any]] = []
@@ -55,7 +56,7 @@ class Hook:
 
 
 def install() -> None:
-    """Put the finder in place, once. After the others, so that a real nova.virt.lxd would win."""
+    """Install the finder once, after the others, so that a real nova.virt.lxd takes precedence."""
     if not any(isinstance(finder, DriverFinder) for finder in sys.meta_path):
         sys.meta_path.append(DriverFinder())
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connect the drivers of different compute hosts over nova's own message bus.
 
-A server must be on its new host before nova learns that it left the old one: nova cannot undo a move whose second half
-fails. So the old host's driver asks the new host's to fetch the container, and waits. A client that may write to the
-bus controls every compute host anyway, so it is safe to carry a transfer's one-time secrets.
+A server must be on its new host before nova records that it left the old one: nova cannot undo a move whose second
+half fails. So the old host's driver asks the new host's to fetch the container, and waits. A client with access to
+the bus controls every compute host anyway, so the bus may carry a transfer's one-time secrets.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ BASE_VERSION = "1.1"  # of all requests but the newer ones: another host may hav
 
 
 class Receiver(Protocol):
-    """Handle the requests of a host's peers."""
+    """Handle requests of drivers on other hosts."""
 
     def receive(self, context: Any, instance: objects.Instance, offer: dict[str, Any]) -> None: ...
 
@@ -38,7 +38,7 @@ class Receiver(Protocol):
 
 
 class Endpoint:
-    """Receive the peers' questions from the message bus; failures are answered in words of nova's classes."""
+    """Receive requests of other hosts from the message bus, and return failures as nova's classes."""
 
     target = messaging.Target(version=VERSION)
 
@@ -70,7 +70,7 @@ class Peers:
         self._server: Any = None
 
     def listen(self, host: str, receiver: Receiver) -> None:
-        """Answer the other hosts' drivers from now on."""
+        """Start answering the other hosts' drivers."""
         self.close()
         target = messaging.Target(topic=TOPIC, server=host)
         self._server = rpc.get_server(target, [Endpoint(receiver)], base.NovaObjectSerializer())
@@ -83,18 +83,18 @@ class Peers:
             self._server = None
 
     def fetch(self, context: Any, host: str, instance: objects.Instance, offer: dict[str, Any]) -> None:
-        """Let ``host`` fetch the server's container, and wait until it is there.
+        """Make ``host`` fetch the server's container, and wait until it exists there.
 
-        :raises MigrationError: it could not, or does not answer
+        :raises MigrationError: it failed, or does not answer
         """
         self._ask(context, host, "receive", instance, offer=offer)
 
     def fetch_changes(self, context: Any, host: str, instance: objects.Instance, offer: dict[str, Any], last: bool
                       ) -> bool:
-        """Let ``host`` fetch what the server's container has now and ``host`` has not, and wait until it is there.
+        """Make ``host`` fetch the changes of the server's container that it does not have, and wait.
 
         :param last: no further changes follow
-        :returns: whether it did; else it cannot, and has nothing
+        :returns: whether it did; otherwise it cannot, and has nothing
         """
         try:
             return bool(self._ask(context, host, "receive_changes", instance, VERSION, offer=offer, last=last))
@@ -106,7 +106,7 @@ class Peers:
             raise
 
     def fetch_disk(self, context: Any, host: str, instance: objects.Instance, offer: dict[str, Any]) -> None:
-        """Let ``host`` fetch one of the server's ephemeral disks, after its container."""
+        """Make ``host`` fetch one of the server's ephemeral disks, after its container."""
         self._ask(context, host, "receive_disk", instance, offer=offer)
 
     def _ask(self, context: Any, host: str, method: str, instance: objects.Instance, version: str = BASE_VERSION,
@@ -119,11 +119,11 @@ class Peers:
                        f"driver, and does it run?") from error
 
     def forget(self, context: Any, host: str, instance: objects.Instance) -> None:
-        """Let ``host`` remove what it fetched for a move that failed, as soon as it can; does not wait for it."""
+        """Make ``host`` remove what it fetched for a failed move, as soon as it can, without waiting."""
         self._client(host).cast(context, "forget", instance=instance)
 
     def _client(self, host: str, version: str = BASE_VERSION) -> Any:
-        """Return a client of a peer, whose heartbeats tell early that it has ended."""
+        """Return a client of another host, whose heartbeats detect early that it has ended."""
         client = rpc.get_client(messaging.Target(topic=TOPIC, version=VERSION), VERSION, base.NovaObjectSerializer())
         return client.prepare(server=host, version=version, timeout=self._conf.lxd.migration_timeout,
                               call_monitor_timeout=self._conf.rpc_response_timeout)
@@ -131,7 +131,7 @@ class Peers:
 
 @contextmanager
 def serializable() -> Iterator[None]:
-    """Convert errors that only this process knows to ones that the calling host's process knows too."""
+    """Convert errors that only this process defines to ones that the calling host's process knows."""
     try:
         yield
     except (errors.ContainerHostError, OSError) as error:

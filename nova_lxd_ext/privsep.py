@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run containerhost's root actions through oslo.privsep, so that nova-compute itself need not be root.
+"""Run containerhost's root actions through oslo.privsep, so that nova-compute need not run as root.
 
-The daemon that oslo.privsep starts keeps only the capabilities below. It checks every argument once more, because
-:class:`~containerhost.privileged.Privileged` does, and runs nothing but that class's actions.
+The daemon that oslo.privsep starts keeps only the capabilities below. It runs only the actions of
+:class:`~containerhost.privileged.Privileged`, which validates every argument.
 """
 
 import functools
@@ -18,7 +18,7 @@ from containerhost.privileged import Inside, Privileged
 
 
 def of_this_machine(capability: int) -> list[int]:
-    """Return the capabilities that root has here: the daemon would not start with others, as in a container."""
+    """Return root's capabilities on this machine: the daemon would not start with others, as in a container."""
     bounding = next((line.split()[1] for line in Host().lines("/proc/self/status") if line.startswith("CapBnd:")), "0")
     return [capability] if int(bounding, 16) >> capability & 1 else []
 
@@ -48,10 +48,9 @@ ACTIONS = frozenset(name for name in vars(Privileged) if not name.startswith("_"
 
 @context.entrypoint
 def act(action: str, *arguments: Any, **named: Any) -> Any:
-    """Run an action in the daemon; arguments and result cross as plain values.
+    """Run an action in the daemon; arguments and result are passed as plain values.
 
-    Of an OSError neither the file nor the action would cross, and its caller could take it for one of the daemon's
-    connection."""
+    An OSError would lose its file and action, and the caller could confuse it with one of the daemon's connection."""
     if action not in ACTIONS:
         raise ValueError(f"{action!r} is none of the actions {', '.join(sorted(ACTIONS))}")
     try:
@@ -72,7 +71,7 @@ class Helper(Privileged):
 
 
 def forwarding(action: str) -> Callable[..., Any]:
-    """Return a method that lets the daemon do an action. A result that crosses as a list becomes the tuple it was."""
+    """Return a method that runs an action in the daemon. A tuple that was passed as a list is restored."""
     @functools.wraps(getattr(Privileged, action))
     def forward(self: Helper, *arguments: Any, **named: Any) -> Any:
         found = act(action, *map(plain, arguments), **{key: plain(value) for key, value in named.items()})
@@ -82,7 +81,7 @@ def forwarding(action: str) -> Callable[..., Any]:
 
 
 def plain(argument: Any) -> Any:
-    """Return an argument of an action as it can cross: of a mapping a dict, of another collection a list."""
+    """Return an argument of an action as it can be passed: a mapping as dict, another collection as list."""
     if isinstance(argument, Mapping):
         return dict(argument)
     return list(argument) if isinstance(argument, Collection) and not isinstance(argument, str | bytes) else argument
@@ -93,5 +92,5 @@ for _action in ACTIONS - vars(Helper).keys():
 
 
 def privileged() -> Privileged:
-    """Return the root actions for this process: root acts itself, anybody else through the daemon."""
+    """Return the root actions for this process: direct ones for root, otherwise by the daemon."""
     return Privileged() if os.geteuid() == 0 else Helper()

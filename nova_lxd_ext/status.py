@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run ``nova-lxd-ext-status upgrade check``: report on a compute host what a new release would break.
+"""Run ``nova-lxd-ext-status upgrade check``: report what a new release would break on a compute host.
 
-That is what would keep nova-compute from starting or devices from being allocated. Changes nothing.
+This includes anything that would prevent nova-compute's start or the allocation of devices. Changes nothing.
 
-Exit status as ``nova-status upgrade check``: 0 all is well, 1 there are warnings, 2 nova-compute would not work as
+Exit status as ``nova-status upgrade check``: 0 success, 1 there are warnings, 2 nova-compute would not work as
 before, 255 the check itself failed.
 """
 
@@ -37,7 +37,7 @@ OK = Result(Code.SUCCESS)
 class Checks(upgradecheck.UpgradeCommands):
     """Check the options, the daemon, the allocation records and the host's programs before an upgrade.
 
-    :param engine: the daemon that the options name; made of them if not given
+    :param engine: the daemon; by default built from the options
     """
 
     display_title = "Upgrade check of the LXD driver"
@@ -54,7 +54,7 @@ class Checks(upgradecheck.UpgradeCommands):
         return OK
 
     def _daemon(self) -> Result:
-        """Check that the daemon answers, has the storage pool, and is the one that has this host's servers."""
+        """Check that the daemon responds, has the storage pool, and has this host's servers."""
         try:
             engine = self._engine or engine_of(self._conf)
             server = engine.server()
@@ -93,7 +93,7 @@ def engine_of(options: cfg.ConfigOpts) -> Engine:
 
 
 def _complaints(records: Iterable[Allocation]) -> Iterator[str]:
-    """Yield what the operator should know of allocations before the services restart."""
+    """Yield problems of allocations that the operator should know before the services restart."""
     for record in records:
         version = record.rest.get("version", VERSION)
         if record.blocked is not None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refuse what nova's drivers are asked and containers do not support, each with its reason.
+"""Refuse nova's driver methods that containers do not support, each with its reason.
 
-The words are those of doc/source/support-matrix.yaml. Where nova passes a driver's own words on to the person who
-asked, the error is of nova's class for it; elsewhere they go to nova-compute's log.
+The reasons are those of doc/source/support-matrix.yaml. If nova passes the message to the user, the error is of the
+class for that; otherwise it is for nova-compute's log.
 """
 
 from typing import Any, NoReturn
@@ -17,7 +17,7 @@ NO_SHARE = "Manila shares reach a guest by virtiofs, which is for virtual machin
 
 
 class UnsupportedMethods(driver.ComputeDriver):
-    """Methods of a driver that raise an error, each with its reason."""
+    """Raise an error in unsupported driver methods, each with its reason."""
 
     def get_vnc_console(self, context: Any, instance: objects.Instance) -> NoReturn:
         raise exception.ConsoleTypeUnavailable(f"Unavailable console type VNC: {NO_SCREEN}")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Define what the API accepts for the flavor keys of this driver (entry point ``nova.api.extra_spec_validators``).
+"""Define the valid values of this driver's flavor keys (entry point ``nova.api.extra_spec_validators``).
 
-A key stands here only where nova has none. Nova refuses every other ``lxd:`` and ``hpc:`` key, so a typing
-error does not go unseen.
+A key is defined here only if nova has none. Nova refuses every other ``lxd:`` and ``hpc:`` key, so that misspelt
+keys are detected.
 """
 
 from typing import Any

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parse oned's calls of a VMM script: the arguments of every action and the document on its standard input.
 
-Arguments come as oned writes them; VMID and HOST end them, except for exec, where the command follows. Standard input
-is plain XML over ssh and base64 where oned runs the script itself (``-l``), where three scripts have other names too.
+Arguments end with VMID and HOST, except for exec, where the command follows. Standard input is plain XML over ssh
+and base64 if oned runs the script itself (``-l``), where three scripts have different names.
 """
 
 import re
@@ -52,7 +52,7 @@ class Call(NamedTuple):
     """Hold one call of a VMM script: the action, its arguments and the description of its VM.
 
     :ivar arguments: by the names of :data:`ARGUMENTS`; of exec ``command`` and perhaps ``stdin``
-    :ivar vm: as it is to be; for detach_nic as it was
+    :ivar vm: its target state; for detach_nic its former state
     """
 
     action: str
@@ -69,9 +69,9 @@ class Call(NamedTuple):
 def call(script: str, argv: Sequence[str], stdin: bytes, own_prefix: str = "LXD_") -> Call:
     """Parse a call of a VMM script.
 
-    :param script: the name it was called by
+    :param script: its name as called
     :param argv: without that name
-    :param own_prefix: of the attributes that belong to the driver that asks
+    :param own_prefix: of the calling driver's attributes
     :raises BadInput: too few arguments, or an incomplete document
     """
     action = LOCAL_NAMES.get(script, script)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encrypt monitor messages, where monitord.conf names a pair of keys: RSA, PKCS #1 v1.5, block by block."""
+"""Encrypt monitor messages if monitord.conf names a key pair: RSA, PKCS #1 v1.5, block by block."""
 
 import re
 from collections.abc import Callable
@@ -16,7 +16,7 @@ def encryption(pem: str) -> Encrypt:
     """Return the function that encrypts with a public key.
 
     :param pem: the public key; onemonitord may have made its line ends spaces
-    :raises BadInput: it is none
+    :raises BadInput: it is not a key
     """
     # Only clients of a front-end with keys load this large library.
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415

@@ -38,7 +38,7 @@ class DiskPath(NamedTuple):
 
 
 def parse(text: str) -> DiskPath:
-    """Parse the place of a VM's disk; raise BadInput on anything else."""
+    """Parse the path of a VM's disk; raise BadInput on anything else."""
     host, _, path = text.partition(":/")
     if not HOST.fullmatch(host):
         raise BadInput(f"{text[:120]!r} does not begin with a host's name and a colon")

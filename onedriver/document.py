@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read OpenNebula's XML with suspicion: tenants write much of it, and a line in a template can cut it short.
+"""Read OpenNebula's XML as untrusted input: tenants write parts of it, and a line in a template can truncate it.
 
-No entity is expanded, no network or file is touched, and what is not one complete document is refused.
+No entity is expanded, no network or file is accessed, and incomplete documents are refused.
 """
 
 import base64
@@ -30,7 +30,7 @@ def read(stream: BinaryIO) -> bytes:
 
 
 def parse(data: bytes, root: str) -> Element:
-    """Parse one complete XML document whose root element is called ``root``; raise BadInput on anything else."""
+    """Parse one complete XML document with the root element ``root``; raise BadInput on anything else."""
     if not data.strip():
         raise BadInput(f"standard input is empty, but an XML document <{root}> was expected")
     if len(data) > LIMIT:
@@ -49,7 +49,7 @@ def parse(data: bytes, root: str) -> Element:
 
 
 def parse_base64(data: bytes, root: str) -> Element:
-    """Parse the base64 that oned uses where it runs a script itself instead of over ssh."""
+    """Parse the base64 that oned uses if it runs a script itself instead of by ssh."""
     try:
         decoded = base64.b64decode(b"".join(data.split()), validate=True)
     except (binascii.Error, ValueError) as error:
@@ -58,5 +58,5 @@ def parse_base64(data: bytes, root: str) -> Element:
 
 
 def parse_either(data: bytes, root: str) -> Element:
-    """Parse XML or its base64: XML begins with ``<``, which is no letter of base64."""
+    """Parse XML or its base64: XML begins with ``<``, which base64 does not contain."""
     return parse(data, root) if data.lstrip().startswith(b"<") or not data.strip() else parse_base64(data, root)

@@ -3,13 +3,13 @@
 
 
 class DriverError(Exception):
-    """Root of this package's errors. The message is for the person who reads it in the VM's log."""
+    """Signal any error of this package. The message appears in the VM's log."""
 
     status = 1
 
 
 class BadInput(DriverError):
-    """Report that input of oned or of a tenant is incomplete or makes no sense; nothing was changed."""
+    """Report that input of oned or of a tenant is incomplete or invalid; nothing was changed."""
 
     status = 2
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the screen that a VM's template asks for (GRAPHICS): a console over VNC. Pure.
+"""Read the screen in a VM's template (GRAPHICS): a console over VNC. Pure.
 
-It is looked at only where a console is to begin: a VM with one that cannot be had can still be ended.
+It is only read to start a console: a VM with an invalid one can still be ended.
 """
 
 import dataclasses
@@ -22,10 +22,10 @@ PASSWORD = re.compile(r"[ -~]{1,64}")
 
 @dataclasses.dataclass(frozen=True)
 class Vnc:
-    """Hold the address, port and password of the VNC console that a VM's template asks for.
+    """Hold the address, port and password of the VNC console in a VM's template.
 
     :ivar listen: address
-    :ivar password: of which the protocol takes eight letters; None lets everybody in
+    :ivar password: the protocol uses eight characters of it; None admits everyone
     """
 
     listen: str
@@ -34,11 +34,11 @@ class Vnc:
 
 
 def vnc(vm_id: int, graphics: Mapping[str, str]) -> Vnc | None:
-    """Return the VNC console that a template asks for.
+    """Return the VNC console of a template.
 
     :param graphics: the attributes of GRAPHICS
-    :returns: None when the VM has no screen, or one of a type that containers do not have
-    :raises BadInput: an attribute is not what it may be
+    :returns: None if the VM has no screen, or one of a type that containers do not support
+    :raises BadInput: an attribute is invalid
     """
     require_few(graphics, f"GRAPHICS of VM {vm_id}")
     kind = graphics.get("TYPE", "").upper()
@@ -58,7 +58,7 @@ def listen(vm_id: int, text: str) -> str:
 
 
 def port(vm_id: int, text: str) -> int:
-    """Return the port. A tenant may choose it: ports of the host's services are refused."""
+    """Return the port, which a tenant may choose, except ports of the host's services."""
     if not re.fullmatch(r"[0-9]{1,5}", text) or not FIRST_PORT <= int(text) <= LAST_PORT:
         raise wrong(vm_id, "PORT", text, f"a number from {FIRST_PORT} to {LAST_PORT}; oned chooses one where the "
                     "template has none")

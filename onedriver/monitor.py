@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write monitor messages: a probe's client sends them to onemonitord, and answers its start. Pure.
+"""Write monitor messages, which a probe's client sends to onemonitord or prints at its start. Pure.
 
-A message is ``TYPE SUCCESS|FAILURE host-id epoch base64(zlib(text))`` and a line's end, in a UDP datagram, or over TCP
-where it may not be lost (STATE_VM, EXEC_VM) or is too long for one. With keys the text is encrypted first.
+A message is ``TYPE SUCCESS|FAILURE host-id epoch base64(zlib(text))`` and a line feed, in a UDP datagram, or over
+TCP if it must not be lost (STATE_VM, EXEC_VM) or is too long. With keys the text is encrypted first.
 """
 
 import base64
@@ -45,7 +45,7 @@ def wire(message: Message, encrypt: Encrypt = bytes) -> bytes:
 
 
 def datagrams(message: Message, encrypt: Encrypt = bytes) -> list[bytes]:
-    """Split the message into datagrams, cutting lists of VMs between two lines; others may be longer than one."""
+    """Split the message into datagrams, dividing lists of VMs between lines; other messages may exceed one."""
     data, lines = wire(message, encrypt), message.text.splitlines()
     if len(data) <= DATAGRAM_LIMIT or message.type != Type.MONITOR_VM or len(lines) < 2:
         return [data]
@@ -55,6 +55,6 @@ def datagrams(message: Message, encrypt: Encrypt = bytes) -> list[bytes]:
 
 
 def answer(messages: Iterable[tuple[str, str]], time: int) -> str:
-    """Return the output of monitoring's start: the first round, by type."""
+    """Return the output of the start of monitoring: the first round, by type."""
     parts = "".join(f"<{kind}>{base64.b64encode(text.encode()).decode()}</{kind}>" for kind, text in messages)
     return f"<MONITOR_MESSAGES>{parts}<TIMESTAMP>{saxutils.escape(str(time))}</TIMESTAMP></MONITOR_MESSAGES>"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read what onemonitord tells a node's client at its start: where to send what, and how often. Pure."""
+"""Read onemonitord's configuration for a node's client: targets and periods of messages. Pure."""
 
 import dataclasses
 import re
@@ -27,12 +27,12 @@ DIRECTORIES: Mapping[Type, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class MonitorConfig:
-    """Hold what a node's monitoring client needs: onemonitord's address, its encryption and the periods of probes.
+    """Hold the settings of a node's monitoring client: onemonitord's address, encryption and probe periods.
 
     :ivar address: of onemonitord: a host name or an IP address
     :ivar host: the node's id in OpenNebula
-    :ivar encrypt: what a message's text goes through first
-    :ivar periods: seconds from one round to the next, of every type of message
+    :ivar encrypt: encrypts a message's text first
+    :ivar periods: seconds between rounds for every type of message
     """
 
     address: str
@@ -45,8 +45,8 @@ class MonitorConfig:
 def monitor_config(data: bytes, ssh_client: str) -> MonitorConfig:
     """Parse onemonitord's configuration.
 
-    :param ssh_client: $SSH_CLIENT: its first word is the front-end, where the configuration says ``auto``
-    :raises BadInput: it is incomplete, or its key is none
+    :param ssh_client: $SSH_CLIENT, whose first word is the front-end if the configuration has ``auto``
+    :raises BadInput: it is incomplete, or its key is invalid
     """
     element = document.parse_either(data, ROOT)
     port = number(element, "NETWORK/PORT", None)
@@ -73,7 +73,7 @@ def text(element: Element, path: str) -> str:
 
 
 def number(element: Element, path: str, default: int | None) -> int:
-    """Return a number of the configuration; without a default (None) it must be there."""
+    """Return a number of the configuration; without a default (None) it is required."""
     found = text(element, path)
     if not found and default is not None:
         return default

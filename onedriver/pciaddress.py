@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Translate between OpenNebula's names of PCI devices and the host's.
 
-The core writes a function's ADDRESS with a colon before the function (``0000:17:00:0``) and takes any string for one:
-so a slice of a GPU is a device too, ``0000:17:00:0:mig3`` for GPU instance 3, and ``…:mig3c1`` for its compute instance
-1. A slice needs a product number of its own, so that a request for a whole GPU does not get a part of one: it is made
-from the slice's profile, ``f`` + compute slices + GB of memory in hexadecimal (``2g.10gb`` is ``f20a``), and begins
-with ``e`` for profiles with media engines (``1g.10gb+me``). Other profiles have eight digits (the core reads 32 bits,
-HostSharePCI.cc): ``f``, the place of the suffix in SUFFIXES, compute slices of the compute instance (0 for all), those
-of the GPU instance, and GB in four digits: ``1g.24gb-me`` is ``f3010018``.
+The core writes a function's ADDRESS with a colon before the function (``0000:17:00:0``) and accepts any string: so a
+slice of a GPU is a device, too, ``0000:17:00:0:mig3`` for GPU instance 3, and ``…:mig3c1`` for its compute instance
+1. A slice needs a product number of its own, so that a request for a whole GPU does not get a part of one: it is
+derived from the slice's profile, ``f`` + compute slices + GB of memory in hexadecimal (``2g.10gb`` is ``f20a``), and
+begins with ``e`` for profiles with media engines (``1g.10gb+me``). Other profiles have eight digits (the core reads
+32 bits, HostSharePCI.cc): ``f``, the index of the suffix in SUFFIXES, compute slices of the compute instance (0 for
+all), those of the GPU instance, and GB in four digits: ``1g.24gb-me`` is ``f3010018``.
 
 A share of a GPU is ``0000:17:00:0:share0``, and its product number ``d000`` and that of the GPU: ``d00020b0``.
 """
@@ -24,10 +24,10 @@ DEVICE_ID = re.compile(r"(?P<function>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-
 
 
 class PciAddress(NamedTuple):
-    """Identify a PCI function, or a slice or share of a GPU, and name it as OpenNebula and the host do.
+    """Identify a PCI function, or a slice or share of a GPU, by the names of OpenNebula and of the host.
 
-    :ivar slice: GPU instance and compute instance of a slice; None for what is none
-    :ivar share: number of a share of a GPU; None for what is none
+    :ivar slice: GPU instance and compute instance of a slice; otherwise None
+    :ivar share: number of a share of a GPU; otherwise None
     """
 
     domain: str
@@ -52,7 +52,7 @@ class PciAddress(NamedTuple):
 
     @property
     def short(self) -> str:
-        """Return OpenNebula's SHORT_ADDRESS. It has no domain, so only domain 0 may leave it out."""
+        """Return OpenNebula's SHORT_ADDRESS, which lacks the domain only for domain 0."""
         domain = "" if int(self.domain, 16) == 0 else f"{self.domain}:"
         return f"{domain}{self.bus}:{self.slot}.{self.function}{self._part}"
 
@@ -67,7 +67,7 @@ class PciAddress(NamedTuple):
 
 
 def from_opennebula(text: str) -> PciAddress:
-    """Parse an ADDRESS; raise BadInput on one that no probe of this project reports."""
+    """Parse an ADDRESS; raise BadInput if no probe of this project reports such."""
     match = ADDRESS.fullmatch(text.lower())
     if match is None:
         raise BadInput(f"PCI address {text[:60]!r} is invalid: 0000:17:00:0 was expected, or 0000:17:00:0:mig3 for a "
@@ -77,7 +77,7 @@ def from_opennebula(text: str) -> PciAddress:
 
 
 def from_device_id(text: str) -> PciAddress:
-    """Parse the id of a device; raise BadInput if it is no PCI device's."""
+    """Parse the id of a device; raise BadInput if it is not that of a PCI device."""
     match = DEVICE_ID.fullmatch(text)
     if match is None:
         raise BadInput(f"{text!r} is no id of a PCI device")
@@ -92,5 +92,5 @@ def number(text: str | None) -> int | None:
 
 
 def share_product(gpu: str) -> str:
-    """Return the product number of a share of a GPU, given the GPU's own."""
+    """Return the product number of a share of a GPU from the GPU's own."""
     return f"d000{gpu}"

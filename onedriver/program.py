@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translate a script's failure to what oned understands. No other module does.
+"""Translate a script's failure to oned's format. No other module does.
 
 oned takes a line of standard error that begins with ``ERROR: ``, ``INFO: ``, ``WARN: `` or ``DEBUG: `` for the log,
-and glues all others together, without a space, as the VM's error. So a script that fails prints one more line, the
-last: the reason, which ends in a period, and leaves with a status that is not zero.
+and joins all others, without spaces, as the VM's error. So a failing script prints the reason, which ends with a
+period, as its last line, and exits with a status other than zero.
 """
 
 import errno
@@ -28,7 +28,7 @@ KNOWN_LENGTH = 2000  # letters; what is longer is cut, as the core would
 
 
 class OnedFormatter(logging.Formatter):
-    """One line for a record, its traceback included, in oned's form."""
+    """Format a record, including its traceback, as one line for oned."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = record.getMessage()
@@ -42,14 +42,14 @@ def one_line(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return one line that ends in a period."""
+    """Return one line that ends with a period."""
     line = one_line(text)
     line = line if len(line) <= KNOWN_LENGTH else line[:KNOWN_LENGTH - 3] + "..."
     return line if line.endswith(".") else f"{line}."
 
 
 def log_to(stream: TextIO) -> None:
-    """Send every log record of this process to ``stream`` in oned's form, nowhere else."""
+    """Send all log records of this process only to ``stream``, in oned's format."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(OnedFormatter())
     root = logging.getLogger()
@@ -73,10 +73,10 @@ def print_version() -> int:
 
 def run(what: str, body: Callable[[], str | None], known: Mapping[type[Exception], int] | None = None,
         out: TextIO | None = None, err: TextIO | None = None) -> int:
-    """Run ``body`` and print what it returns, or the reason why it failed.
+    """Run ``body`` and print its result, or the reason of its failure.
 
-    :param what: the action, which begins the reason: ``deploy of VM 12``
-    :param known: exit status by class of the errors that are no mistakes of this program
+    :param what: the action, as prefix of the reason: ``deploy of VM 12``
+    :param known: exit status by class of expected errors
     :returns: the exit status
     """
     out, err = out or sys.stdout, err or sys.stderr
@@ -99,7 +99,7 @@ def run(what: str, body: Callable[[], str | None], known: Mapping[type[Exception
 
 
 def reason(complaints: bytes) -> str:
-    """Return why a command of a driver failed: its standard error without the lines for the log."""
+    """Return the reason of a failed driver command: its standard error without the lines for the log."""
     lines = complaints.decode(errors="replace").splitlines()
     return " ".join(line for line in lines if not line.startswith(LOG_PREFIXES))[:1500]
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read one element's attributes, typed: tenant text becomes a number, a word of a set, or text of a checked form.
+"""Read one element's attributes as typed values: numbers, enumerated words, or validated text.
 
-Every refusal names the attribute and what it may be."""
+Every error names the attribute and its valid values."""
 
 import decimal
 import re
@@ -24,7 +24,7 @@ DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 class Section:
     """Read and check the attributes of one XML element of OpenNebula.
 
-    :param name: how a person finds it: ``PCI 0 of VM 12``
+    :param name: name for messages: ``PCI 0 of VM 12``
     """
 
     def __init__(self, element: "Element", name: str) -> None:
@@ -32,7 +32,7 @@ class Section:
         self.name = name
 
     def text(self, key: str) -> str | None:
-        """Return an attribute's text; None when missing or empty, which OpenNebula does not tell apart either."""
+        """Return an attribute's text; None if missing or empty, which OpenNebula does not distinguish either."""
         found = self._element.find(key)
         return None if found is None else (found.text or "").strip() or None
 
@@ -95,13 +95,12 @@ class Section:
         return tuple(child.tag for child in self._element)
 
     def texts(self, prefix: str = "") -> dict[str, str]:
-        """Return the text of every attribute by its name, in their order; the first one of a name counts.
+        """Return the text of every attribute by name, in order; the first one of a name counts.
 
-        :param prefix: of the names, in upper case; theirs may be in either
+        :param prefix: prefix of the names, in upper case; the names' case is ignored
 
-
-        Reads at most one more than :data:`MOST_NAMES`, by which the users of the attributes see that there are too
-        many (:func:`require_few`): a VM with too many can still be ended.
+        Reads at most one more than :data:`MOST_NAMES`, so that callers detect too many (:func:`require_few`), while
+        a VM with too many can still be ended.
         """
         found: dict[str, str] = {}
         for child in self._element:
@@ -112,7 +111,7 @@ class Section:
         return found
 
     def sections(self, key: str) -> Iterator[Self]:
-        """Yield the elements of one name; the first is number 0."""
+        """Yield the elements of one name, numbered from 0."""
         for index, element in enumerate(self._element.iterfind(key)):
             yield type(self)(element, f"{key} {index} of {self.name}")
 
@@ -131,7 +130,7 @@ def require_few(texts: Collection[str], name: str) -> None:
 
 
 def own_flag(own: Mapping[str, str], key: str) -> bool:
-    """Read one of the attributes that belong to a driver: left out, it is false."""
+    """Read a boolean attribute of a driver; False by default."""
     value = own.get(key, "").upper()
     if value and value not in YES | NO:
         raise BadInput(f"{key} is {value[:80]!r}, but must be YES or NO")

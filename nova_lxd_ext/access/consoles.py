@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serve serial consoles: one TCP port of this host, at which nova's serial proxy gets the console of any server.
+"""Serve serial consoles of all servers to nova's serial proxy at one TCP port of this host.
 
-Nova tells the proxy the port and, as the path to ask for, a ticket. Whoever else reaches the port gets nothing.
+Nova gives the proxy the port and, as the path to request, a ticket. Clients without a ticket get no console.
 """
 
 import errno
@@ -41,10 +41,10 @@ class Consoles:
         self._clients: dict[socket.socket, str | None] = {}
 
     def serial(self, instance: objects.Instance) -> console_type.ConsoleSerial:
-        """Return where the server's console can be reached now.
+        """Return how the server's console can be reached now.
 
-        :raises InstanceNotReady: it does not run
-        :raises ConsoleTypeUnavailable: nothing can listen at ``[serial_console] proxyclient_address``
+        :raises InstanceNotReady: the server is not running
+        :raises ConsoleTypeUnavailable: it cannot listen at ``[serial_console] proxyclient_address``
         :raises SocketPortRangeExhaustedException: no port of ``[serial_console] port_range`` is free
         """
         state = self._states.require(instance)
@@ -59,7 +59,7 @@ class Consoles:
         return console_type.ConsoleSerial(host, port, f"/{self._tickets.issue(state.name)}")
 
     def close(self) -> None:
-        """End the port and every session."""
+        """Close the port and every session."""
         with self._lock:
             listening, self._listening = self._listening, None
             if listening is not None:
@@ -80,7 +80,7 @@ class Consoles:
             self.admit(client)
 
     def admit(self, client: socket.socket) -> None:
-        """Serve a connection, in a thread of its own."""
+        """Serve a connection in its own thread."""
         with self._lock:
             admitted = self._listening is not None and (len(self._clients) < MAX_CLIENTS or self._make_room())
             if admitted:
@@ -92,7 +92,7 @@ class Consoles:
         threading.Thread(target=self._serve, args=(client,), name="console", daemon=True).start()
 
     def _make_room(self) -> bool:
-        """Hang up on the connection that has waited longest without a ticket: nova's proxy sends its own at once.
+        """Close the oldest connection without a ticket: nova's proxy sends its ticket immediately.
 
         :returns: whether there was one; the caller holds the lock
         """
@@ -111,7 +111,7 @@ class Consoles:
             client.close()
 
     def _attach(self, client: socket.socket, name: str) -> Console:
-        """Attach a client and disconnect the one before: a closed browser may not have been noticed yet."""
+        """Attach a client and disconnect the previous one, whose closed browser may not have been noticed."""
         with self._lock:
             if client not in self._clients:
                 raise errors.EngineBusy(f"the console of {name} was asked for too slowly: others wait")
@@ -131,7 +131,7 @@ def listening(host: str, port_range: str) -> socket.socket:
     """Return a listening socket at the first free port.
 
     :param port_range: ``first:end``, end not included
-    :raises ConsoleTypeUnavailable: nothing can listen at ``host``
+    :raises ConsoleTypeUnavailable: it cannot listen at ``host``
     """
     first, end = map(int, port_range.split(":"))
     for port in range(first, end):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serve one client of a console: the proxy's greeting with its ticket, then bytes both ways until either end is gone.
+"""Serve one client of a console: the proxy's greeting with its ticket, then bytes both ways until either end closes.
 
 Nova's proxies greet with ``CONNECT <path> HTTP/1.1`` where a console has a path, and wait for a 200
 (nova.console.websocketproxy).
@@ -28,10 +28,10 @@ UNAVAILABLE = b"HTTP/1.1 503 Service Unavailable\r\n\r\n"
 
 
 def serve(client: socket.socket, container: Callable[[str], str | None], attach: Callable[[str], Console]) -> None:
-    """Serve one connection to its end; nothing is raised for what a client does.
+    """Serve one connection to its end; a client's errors are not raised.
 
-    :param container: the container of a ticket
-    :param attach: the console of a container
+    :param container: returns the container of a ticket
+    :param attach: returns the console of a container
     """
     with contextlib.suppress(OSError):  # a client who has gone
         client.settimeout(GREETING_TIMEOUT)
@@ -55,9 +55,9 @@ def serve(client: socket.socket, container: Callable[[str], str | None], attach:
 
 
 def greeting(client: socket.socket) -> str | None:
-    """Read the ticket; None when the greeting is invalid. Not a byte more is read: what follows is input.
+    """Read the ticket; None if the greeting is invalid. Read no further, because input follows.
 
-    :raises TimeoutError: the whole of it did not come within GREETING_TIMEOUT, however slowly its bytes come
+    :raises TimeoutError: it was not complete within GREETING_TIMEOUT
     """
     text, end = b"", time.monotonic() + GREETING_TIMEOUT
     while len(text) < LONGEST_GREETING and not text.endswith(b"\r\n\r\n"):

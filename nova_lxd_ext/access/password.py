@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Set the password of a server's administrator, by the guest's own chpasswd.
 
-The password goes to its standard input: not onto a command line, which everybody in the container could read, and not
-into a log.
+The password is passed by standard input, not on a command line, which every process in the container could read, and
+not into a log.
 """
 
 import re
@@ -20,10 +20,10 @@ SHOWN = 200  # characters of what chpasswd says
 
 
 def set_admin(engine: Engine, container: str, image: objects.ImageMeta, password: str) -> None:
-    """Set the password of the image's ``os_admin_user``, else root.
+    """Set the password of the image's ``os_admin_user``, otherwise of root.
 
-    :param container: its name; it runs
-    :raises SetAdminPasswdNotSupported: with what the guest or the request lacks; nova shows it to who asked
+    :param container: name of the running container
+    :raises SetAdminPasswdNotSupported: with what the guest or the request lacks; nova returns it to the user
     """
     user = image.properties.get("os_admin_user", "root")
     if not USER.fullmatch(user):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Issue tickets for servers' consoles. A ticket is a secret that nova gives to its proxy alone."""
+"""Issue tickets for servers' consoles. A ticket is a secret that nova gives only to its proxy."""
 
 import dataclasses
 import secrets
@@ -20,7 +20,7 @@ class _Ticket:
 class Tickets:
     """Issue and check the tickets with which nova's console proxy connects to containers.
 
-    :param lifetime: seconds after which a ticket that nobody asked for again is worth nothing
+    :param lifetime: seconds after which a ticket expires unless it is requested again
     """
 
     def __init__(self, lifetime: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -30,7 +30,7 @@ class Tickets:
         self._tickets: dict[str, _Ticket] = {}
 
     def issue(self, name: str) -> str:
-        """Return the container's ticket: the same for every call until it expires, because nova asks again to check."""
+        """Return the container's ticket, the same until it expires, because nova requests it again to check."""
         with self._lock:
             self._drop_expired()
             ticket = self._tickets.setdefault(name, _Ticket(name, secrets.token_urlsafe(LENGTH), 0))
@@ -38,7 +38,7 @@ class Tickets:
             return ticket.text
 
     def container(self, text: str) -> str | None:
-        """Return the container that the ticket is for; None when it is invalid or expired."""
+        """Return the container of a ticket; None if it is invalid or expired."""
         with self._lock:
             self._drop_expired()
             return next((ticket.name for ticket in self._tickets.values()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Translate Cyborg's accelerator requests (ARQs) of a server to PCI addresses of this host. Pure.
 
-Cyborg binds an ARQ before nova boots the server and says with its attach handle what the driver is to attach
+Cyborg binds an ARQ before nova boots the server; its attach handle names what the driver must attach
 (cyborg's API reference, "Accelerator Requests").
 """
 
@@ -19,9 +19,9 @@ _PARTS: Final = {"domain": (re.compile(r"[0-9a-fA-F]{1,8}"), 4), "bus": (re.comp
 
 
 def addresses(arqs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return PCI addresses as the kernel writes them, in the order of the ARQs' uuids, which never changes.
+    """Return PCI addresses in the kernel's format, in the stable order of the ARQs' uuids.
 
-    :raises SpecError: an ARQ has another handle than a PCI function, or none
+    :raises SpecError: an ARQ's handle is missing or not a PCI function
     """
     return tuple(_address(arq) for arq in sorted(arqs, key=lambda arq: str(arq.get("uuid"))))
 

@@ -18,7 +18,7 @@ from nova_lxd_ext.hardware import sliceproviders, slices
 class Placement:
     """Read allocations from Placement: those of one server, and those against one resource provider.
 
-    :param client: nova's own client; made at the first question, because it asks for the service's address
+    :param client: nova's own client; created at the first request, because it looks up the service's address
     """
 
     def __init__(self, client: Callable[[], Any] = report.report_client_singleton) -> None:
@@ -27,12 +27,12 @@ class Placement:
     def of_server(self, uuid: str) -> Mapping[str, Any]:
         """Return a server's allocations by uuid of the provider.
 
-        :raises ConsumerAllocationRetrievalFailed: Placement does not answer so
+        :raises ConsumerAllocationRetrievalFailed: Placement does not return them
         """
         return self._client().get_allocs_for_consumer(nova_context.get_admin_context(), uuid)["allocations"]
 
     def used(self, provider_uuid: str) -> Mapping[str, int]:
-        """Return what all servers have of a provider, by resource class."""
+        """Return the total usage of a provider by resource class."""
         found: collections.Counter[str] = collections.Counter()
         info = self._client().get_allocations_for_resource_provider(nova_context.get_admin_context(), provider_uuid)
         for allocation in info.allocations.values():
@@ -41,9 +41,9 @@ class Placement:
 
 
 class HostSlices:
-    """The slices of this host that servers have, are to have and could have.
+    """Determine the slices of this host that servers have, are allocated and could have.
 
-    :param nodename: this host in nova's words
+    :param nodename: nova's name of this host
     """
 
     def __init__(self, nodename: str, store: AllocationStore, placement: Placement) -> None:
@@ -53,13 +53,13 @@ class HostSlices:
 
     def of(self, instance: objects.Instance, consumer: Consumer, allocations: Mapping[str, Any],
            view: HostView) -> tuple[str, ...]:
-        """Return the ids of the slices a server is to have: those it holds, or as Placement says.
+        """Return the ids of a server's slices: those it holds, or those allocated in Placement.
 
-        The host is only read for a server whose flavor asks for slices.
+        The host is only read for a server whose flavor requests slices.
 
-        :param allocations: what nova passed; empty where it passes none (start, reboot, revert of a resize)
+        :param allocations: as passed by nova; empty if it passes none (start, reboot, revert of a resize)
         :raises DeviceHeld: there are fewer free slices than Placement counts
-        :raises DeviceNotFound: the flavor asks for other slices than Placement gave the server on this host
+        :raises DeviceNotFound: the flavor requests other slices than Placement allocated on this host
         """
         asked = sliceproviders.asked(instance.flavor.extra_specs)
         if not asked:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find a server's accelerator requests (ARQs), also where nova does not pass them (resume, a start with the host)."""
+"""Find a server's accelerator requests (ARQs), even if nova does not pass them (resume, a start with the host)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from nova_lxd_ext.instance.flavor import ACCELERATORS
 def of(instance: objects.Instance, passed: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """Return the server's accelerator requests.
 
-    :param passed: what nova passed; empty where it passes none
+    :param passed: as passed by nova; empty if it passes none
     :raises AcceleratorRequestOpFailed: cyborg does not answer
     """
     if passed or not instance.flavor.extra_specs.get(ACCELERATORS):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notify servers whose devices break, are tainted or recover: in the log, and in the server's container.
+"""Report servers' devices that fail, are tainted or recover, in the log and in the server's container.
 
 Nova shows it only in diagnostics. Operators' programs are notified of all devices of the host."""
 
@@ -16,10 +16,10 @@ LOG = logging.getLogger(__name__)
 
 
 class DeviceFaults:
-    """Track the faults of servers' devices, and report what changed to the log and to the containers.
+    """Track the faults of servers' devices, and report changes to the log and to the containers.
 
-    :param tell: tells a container what is wrong with its devices, and whether it could
-    :param notify: is called with the faults of all devices of the host, at the first look and when they change
+    :param tell: notifies a container of its devices' faults, and returns whether it succeeded
+    :param notify: called with the faults of all devices of the host, at the first check and after changes
     """
 
     def __init__(self, tell: Callable[[str, Sequence[str]], bool] = lambda name, faults: True,
@@ -31,10 +31,10 @@ class DeviceFaults:
         self._told: dict[str, tuple[str, ...]] | None = None  # container -> faults; None before the first look
 
     def look(self, records: Mapping[str, Allocation], inventory: Inventory) -> None:
-        """Log and notify what has changed since the last call.
+        """Log and report what has changed since the last call.
 
-        The first call of a process also withdraws what an earlier one told containers. A container that could not be
-        notified, because it is stopped, say, is notified at a later call."""
+        The first call of a process also withdraws notices of an earlier process. A container that could not be
+        notified, for example because it is stopped, is notified by a later call."""
         held = [record for record in records.values() if record.consumer.driver == DRIVER and record.blocked is None]
         present = {record.device_id: fault for record in held for fault in faults.of([record], inventory)}
         for device_id, fault in present.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Report to Placement what nova does not: parts of GPUs, and functions that nobody may have now."""
+"""Report to Placement what nova does not: parts of GPUs, and functions that are currently unavailable."""
 
 from collections.abc import Callable
 
@@ -31,7 +31,7 @@ class DeviceProviders:
     def update(self, tree: ProviderTree, nodename: str) -> None:
         """Write them into nova's view of Placement.
 
-        Without trustworthy records no part of a GPU may be given away, and what was reserved stays so."""
+        Without reliable records no part of a GPU may be allocated, and reservations stay."""
         inventory = self._inventory()
         try:
             records = self._store.records()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translate the devices nova claimed for a server to allocation requests. Pure, apart from the inventory it is given.
+"""Translate the devices that nova claimed for a server to allocation requests. Pure, given the inventory.
 
-Nova's claim says which; here it is decided what each is called in the container and which GUIDs it gets.
+Nova's claim selects them; this module decides their names in the container and their GUIDs.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from containerhost.inventory.scan import Inventory
 class Policy:
     """Hold the operator's options and the flavor's keys by which devices are granted.
 
-    :ivar own_guids: make GUIDs from the server's uuid; else a VF keeps those the host gave it
+    :ivar own_guids: generate GUIDs from the server's uuid; otherwise a VF keeps those of the host
     :ivar max_tx_rate: Mbit/s that each VF may send; None is no limit
     """
 
@@ -37,8 +37,8 @@ def claimed(instance: objects.Instance, node_id: int) -> tuple[str, ...]:
     They are in the order of the flavor; equal ones by address. The order decides which interface is ib0: it must not
     change while the server lives.
 
-    A server that moves has devices on two hosts, and one that is resized those of both flavors: neither the other
-    host's nor the other flavor's count. Those of direct ports come with their ports.
+    A server that moves has devices on two hosts, and one that is resized those of both flavors: those of the other
+    host or flavor do not count. Those of direct ports come with their ports.
 
     :param node_id: this host, as nova's records of devices name it
     """
@@ -58,7 +58,7 @@ def requests(server: str, names: Sequence[str], inventory: Inventory, policy: Po
     :param names: addresses of functions, ids of slices
     :param first_ethernet: number of the first ``ethN`` name that no port of the server has
     :param first_infiniband: likewise of ``ibN``
-    :raises DeviceNotFound: when a device is no longer on this host
+    :raises DeviceNotFound: a device is no longer on this host
     """
     devices = tuple(inventory.get(name) for name in names)
     interfaces = _netdev_names(devices, {"eth": first_ethernet, "ib": first_infiniband})
@@ -89,7 +89,7 @@ def _options(device: Device, name: str | None, seed: str, policy: Policy) -> Gra
 
 
 def guid(seed: str) -> str:
-    """Return a GUID that is always the same for the same seed, so that a server keeps its own wherever it runs.
+    """Return a GUID that depends only on the seed, so that a server keeps its own on any host.
 
     An EUI-64 marked locally administered and of a single interface (IEEE 802: bits 0x02 set and 0x01 clear in the first
     byte), which no manufacturer's GUID can be.

@@ -30,9 +30,9 @@ ENGINE = "lxd"
 
 
 class FlavorDevices(AttachmentProvider):
-    """Allocate the devices that a server's flavor asks for, repair them, and release them.
+    """Allocate the devices of a server's flavor, repair them, and release them.
 
-    :param slices: knows which MIG slices a server is to have
+    :param slices: determines the MIG slices of a server
     :param node_id: this host, as nova's records of PCI devices name it
     """
 
@@ -46,8 +46,8 @@ class FlavorDevices(AttachmentProvider):
     def require_possible(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
         """Refuse devices that the server cannot have here.
 
-        :raises DeviceNotFound, DeviceUnhealthy: when a claimed device is not on this host any more, or unhealthy
-        :raises SpecError: on a bad flavor key, or an accelerator that no container can be given
+        :raises DeviceNotFound, DeviceUnhealthy: a claimed device is no longer on this host, or is unhealthy
+        :raises SpecError: a flavor key is invalid, or an accelerator does not support containers
         """
         requests = self._requests(instance, requested, view)
         if (least := self._least(instance)) is not None:
@@ -56,13 +56,13 @@ class FlavorDevices(AttachmentProvider):
             self._allocator.preview(requests, consumer(instance), view)
 
     def _least(self, instance: objects.Instance) -> int | None:
-        """Return without how many of its GPUs the server can run; None if it needs all of them."""
+        """Return the minimum number of the server's GPUs; None if it needs all of them."""
         claim = flavor.gpus(instance.flavor.extra_specs, self._conf.lxd.gpu_capabilities)
         return None if claim is None else claim.least
 
     def _requests(self, instance: objects.Instance, requested: RequestedResources,
                   view: HostView) -> tuple[Request, ...]:
-        """Return the requests for the server's claimed devices. Changes nothing; scans the host only for some."""
+        """Return the requests for the server's claimed devices. Changes nothing; scans the host only if needed."""
         policy = devices.Policy(
             gpu_capabilities=flavor.gpu_capabilities(instance.flavor.extra_specs, self._conf.lxd.gpu_capabilities),
             memlock=self._conf.lxd.rdma_memlock,
@@ -77,7 +77,7 @@ class FlavorDevices(AttachmentProvider):
         return devices.requests(instance.uuid, names, view.inventory, policy, ports.count("eth"), ports.count("ib"))
 
     def _claimed(self, instance: objects.Instance, view: HostView) -> tuple[str, ...]:
-        """Return what nova has claimed, without GPUs that the server goes on without and that have left the host."""
+        """Return the devices claimed in nova, without detached GPUs that have left the host."""
         found = devices.claimed(instance, self._node_id()) if instance.get_pci_devices() else ()
         if not found or self._least(instance) is None:
             return found
@@ -85,9 +85,9 @@ class FlavorDevices(AttachmentProvider):
         return tuple(name for name in found if name not in gone)
 
     def attach_all(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> tuple[Part, ...]:
-        """Allocate all or none for a container that does not run.
+        """Allocate all or none for a stopped container.
 
-        What the server holds already stays as it is, but for GPUs that are out of order: one that can do without starts
+        Devices that the server already holds stay unchanged, except faulty GPUs: a server that can do without starts
         without them."""
         least = self._least(instance)
 
@@ -98,11 +98,11 @@ class FlavorDevices(AttachmentProvider):
 
     def attach_running(self, instance: objects.Instance, requested: RequestedResources, view: HostView
                        ) -> tuple[Part, ...]:
-        """Allocate as :meth:`attach_all` for a running container. What it goes on without for now, it does not get."""
+        """Allocate like :meth:`attach_all` for a running container, except currently detached devices."""
         return self._acquire(instance, requested, view, functools.partial(self._present, instance))
 
     def _present(self, instance: objects.Instance, requests: tuple[Request, ...]) -> tuple[Request, ...]:
-        """Return the requests without those of what the server goes on without for now."""
+        """Return the requests without those for currently detached devices."""
         return (requests if self._least(instance) is None
                 else self._allocator.present(requests, consumer(instance)))
 
@@ -120,15 +120,15 @@ class FlavorDevices(AttachmentProvider):
                 tried = requests
 
     def allocations(self, flavor: objects.Flavor, consumer: str) -> Mapping[str, Any]:
-        """Return what Placement holds for a consumer, as far as it matters for a server of this flavor."""
+        """Return a consumer's allocations in Placement that are relevant for this flavor."""
         return self._slices.allocations(flavor, consumer)
 
     def held(self, instance: objects.Instance) -> frozenset[str]:
-        """Return the ids of the devices that the server has on this host."""
+        """Return the ids of the server's devices on this host."""
         return self._allocator.held_by(consumer(instance))
 
     def faults(self, instance: objects.Instance) -> tuple[str, ...]:
-        """Return what is wrong with the server's devices, in words."""
+        """Describe the faults of the server's devices."""
         return self._allocator.faults(consumer(instance))
 
     def reset_devices(self, instance: objects.Instance, view: HostView) -> None:
@@ -137,17 +137,17 @@ class FlavorDevices(AttachmentProvider):
             LOG.error("A broken GPU is not reset: %s", complaint, instance=instance)
 
     def rebind_driver(self, instance: objects.Instance, view: HostView) -> None:
-        """Bring back what somebody was cleaning when it was killed."""
+        """Restore functions whose cleaning was killed."""
         self._allocator.repair.rebind_driver(consumer(instance), view)
 
     def preview(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> tuple[Grant, ...]:
-        """Return the grants of :meth:`attach_running`, as far as they are known in advance; changes nothing."""
+        """Return the grants of :meth:`attach_running` as far as they are known in advance; changes nothing."""
         requests = self._present(instance, self._requests(instance, requested, view))
         return self._allocator.preview(requests, consumer(instance), view) if requests else ()
 
     def users_of_others(self, instance: objects.Instance, grants: Collection[Grant], view: HostView
                         ) -> tuple[str, ...]:
-        """Return the processes that use a device which the server has and which is not among ``grants``, in words."""
+        """Describe the processes that use a device of the server that is not among ``grants``."""
         going = self._allocator.held_by(consumer(instance)) - {grant.device.id for grant in grants}
         held = self._allocator.held(consumer(instance), view) if going else ()
         return self._allocator.users((grant for grant in held if grant.device.id in going), view)
@@ -163,10 +163,10 @@ class FlavorDevices(AttachmentProvider):
                 LOG.error("A device came back, but is not used again: %s", complaint, instance=instance)
 
     def release_all(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
-        """Release every device of a server whose container is gone or stopped.
+        """Release every device of a server whose container is stopped or deleted.
 
-        One that cannot be cleaned stays blocked on the host and is reported in the log: the server's end must not wait
-        for the repair of a device.
+        A device that cannot be cleaned stays blocked on the host and is logged: deleting the server must not wait
+        for its repair.
         """
         for complaint in self._allocator.release(consumer(instance), view):
             LOG.error("A device came back, but is not used again: %s", complaint, instance=instance)
@@ -180,17 +180,16 @@ class FlavorDevices(AttachmentProvider):
             LOG.error("A device came back, but is not used again: %s", complaint, instance=instance)
 
     def any_held(self) -> bool:
-        """Return whether any server has a device of this host, as far as the records can be read."""
+        """Return whether any server has a device of this host, as far as the records are readable."""
         try:
             return bool(self._allocator.consumers_of(DRIVER, ENGINE))
         except errors.AllocationsUnreadable:
             return True
 
     def reconcile(self, alive: Collection[ContainerState]) -> None:
-        """Release the devices of containers that are not among ``alive``, and repair what a killed driver left.
+        """Release the devices of containers that are not among ``alive``, and repair the remains of a killed driver.
 
-        Records that cannot be read are the operator's to repair. Until then no device is handed out, but servers are
-        served.
+        The operator must repair unreadable records. Until then no device is allocated, but servers are managed.
         """
         try:
             complaints = self._allocator.reconciler.reconcile(DRIVER, ENGINE, [state.name for state in alive])

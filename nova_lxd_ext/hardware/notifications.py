@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Emit nova's versioned notification ``device_faults.update``: all devices of this host that no new server gets.
+"""Emit nova's versioned notification ``device_faults.update`` with all unavailable devices of this host.
 
-Each has the complete list, so neither a listener that missed some nor a nova-compute that was restarted needs a
-history: what is not in the list is well. It is sent where ``[notifications] notification_format`` has versioned
-notifications and ``[oslo_messaging_notifications] driver`` sends any.
+Each has the complete list, so neither a listener that missed some nor a restarted nova-compute needs a history:
+devices not in the list are healthy. It requires versioned notifications in ``[notifications] notification_format``
+and a ``[oslo_messaging_notifications] driver``.
 """
 
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ class DeviceFaultsNotification(base.NotificationBase):
 
 
 def emit(found: Sequence[Fault]) -> None:
-    """Send the notification: as an error if a device is broken or blocked, else for information."""
+    """Send the notification, as an error if a device is faulty or blocked, otherwise as information."""
     host = nova.conf.CONF.host
     broken = any(fault.blocked or len(fault.complaints) > (fault.taint is not None) for fault in found)
     DeviceFaultsNotification(

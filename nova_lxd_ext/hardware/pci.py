@@ -21,7 +21,7 @@ TYPES: Final = {
 
 
 class Reason(enum.StrEnum):
-    """The reason why a function of this host is for none of nova's servers, as a trait in Placement."""
+    """Name the reason why a function of this host is unavailable to nova's servers, as a trait in Placement."""
 
     SICK = "CUSTOM_DEVICE_SICK"
     TAINTED = "CUSTOM_DEVICE_TAINTED"
@@ -35,18 +35,18 @@ Reserved = tuple[Device, dict[str, Any], Reason]
 
 def passthrough(inventory: Inventory, records: Mapping[str, Allocation],
                 one_time_use: Callable[[Mapping[str, Any]], bool] = lambda entry: False) -> list[dict[str, Any]]:
-    """Return the whole PCI functions that nova may give to servers, those its servers hold included.
+    """Return the whole PCI functions that nova may allocate, including those its servers hold.
 
-    A GPU that is cut into slices, or shared, is no use as a whole.
+    A GPU that is divided into slices, or shared, is not available as a whole.
 
-    :param records: who holds what, by device id
+    :param records: allocations by device id
     :param one_time_use: whether an entry is a device whose reservation would be lost if it were not reported
     """
     return [entry for _, entry, reason in _whole(inventory, records) if reason is None or one_time_use(entry)]
 
 
 def reserved(inventory: Inventory, records: Mapping[str, Allocation]) -> list[Reserved]:
-    """Return all other whole PCI functions of the host, and those reported only because they are for one use."""
+    """Return all other whole PCI functions of the host, and those reported only as one-time-use devices."""
     return [(device, entry, reason) for device, entry, reason in _whole(inventory, records) if reason is not None]
 
 
@@ -59,10 +59,10 @@ def _whole(inventory: Inventory, records: Mapping[str, Allocation],
 
 
 def _why_reserved(device: Device, record: Allocation | None) -> Reason | None:
-    """Return why a device is reserved; None for one that a server holds, which stays reported in any state.
+    """Return why a device is reserved; None if a server holds it, which stays reported in any state.
 
-    Its interface is in the container, it may have broken since, and nova would only warn that it cannot drop it. One
-    that was not cleaned belongs to nobody."""
+    Its interface is in the container, it may have failed since, and nova would only warn that it cannot remove it. A
+    device that was not cleaned belongs to no server."""
     if record is not None and record.blocked is not None:
         return Reason.UNCLEAN
     if record is not None:

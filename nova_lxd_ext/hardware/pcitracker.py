@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep nova's PCI tracker up to date: nova itself hands it the host's devices only when nova-compute starts.
+"""Keep nova's PCI tracker up to date: nova itself passes it the host's devices only at nova-compute's start.
 
-A card that breaks later would be given to server after server, one that comes back to none. The tracker has a method
-for that ("called periodically", says its class), but nobody calls it again.
+A card that fails later would be allocated again and again, one that recovers never. The tracker has a method for
+that ("called periodically", according to its class), but nova does not call it again.
 """
 
 import json
@@ -23,11 +23,11 @@ HELD = frozenset({fields.PciDeviceStatus.CLAIMED, fields.PciDeviceStatus.ALLOCAT
 
 
 class PciTracker:
-    """Report PCI devices that come and go to nova's PCI tracker, and free claims of moves that were undone.
+    """Report changed PCI devices to nova's PCI tracker, and free claims of cancelled moves.
 
-    :param tracker: nova's PciDevTracker; None before nova has made it
-    :param one_time_use: whether an entry is a device that stays with nova whatever happens to it
-    :param held: tells the addresses of the devices that a server has on the host
+    :param tracker: nova's PciDevTracker; None before nova has created it
+    :param one_time_use: whether an entry is a device that stays reported in any state
+    :param held: returns the addresses of a server's devices on the host
     """
 
     def __init__(self, tracker: Callable[[], Any], one_time_use: Callable[[dict[str, Any]], bool],
@@ -41,15 +41,15 @@ class PciTracker:
         self._refused: set[str] = set()
 
     def look(self, devices_json: str) -> None:
-        """Remember what the host has now (``pci_passthrough_devices``). Nova calls for it without its lock."""
+        """Store the host's devices (``pci_passthrough_devices``). Nova calls for them without its lock."""
         self._news = {entry["address"]: entry for entry in json.loads(devices_json)}
 
     def refresh(self) -> None:
-        """Tell the tracker, if there is news; only in ``update_provider_tree``, where nova has its lock.
+        """Pass changes to the tracker; only in ``update_provider_tree``, where nova holds its lock.
 
-        After that nova brings Placement and its database in line with the tracker.
+        Afterwards nova updates Placement and its database from the tracker.
 
-        What a server has is never taken from the tracker: nova marks it, and drops it when the server is gone.
+        Devices of a server are never removed from the tracker: nova marks them, and removes them with the server.
         """
         news, tracker = self._news, self._tracker()
         if news is None or tracker is None:
@@ -69,14 +69,14 @@ class PciTracker:
         self._refused.add(uuid)
 
     def free_unrequested(self, context: Any, host: str) -> None:
-        """Free devices that were claimed for a move which was undone, where nova has its lock.
+        """Free devices that were claimed for a cancelled move, while nova holds its lock.
 
-        These are of all servers once after nova-compute's start, as it may have been killed, then of those that are on
-        another host, or whose move was refused. Nova frees those of moves that it ends itself only.
+        Once after nova-compute's start, which may follow a kill, this concerns all servers; later those on another
+        host, or whose move was refused. Nova frees only those of moves that it ends itself.
 
         A device stays with its server if one of the server's requests is for it, and while the server moves. After a
-        start a request for a port that the server does not have any more is dropped, if the server has not its device
-        either: nova-compute was killed while it detached the port.
+        start, a request for a port that the server no longer has is dropped if its device is gone as well:
+        nova-compute was killed while it detached the port.
         """
         tracker = self._tracker()
         if tracker is None:
@@ -125,9 +125,10 @@ class PciTracker:
 
 
 def is_moving(context: Any, instance: objects.Instance) -> bool:
-    """Return whether the server is between two hosts or sizes; nova keeps what it knows of a move that failed, too.
+    """Return whether the server is between two hosts or sizes; nova keeps its records of failed moves, too.
 
-    One that has left by a live migration goes on to its destination, also after nova has cleared its task state."""
+    A server that has left by a live migration continues to its destination, even after nova has cleared its task
+    state."""
     if objects.MigrationList.get_by_filters(context, {
             "instance_uuid": instance.uuid, "source_compute": instance.host, "migration_type": "live-migration",
             "status": "post-migrating"}):

@@ -33,7 +33,7 @@ class Unit(NamedTuple):
 
 
 class Allocated(NamedTuple):
-    """One device that Placement allocated."""
+    """Identify one device that Placement allocated."""
 
     provider: str
     resource_class: str
@@ -45,9 +45,9 @@ def follow_placement(claim: claims.Claim, requests: Sequence[objects.InstancePCI
 
     The caller holds the lock of nova's ResourceTracker.
 
-    :param claim: of a move or an unshelve; others are left as they are
+    :param claim: of a move or an unshelve; others are unchanged
     :param requests: of the claim; changed in place
-    :raises ComputeResourcesUnavailable: the allocated devices are not those that the requests ask for
+    :raises ComputeResourcesUnavailable: the allocated devices do not match the requests
     """
     if claim.migration is not None or claim.instance.vm_state == vm_states.SHELVED_OFFLOADED:
         name_providers(claim.context, claim.instance, claim.tracker, claim.nodename, requests)
@@ -57,12 +57,11 @@ def name_providers(context: Any, instance: objects.Instance, tracker: Any, noden
                    requests: Sequence[objects.InstancePCIRequest]) -> None:
     """Name in PCI requests the providers that Placement allocated to the server on this host.
 
-    Does nothing where the scheduler allocates no PCI devices: then the tracker chooses, and nova allocates what it
-    chose.
+    Does nothing if the scheduler allocates no PCI devices: then the tracker chooses, and nova allocates its choice.
 
     :param tracker: nova's ResourceTracker
     :param requests: changed in place
-    :raises ComputeResourcesUnavailable: the allocated devices are not those that the requests ask for
+    :raises ComputeResourcesUnavailable: the allocated devices do not match the requests
     """
     of_flavor = [request for request in requests if request.source == objects.InstancePCIRequest.FLAVOR_ALIAS]
     if not nova.conf.CONF.pci.report_in_placement or not of_flavor:
@@ -88,10 +87,10 @@ def name_providers(context: Any, instance: objects.Instance, tracker: Any, noden
 def moving(tracker: Any) -> list[str]:
     """Return the uuids of the servers with PCI devices on this host whose allocations nova is about to change.
 
-    A move's allocations belong to the server before nova's PCI tracker knows of the move, and after it has forgotten it
-    in a revert: in between nova would add the device of the other size for good, or not start because the move holds
-    it. The task state tells it all the time, but for a move that nova-compute's start interrupts before its claim: nova
-    then clears the task state, and the move keeps its allocations.
+    A move's allocations belong to the server before nova's PCI tracker knows of the move, and after it has forgotten
+    it in a revert: in between nova would add the device of the other size permanently, or fail to start because the
+    move holds it. The task state always shows it, except for a move that nova-compute's start interrupts before its
+    claim: nova then clears the task state, and the move keeps its allocations.
 
     :param tracker: nova's PciDevTracker
     """
@@ -106,9 +105,9 @@ def moving(tracker: Any) -> list[str]:
 
 
 def assign(units: Sequence[Unit], allocated: Sequence[Allocated]) -> tuple[str, ...] | None:
-    """Return for each unit the provider of one allocated device that satisfies it; None if there is no such assignment.
+    """Return for each unit the provider of an allocated device that satisfies it; None if there is no assignment.
 
-    Placement's answer does not say which device is for which request. Augmenting paths (Kuhn): a device taken by an
+    Placement's answer does not assign devices to requests. Augmenting paths (Kuhn): a device taken by an
     earlier unit is passed on if that unit can have another.
     """
     taken: dict[int, int] = {}  # device -> unit
@@ -143,7 +142,7 @@ def _on_this_host(allocations: Mapping[str, Any], tree: Any, nodename: str) -> l
 
 
 def _unit(spec: Mapping[str, str]) -> Unit:
-    """Return one unit of a request as nova asks Placement for it.
+    """Return one unit of a request as nova requests it from Placement.
 
     Source: nova.objects.RequestSpec.generate_request_groups_from_pci_requests."""
     return Unit(

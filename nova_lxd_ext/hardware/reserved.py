@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reserve in Placement, with the reason as a trait, functions that nova must give to nobody now. Pure.
+"""Reserve in Placement functions that nova must not allocate now, with the reason as a trait. Pure.
 
-Nova's PCI tracker knows only what may be given away, and of what it does not know nova keeps nothing in Placement. So
-each card with such functions is a provider of this driver's below the host, beside the one that nova may keep for the
-card's other functions. It goes when nothing of the card is reserved any more; nobody can have anything of it.
+Nova's PCI tracker knows only available functions, and nova reports only these to Placement. So this driver adds a
+provider below the host for each card with reserved functions, in addition to nova's own for the card's other
+functions. It is removed when the card has no reserved function; nothing can be allocated from it.
 """
 
 import collections
@@ -22,7 +22,7 @@ def provider_name(nodename: str, card: str) -> str:
 
 
 def update(tree: ProviderTree, nodename: str, found: Iterable[Reserved]) -> None:
-    """Write into ``tree`` what of ``found`` nova would keep in Placement if it were not reserved."""
+    """Write the inventory that nova would have of ``found`` into ``tree``, as reserved."""
     totals, traits = _by_provider(nodename, found)
     for name, counts in totals.items():
         if not tree.exists(name):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Report parts of GPUs to Placement: a provider per cut (MIG) or shared GPU, counting slices and shares. Pure.
+"""Report parts of GPUs to Placement: a provider per divided (MIG) or shared GPU, counting slices and shares. Pure.
 
-A flavor asks with ``resources:CUSTOM_MIG_1G_5GB=1`` or ``resources:CUSTOM_SHARED_GPU_NVIDIA_A100_SXM4_40GB=1``.
-Placement answers with a provider, that is a GPU; which of its parts a server gets is decided on the host
-(:mod:`nova_lxd_ext.hardware.slices`).
+A flavor requests them with ``resources:CUSTOM_MIG_1G_5GB=1`` or
+``resources:CUSTOM_SHARED_GPU_NVIDIA_A100_SXM4_40GB=1``. Placement answers with a provider, that is a GPU; which of
+its parts a server gets is decided on the host (:mod:`nova_lxd_ext.hardware.slices`).
 """
 
 import collections
@@ -37,7 +37,7 @@ Used = Callable[[str], Mapping[str, int]]
 
 @dataclasses.dataclass(frozen=True)
 class Need:
-    """``count`` slices of one profile, or places, on one GPU of this host."""
+    """Request ``count`` slices of one profile, or shares, on one GPU of this host."""
 
     gpu: str
     resource_class: str
@@ -45,10 +45,10 @@ class Need:
 
 
 def resource_class(device: Device) -> str | None:
-    """Return the resource class of a slice or a share; None where the profile is not known.
+    """Return the resource class of a slice or a share; None if the profile is unknown.
 
     CUSTOM_MIG_1G_5GB for a slice of profile 1g.5gb, CUSTOM_MIG_1G_24GB_NO_ME for 1g.24gb-me. For a share it is the
-    GPU's model, or its PCI ids where the host does not report that."""
+    GPU's model, or its PCI ids if the host does not report that."""
     if device.kind is Kind.GPU_SHARE:
         return SHARED + _normal(device.model or f"{device.vendor_id}_{device.product_id}")
     if device.kind is not Kind.GPU_SLICE or device.slice is None or not migprofile.parse(device.slice.profile):
@@ -57,7 +57,7 @@ def resource_class(device: Device) -> str | None:
 
 
 def gpu_trait(device: Device) -> str | None:
-    """Return the trait of a GPU's model; None where the host does not tell it."""
+    """Return the trait of a GPU's model; None if the host does not report it."""
     return GPU_TRAIT + str(os_traits.normalize_name(device.model)).removeprefix("CUSTOM_") if device.model else None
 
 
@@ -74,7 +74,7 @@ def provider_uuid(nodename: str, gpu: str, kind: Kind = Kind.GPU_SLICE) -> str:
 
 
 def asked(extra_specs: Mapping[str, str]) -> collections.Counter[str]:
-    """Return the slices that a flavor asks for, by resource class; numbered and named groups of resources included."""
+    """Return the slices that a flavor requests by resource class, including numbered and named groups of resources."""
     found: collections.Counter[str] = collections.Counter()
     for key, value in extra_specs.items():
         match = _ASKED.fullmatch(key)
@@ -84,7 +84,7 @@ def asked(extra_specs: Mapping[str, str]) -> collections.Counter[str]:
 
 
 def total(found: Iterable[Need]) -> collections.Counter[str]:
-    """Return the number of slices by resource class, whatever GPU they are on."""
+    """Return the number of slices by resource class on all GPUs."""
     counts: collections.Counter[str] = collections.Counter()
     for need in found:
         counts[need.resource_class] += need.count
@@ -92,7 +92,7 @@ def total(found: Iterable[Need]) -> collections.Counter[str]:
 
 
 def needs(allocations: Mapping[str, Any], nodename: str, inventory: Inventory) -> tuple[Need, ...]:
-    """Return what Placement allocated to a server of this host's slices, by GPU; other hosts' are left out.
+    """Return a server's allocated slices of this host by GPU, without those of other hosts.
 
     :param allocations: by uuid of the provider, as nova passes them to spawn
     """
@@ -105,14 +105,14 @@ def needs(allocations: Mapping[str, Any], nodename: str, inventory: Inventory) -
 
 
 def update(tree: ProviderTree, nodename: str, inventory: Inventory, unusable: Collection[str], used: Used) -> None:
-    """Write the GPUs that are cut or shared into ``tree``.
+    """Write the divided or shared GPUs into ``tree``.
 
-    What is no longer there is removed once no server has an allocation of it; until then it is reserved, so that
-    Placement gives nothing more of it. The same holds as long as the driver does not report the profiles of a GPU's
+    Vanished classes are removed once no server has an allocation of them; until then they are reserved, so that
+    Placement allocates no more of them. The same holds while the driver does not report the profiles of a GPU's
     slices.
 
-    :param unusable: ids of slices that no server can be given now
-    :param used: what servers have of a provider, by resource class; asked only of one that something vanished from
+    :param unusable: ids of currently unavailable slices
+    :param used: returns the usage of a provider by resource class; called only for providers with vanished classes
     """
     by_gpu = _by_gpu(inventory)
     untold = {provider_name(nodename, device.address) for device in inventory.devices
@@ -131,7 +131,7 @@ def update(tree: ProviderTree, nodename: str, inventory: Inventory, unusable: Co
 
 
 def _by_gpu(inventory: Inventory) -> dict[tuple[str, Kind], list[Device]]:
-    """Group the shares, and the slices whose profile is known, by their GPU's address."""
+    """Group the shares, and the slices with a known profile, by their GPU's address."""
     found: dict[tuple[str, Kind], list[Device]] = {}
     for device in inventory.devices:
         if resource_class(device) is not None:
@@ -153,9 +153,9 @@ def _totals(slices: Iterable[Device], unusable: Collection[str]) -> dict[str, di
 
 
 def _write(tree: ProviderTree, name: str, wanted: dict[str, dict[str, Any]], used: Used, is_partial: bool) -> None:
-    """Write the inventory of a GPU. Placement refuses to forget a resource class that is in use.
+    """Write the inventory of a GPU. Placement refuses to remove a resource class that is in use.
 
-    :param is_partial: the profiles of some slices are unknown, so a class that is missing may still be there
+    :param is_partial: the profiles of some slices are unknown, so a missing class may still exist
     """
     known = tree.data(name)
     vanished = {item: entry for item, entry in known.inventory.items() if item not in wanted}

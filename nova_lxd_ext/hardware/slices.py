@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose the slices of a GPU for a server: those it holds already, then free ones. Pure."""
+"""Choose the slices of a GPU for a server: first those it already holds, then free ones. Pure."""
 
 import collections
 from collections.abc import Mapping, Sequence
@@ -14,28 +14,28 @@ from nova_lxd_ext.hardware.sliceproviders import Need, resource_class
 
 def choose(needs: Sequence[Need], inventory: Inventory, records: Mapping[str, Allocation], consumer: Consumer
            ) -> tuple[str, ...]:
-    """Return the ids of slices of the right profiles on the right GPUs, in an order that never changes.
+    """Return the ids of slices of the right profiles on the right GPUs, in a stable order.
 
-    :param records: who holds what, by device id
+    :param records: allocations by device id
     :raises DeviceHeld: Placement counts more free slices than there are
     """
     return tuple(name for need in needs for name in _chosen(need, inventory, records, consumer))
 
 
 def held(records: Mapping[str, Allocation], consumer: Consumer) -> tuple[str, ...]:
-    """Return the ids of the slices that the server has now, whether the host still shows them or not."""
+    """Return the ids of the server's present slices, even if the host no longer shows them."""
     return tuple(name for name, record in sorted(records.items()) if record.consumer == consumer and "/" in name)
 
 
 def satisfy(names: Sequence[str], asked: collections.Counter[str], inventory: Inventory) -> bool:
-    """Return whether these slices are what a flavor asks for, as far as the host can still tell what they are."""
+    """Return whether these slices match a flavor's request, as far as the host still reports their profiles."""
     present = {device.id: device for device in inventory.devices}
     told = (resource_class(present[name]) for name in names if name in present)
     return len(names) == asked.total() and collections.Counter(name for name in told if name) <= asked
 
 
 def unusable(inventory: Inventory, records: Mapping[str, Allocation]) -> frozenset[str]:
-    """Return the ids of slices that Placement must not give away, though no server of nova has them."""
+    """Return the ids of slices that Placement must not allocate, although no server of nova has them."""
     return frozenset(device.id for device in inventory.devices if resource_class(device) is not None
                      and _unusable(device, inventory, records))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build the tags that a tenant gave ports and volumes for the guest: section ``devices`` of its metadata."""
+"""Build the device metadata with the tags of a tenant's ports and volumes: section ``devices``."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ PublishTags = Callable[[Any, objects.Instance, model.NetworkInfo], None]
 
 
 def refresh(context: Any, instance: objects.Instance, ports: Iterable[Mapping[str, Any]]) -> None:
-    """Set what the metadata service and a config drive say of the server's devices; nova saves it.
+    """Set the device metadata for the metadata service and a config drive; nova saves it.
 
     :param ports: the server's VIFs (nova.network.model.VIF), one that is being attached included
     """
@@ -22,9 +22,9 @@ def refresh(context: Any, instance: objects.Instance, ports: Iterable[Mapping[st
 
 
 def attaching(context: Any, instance: objects.Instance, vif: model.VIF) -> None:
-    """Announce a port that is about to be attached to a running server: its guest may ask as soon as it sees it.
+    """Add the metadata of a port that is being attached to a running server, whose guest may read it immediately.
 
-    When the attachment fails, nova or the next call takes it out again."""
+    If the attachment fails, nova or the next call removes it."""
     known = {port["id"]: port for port in (*instance.get_network_info(), vif)}
     refresh(context, instance, known.values())
     instance.save()
@@ -36,7 +36,7 @@ def build(interfaces: Iterable[objects.VirtualInterface], ports: Iterable[Mappin
 
     :param interfaces: nova's records of the ports, which have the tags
     :param disks: nova's records of the disks, which have the tags
-    :returns: None when there is nothing to tell
+    :returns: None if there are none
     """
     tags = {record.uuid: record.tag for record in interfaces}
     found: Sequence[objects.DeviceMetadata] = [
@@ -56,7 +56,7 @@ def _port(port: Mapping[str, Any], tag: str | None) -> objects.NetworkInterfaceM
 
 
 def _vlan(port: Mapping[str, Any]) -> int | None:
-    """Return the VLAN of a direct port: any other's VLAN ends on the host."""
+    """Return the VLAN of a direct port; that of any other port ends on the host."""
     vlan = (port.get("details") or {}).get("vlan")
     return int(vlan) or None if vlan else None
 

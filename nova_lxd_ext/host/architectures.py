@@ -9,7 +9,7 @@ SYNONYMS = {"arm64": "aarch64", "armhf": "armv7l", "armv8l": "armv7l", "ppc64el"
 
 
 def canonical(name: str) -> str:
-    """Return nova's name of an architecture; one that nova does not know stays as it is, in lower case."""
+    """Return nova's name of an architecture; one unknown to nova is returned in lower case."""
     name = SYNONYMS.get(name.lower(), name.lower())
     try:
         return str(Architecture.canonicalize(name))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read which of the host's CPUs nova may use, and for what: ``[compute] cpu_shared_set`` and ``cpu_dedicated_set``."""
+"""Read the host CPUs that nova may use: ``[compute] cpu_shared_set`` and ``cpu_dedicated_set``."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ class CpuSets:
     """Hold the host CPUs that nova may give to servers.
 
     :ivar shared: CPUs of unpinned servers (resource class VCPU)
-    :ivar dedicated: CPUs that a pinned server gets for itself (PCPU)
+    :ivar dedicated: CPUs that pinned servers get exclusively (PCPU)
     """
 
     shared: frozenset[int]
@@ -26,9 +26,9 @@ class CpuSets:
 
 
 def configured(online: frozenset[int]) -> CpuSets:
-    """Return the operator's assignment of this host's ``online`` CPUs; by default all of them are shared.
+    """Return the operator's assignment of this host's ``online`` CPUs; all are shared by default.
 
-    :raises Invalid: a set names CPUs that are not online, or both name the same
+    :raises Invalid: a set names CPUs that are not online, or both sets overlap
     """
     shared = _online("cpu_shared_set", hardware.get_cpu_shared_set(), online)
     dedicated = _online("cpu_dedicated_set", hardware.get_cpu_dedicated_set(), online)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remember which engine and project hold this host's servers, and refuse to serve with another one.
+"""Record which engine and project hold this host's servers, and refuse to run with another one.
 
-Every clean-up compares the host's records with the engine's containers. An engine that never had them answers with an
-empty list, which would condemn everything that live servers use.
+Every clean-up compares the host's records with the engine's containers. An engine that never had them returns an
+empty list, by which resources of live servers would be removed.
 """
 
 import json
@@ -24,8 +24,8 @@ def require_same(conf: cfg.ConfigOpts, server: ServerInfo, in_use: bool, record:
     """Compare the engine with the one recorded at the last start, and record it.
 
     :param in_use: whether this host has servers, or records of any
-    :param record: False only compares
-    :raises InvalidConfiguration: it is another engine or project; nothing was changed
+    :param record: False to compare only
+    :raises InvalidConfiguration: the engine or project differs; nothing was changed
     """
     path = Path(conf.instances_path) / f"lxd-{conf.host}.engine.json"
     now = {"project": conf.lxd.project, "certificate": server.certificate}

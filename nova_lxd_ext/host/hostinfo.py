@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read what nova asks about the host itself: uptime, CPU times, version numbers, names of architectures."""
+"""Read nova's data about the host itself: uptime, CPU times, version numbers, names of architectures."""
 
 import datetime
 import re
@@ -13,7 +13,7 @@ from nova_lxd_ext.host.architectures import canonical
 
 
 def uptime(host: Host, now: datetime.datetime | None = None) -> str:
-    """Return the line that uptime(1) prints, which ``openstack hypervisor show`` parses."""
+    """Return a line in the format of uptime(1), which ``openstack hypervisor show`` parses."""
     now = now or datetime.datetime.now()
     minutes = int(topology.uptime(host)) // 60
     days, hours, minutes = minutes // 1440, minutes // 60 % 24, minutes % 60
@@ -23,7 +23,7 @@ def uptime(host: Host, now: datetime.datetime | None = None) -> str:
 
 
 def cpu_stats(host: Host) -> dict[str, int]:
-    """Return the nanoseconds since boot, and the clock of the first CPU in MHz (0 when the host does not say)."""
+    """Return the nanoseconds since boot, and the clock of the first CPU in MHz (0 if unknown)."""
     times = topology.cpu_times(host)
     return {"kernel": times.kernel, "user": times.user, "idle": times.idle, "iowait": times.iowait,
             "frequency": _frequency(host)}
@@ -38,12 +38,12 @@ def _frequency(host: Host) -> int:
 
 
 def version_number(version: str) -> int:
-    """Convert ``5.21.1 LTS`` to 5021001: nova wants an integer that grows."""
+    """Convert ``5.21.1 LTS`` to 5021001: nova needs an increasing integer."""
     major, minor, patch = [*map(int, re.findall(r"\d+", version)), 0, 0, 0][:3]
     return major * 1_000_000 + minor * 1_000 + patch
 
 
 def supported_instances(architectures: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Return what images ask for, as ImagePropertiesFilter compares it. Incus counts as LXD."""
+    """Return the supported instance types for ImagePropertiesFilter. Incus counts as LXD."""
     names = [canonical(name) for name in architectures]
     return [(name, HVType.LXD, VMMode.EXE) for name in names if Architecture.is_valid(name)]

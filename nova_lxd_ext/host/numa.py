@@ -14,7 +14,7 @@ SMALL_PAGE = 4 * units.Ki
 
 
 def topology(host: Topology, cpus: CpuSets, reserved: Mapping[int, Mapping[int, int]]) -> NUMATopology:
-    """Return all cells without usage: nova adds what its servers use.
+    """Return all cells without usage, which nova adds.
 
     :param reserved: ``[DEFAULT] reserved_huge_pages``: node -> page size in KiB -> number of pages
     """
@@ -40,7 +40,7 @@ def _cell(node: NumaNode, cpus: CpuSets, reserved: Mapping[int, int]) -> NUMACel
 
 
 def _page_counts(node: NumaNode) -> dict[int, int]:
-    """Return the number of pages by size in bytes; ordinary pages are the memory that huge pages leave."""
+    """Return the number of pages by size in bytes; ordinary pages are the memory outside huge pages."""
     huge = {size: total for size, (total, _) in sorted(node.hugepages.items())}
     ordinary = node.memory - sum(size * total for size, total in huge.items())
     return {SMALL_PAGE: max(ordinary, 0) // SMALL_PAGE} | huge

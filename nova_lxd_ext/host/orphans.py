@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find containers of servers that nova does not place on this host, and log them. None is changed.
+"""Find containers of servers that nova does not place on this host, and log them without changes.
 
-Who may remove them: nova itself, where it has a record that the server was deleted, was evacuated or is still being
-moved; otherwise the operator, who knows whether nova's database was restored or purged.
+They are removed by nova if its records show that the server was deleted, evacuated or is being moved; otherwise by
+the operator, who knows whether nova's database was restored or purged.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Report the host as a resource provider in Placement: its inventory and its traits.
 
-PCI devices are not here: nova puts them into Placement itself (``[pci] report_in_placement``).
+PCI devices are excluded: nova reports them to Placement itself (``[pci] report_in_placement``).
 """
 
 from typing import Any
@@ -41,7 +41,7 @@ FEATURE_PREFIXES = {"x86_64": "HW_CPU_X86_", "i686": "HW_CPU_X86_", "aarch64": "
 
 
 def update(tree: ProviderTree, nodename: str, facts: HostFacts) -> None:
-    """Write the host's inventory and traits into ``tree``; traits that others set on the provider stay."""
+    """Write the host's inventory and traits into ``tree``, keeping traits that others set."""
     ratios = ComputeDriver._get_allocation_ratios(tree.data(nodename).inventory)
     tree.update_inventory(nodename, inventory(facts, ratios))
     found = traits(facts)
@@ -52,8 +52,8 @@ def update(tree: ProviderTree, nodename: str, facts: HostFacts) -> None:
 def inventory(facts: HostFacts, ratios: dict[str, float]) -> dict[str, dict[str, Any]]:
     """Return the host's inventory.
 
-    :param ratios: allocation ratio by resource class, by nova's rule of precedence
-    :returns: inventory by resource class; Placement takes no empty one, so that is left out
+    :param ratios: allocation ratio by resource class, with nova's precedence
+    :returns: inventory by resource class; empty ones, which Placement refuses, are left out
     """
     reserved_disk = ComputeDriver._get_reserved_host_disk_gb_from_config()
     found = {
@@ -71,7 +71,7 @@ def _entry(total: int, reserved: int, ratio: float) -> dict[str, Any]:
 
 
 def traits(facts: HostFacts) -> set[str]:
-    """Return the traits of the host's CPU that hold in a container, and that of its daemon."""
+    """Return the traits of the host's CPU that apply in a container, and that of its daemon."""
     cpu = facts.topology.cpu
     found = {SERVERS.get(facts.server.name, SERVERS["lxd"])} | _architecture(cpu)
     if cpu.threads_per_core > 1:
@@ -81,7 +81,7 @@ def traits(facts: HostFacts) -> set[str]:
 
 
 def own_traits(facts: HostFacts) -> set[str]:
-    """Return every trait that :func:`traits` can report: those that it does not report now are removed."""
+    """Return every trait that :func:`traits` can report: those not currently reported are removed."""
     hidden = {_feature(facts.topology.cpu, flag) for flag in NOT_INSIDE}
     return (set(SERVERS.values()) | {os_traits.HW_CPU_HYPERTHREADING} | _architecture(facts.topology.cpu)
             | _known_features(facts.topology.cpu) - hidden)

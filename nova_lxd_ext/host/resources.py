@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Report what this host has and how much of it is used: the resource tracker's view of the host.
+"""Report this host's resources and their usage to nova's resource tracker.
 
-One look (:meth:`Resources.look`) reads the kernel's files and asks the engine two short questions, however many
-containers there are. What servers use of CPUs, NUMA cells and devices is nova's own book-keeping: it is not
-counted here.
+One call of :meth:`Resources.look` reads the kernel's files and sends two short requests to the engine, however many
+containers there are. The servers' use of CPUs, NUMA cells and devices is tracked by nova, not here.
 """
 
 import dataclasses
@@ -37,7 +36,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class HostFacts:
-    """Hold the host's daemon, topology, CPUs, memory and storage pool as they were at one moment."""
+    """Hold the state of the host's daemon, topology, CPUs, memory and storage pool at one moment."""
 
     server: ServerInfo
     topology: Topology
@@ -52,7 +51,7 @@ class Resources:
 
     :param inventory: scans the host's devices
     :param pool: name of the storage pool of the servers' root disks
-    :param faults: is shown the records and the devices at each look
+    :param faults: receives the records and the devices at each call
     """
 
     def __init__(self, engine: Engine, host: Host, inventory: Callable[[], Inventory], store: AllocationStore,
@@ -76,7 +75,7 @@ class Resources:
         return describe(self.look(), nodename, devices, pairs)
 
     def _devices(self) -> tuple[list[dict[str, Any]], int]:
-        """Return the devices for nova, and the number of free pairs; none if the records cannot be trusted."""
+        """Return the devices for nova, and the number of free pairs; none if the records are unreliable."""
         try:
             records = self._store.records()
         except AllocationsUnreadable as error:
@@ -89,7 +88,7 @@ class Resources:
 
 
 def describe(facts: HostFacts, nodename: str, devices: list[dict[str, Any]], pairs: int = 0) -> dict[str, Any]:
-    """Describe the host; sizes in MiB and GiB, as nova/virt/fake.py shows them. Pure."""
+    """Describe the host in nova's format, with sizes in MiB and GiB as in nova/virt/fake.py. Pure."""
     reserved = hardware.numa_get_reserved_huge_pages()
     return {
         "hypervisor_hostname": nodename,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check what must be right before nova-compute serves: the options make sense and the engine has what they name."""
+"""Check the options and the engine before nova-compute starts."""
 
 import collections
 import contextlib
@@ -31,11 +31,11 @@ _alone: dict[Path, contextlib.ExitStack] = {}  # locks, held until this process 
 
 
 def require_alone(conf: cfg.ConfigOpts) -> None:
-    """Refuse to start beside another nova-compute of this name.
+    """Refuse to start while another nova-compute of this name runs.
 
-    It would take the requests that the other one serves for interrupted ones, and undo them.
+    It would treat the other one's requests as interrupted ones, and undo them.
 
-    :raises InvalidConfiguration: another process serves as this host
+    :raises InvalidConfiguration: another process runs as this host
     """
     path = Path(conf.instances_path) / f"lxd-{conf.host}.lock"
     if path in _alone:
@@ -71,8 +71,8 @@ def check(conf: cfg.ConfigOpts, engine: Engine, in_use: bool) -> None:
     """Check the options and the engine.
 
     :param in_use: whether this host has servers, or records of any
-    :raises InvalidConfiguration: with what to correct
-    :raises EngineUnavailable: the daemon is not there after ``[lxd] ready_timeout``
+    :raises InvalidConfiguration: with the correction
+    :raises EngineUnavailable: the daemon does not respond within ``[lxd] ready_timeout``
     """
     require_usable_names(conf.instance_name_template)
     server = await_server(engine, conf.lxd.ready_timeout)
@@ -94,7 +94,7 @@ def check(conf: cfg.ConfigOpts, engine: Engine, in_use: bool) -> None:
 
 
 def require_permitted(engine: Engine) -> None:
-    """Refuse a project in which the daemon would refuse every server, one key after the other.
+    """Refuse a project whose restrictions would make the daemon refuse every server; report all keys at once.
 
     :raises InvalidConfiguration: with all keys
     """
@@ -104,7 +104,7 @@ def require_permitted(engine: Engine) -> None:
 
 
 def await_server(engine: Engine, limit: int) -> ServerInfo:
-    """Wait for the daemon, and return its description; at the host's boot it may come up after nova-compute."""
+    """Wait for the daemon, which may start after nova-compute at boot, and return its description."""
     return retry(engine.server, (errors.EngineUnavailable, errors.EngineTimeout), limit, POLL_INTERVAL)
 
 

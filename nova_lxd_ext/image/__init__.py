@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetch, check, keep and make Glance's images."""
+"""Fetch, validate, cache and create Glance's images."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Maintain the image cache: fetch images ahead of boots, and remove unused ones when they are old."""
+"""Maintain the image cache: fetch images ahead of boots, and remove old unused ones."""
 
 import datetime
 from collections.abc import Callable, Iterable
@@ -18,9 +18,9 @@ LOG = logging.getLogger(__name__)
 
 
 class ImageCache:
-    """Fetch images before boots, and remove those that no server has used for long.
+    """Fetch images before boots, and remove those that no server has used for a long time.
 
-    :param now: the time, with its zone
+    :param now: returns the current time with its zone
     """
 
     def __init__(self, conf: cfg.ConfigOpts, cache: Cache, glance: Glance,
@@ -33,7 +33,7 @@ class ImageCache:
     def fetch(self, context: Any, image_id: str) -> bool:
         """Fetch an image before a boot needs it.
 
-        :returns: whether it had to be fetched
+        :returns: whether it was fetched
         :raises ImageUnacceptable: no server could boot from it on this host
         """
         image = objects.ImageMeta.from_image_ref(context, self._glance, image_id)
@@ -43,7 +43,7 @@ class ImageCache:
         return True
 
     def manage(self, instances: Iterable[objects.Instance]) -> None:
-        """Remove images that no server was made of and that nobody used for as long as nova's options say.
+        """Remove images of no server that have been unused for as long as nova's options require.
 
         :param instances: the servers of this host
         """
@@ -62,9 +62,9 @@ class ImageCache:
 
 
 def unused(images: Iterable[Image], in_use: Iterable[str | None], before: datetime.datetime) -> tuple[Image, ...]:
-    """Return the images that no server was made of and nobody used since ``before``.
+    """Return the images of no server that have not been used since ``before``.
 
-    :param in_use: Glance's ids of images that servers were made of
+    :param in_use: Glance's ids of the servers' images
     """
     kept = frozenset(in_use)
     return tuple(image for image in images

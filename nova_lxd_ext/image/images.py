@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep Glance's images on this host: fetched once, rebuilt, and kept in the engine's own image store.
+"""Keep Glance's images on this host: fetched once, rebuilt, and stored in the engine's own image store.
 
-The store is the cache: an image is there under the alias ``nova-<image id>`` with what was found out about it, so the
-cache survives restarts of nova-compute and has no second book to keep. Before an image is in the store there is only
-one file of it, in ``directory``, which an interrupted nova-compute leaves behind and :meth:`Cache.purge` removes.
+The store is the cache: it has an image under the alias ``nova-<image id>`` with its properties, so the cache
+survives restarts of nova-compute without further records. Before an image is in the store there is only one file of
+it, in ``directory``, which an interrupted nova-compute leaves behind and :meth:`Cache.purge` removes.
 """
 
 import functools
@@ -50,13 +50,13 @@ REBUILT_VERSION = "1"
 
 
 class Cache:
-    """Provide Glance's images in the engine's image store; each is fetched and rebuilt once on a host.
+    """Provide Glance's images in the engine's image store, fetching and rebuilding each once per host.
 
     :param store: the engine's image store
-    :param directory: where downloads lie until the store has them; the same for all processes of nova-compute on this
-    host
-    :param architectures: asks the engine which architectures it runs, the host's own first
-    :param clock: seconds that never run backwards
+    :param directory: directory of downloads until they are in the store; the same for all processes of nova-compute
+        on this host
+    :param architectures: returns the engine's architectures, the host's own first
+    :param clock: monotonic clock in seconds
     """
 
     def __init__(self, store: ImageStore, glance: Glance, directory: Path,
@@ -71,11 +71,12 @@ class Cache:
         self._refused: dict[tuple[str, str | None, int | None], str] = {}
 
     def ensure(self, context: Any, image_meta: ImageMeta, root_gb: int, trusted_certs: Any = None) -> str:
-        """Return the image in the store; it is fetched if it is not there yet.
+        """Return the image in the store, fetching it if necessary.
 
-        Boots of one image wait for the first one's download. A download whose process dies frees the lock with it.
+        Boots of one image wait for the first one's download. A download's lock is released if its process dies.
 
-        :param root_gb: GiB of the server's root disk; 0 does not limit the image (nova lets only administrators)
+        :param root_gb: GiB of the server's root disk; 0 does not limit the image (nova allows this only to
+            administrators)
         :returns: its fingerprint
         :raises ImageUnacceptable: damaged, of an unknown format, or of an architecture that does not run here
         :raises FlavorDiskSmallerThanImage: it does not fit on the root disk
@@ -100,11 +101,11 @@ class Cache:
         return self._store.having(IMAGE_ID)
 
     def remove(self, image: Image) -> bool:
-        """Remove an image from the store, unless a boot is about to use it, or somebody else gave it a name.
+        """Remove an image from the store, unless a boot is about to use it, or others gave it another name.
 
-        The same content is one image, whoever imported it.
+        Images with the same content are one image in the store.
 
-        :returns: whether it is gone
+        :returns: whether it was removed
         """
         if any(not alias.startswith(ALIAS) for alias in image.aliases):
             return False
@@ -115,7 +116,7 @@ class Cache:
             return True
 
     def purge(self) -> tuple[str, ...]:
-        """Remove what interrupted fetches left: files, and images in the store that never got their name.
+        """Remove the remains of interrupted fetches: files, and images in the store without an alias.
 
         :returns: ids of the images
         """
@@ -137,14 +138,14 @@ class Cache:
 
     @functools.cached_property
     def _architectures(self) -> tuple[str, ...]:
-        """Return the host's architectures, cached: a boot need not ask again."""
+        """Return the host's architectures, cached so that a boot sends no request."""
         return tuple(canonical(name) for name in self._ask_architectures())
 
     def _find(self, image_meta: ImageMeta) -> Image | None:
         """Find an image in the store.
 
-        Ignored are images of others with the same alias, images that were not rebuilt, and those whose id Glance gave
-        to another image since, as it can after a purge of its database."""
+        Images of others with the same alias, images that were not rebuilt, and images whose id Glance has reused, as
+        after a purge of its database, are ignored."""
         found = self._store.find(alias_of(image_meta))
         if found is None or found.properties.get(REBUILT) != REBUILT_VERSION:
             return None
@@ -152,7 +153,7 @@ class Cache:
         return found if expected in (None, found.properties.get(f"{CHECKSUM}{image_meta.id}")) else None
 
     def _only_fetcher(self, image_id: str, blocking: bool = True) -> AbstractContextManager[Any]:
-        """Admit one thread of one process at a time. The empty lock file stays: removing it would race."""
+        """Admit one thread of one process at a time. The empty lock file stays, because removing it would race."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         return lockutils.lock(f"image-{image_id}", lock_file_prefix="nova-lxd-", external=True,
                               lock_path=str(self._directory), blocking=blocking)
@@ -191,7 +192,7 @@ class Cache:
                 reason=f"it arrived damaged: its MD5 checksum is {found}, Glance promised {expected}")
 
     def _rebuild(self, image_meta: ImageMeta, file: BinaryIO, rebuilt: BinaryIO, limit: int | None) -> dict[str, str]:
-        """Write the image's root file system anew, and return its properties in the store."""
+        """Rebuild the image's root file system, and return its properties in the store."""
         try:
             found = rebuild(file, rebuilt, limit, REBUILD_TIMEOUT)
         except TooLarge as error:
@@ -229,14 +230,14 @@ class Cache:
 
 
 def ids_of(image: Image) -> frozenset[str]:
-    """Return Glance's ids of an image in the store: several where their bytes are the same."""
+    """Return Glance's ids of an image in the store: several if their contents are the same."""
     return frozenset(alias.removeprefix(ALIAS) for alias in image.aliases if alias.startswith(ALIAS))
 
 
 def alias_of(image_meta: ImageMeta) -> str:
     """Return the alias of an image in the store.
 
-    :raises ImageUnacceptable: when the image has no id of Glance's kind, for the alias and a file carry it
+    :raises ImageUnacceptable: the image has no valid Glance id, which is needed for the alias and a file name
     """
     if not uuidutils.is_uuid_like(image_meta.id):
         raise exception.ImageUnacceptable(image_id=image_meta.id, reason="its id is no UUID")
@@ -244,11 +245,11 @@ def alias_of(image_meta: ImageMeta) -> str:
 
 
 def checksum(image_meta: ImageMeta) -> str | None:
-    """Return the MD5 that Glance has computed; None where nova does not know it."""
+    """Return Glance's MD5 checksum; None if nova does not have it."""
     return (image_meta.checksum or None) if image_meta.obj_attr_is_set("checksum") else None
 
 
 def wanted_architecture(image_meta: ImageMeta) -> str | None:
-    """Return the architecture that the image's owner says in ``hw_architecture``."""
+    """Return the architecture in the image's property ``hw_architecture``."""
     wanted = image_meta.properties.get("hw_architecture")
     return canonical(wanted) if wanted else None

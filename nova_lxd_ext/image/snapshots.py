@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshot a server's root to an image in Glance, without stopping it, by way of the engine's packed copy alone."""
+"""Snapshot a server's root to an image in Glance without stopping it, as a copy packed by the engine."""
 
 import threading
 from collections.abc import Callable
@@ -27,7 +27,7 @@ PACKED = 50  # per cent: packing is the first half, uploading the other
 class Snapshots:
     """Upload servers' roots to images in Glance.
 
-    :param apparent_size: returns the bytes of a container's files with the holes of sparse files, None if unknown
+    :param apparent_size: returns the bytes of a container's files with the holes of sparse files; None if unknown
     """
 
     def __init__(self, states: States, exports: Exports, glance: Glance,
@@ -41,12 +41,12 @@ class Snapshots:
 
     def take(self, context: Any, instance: objects.Instance, image_id: str,
              update_task_state: Callable[..., None]) -> None:
-        """Fill the image ``image_id``, which nova made, with the server's root as it is now.
+        """Fill the image ``image_id``, created by nova, with the server's current root.
 
-        :param update_task_state: lets the API show the next step; raises when the tenant deleted the server
+        :param update_task_state: sets the task state of the next step; raises if the tenant has deleted the server
         :raises InstanceNotFound: the server has no container, or it was deleted meanwhile
         :raises ImageNotFound: the image was deleted meanwhile
-        :raises LXDError: its sparse files have too large holes, which the engine would read for hours
+        :raises LXDError: its sparse files have holes so large that the engine would read for hours
         """
         name = self._states.require(instance).name
         self._require_no_large_holes(instance, name)
@@ -80,7 +80,7 @@ class Snapshots:
                 f"{limit} are allowed. Delete those with large holes: find / -xdev -size +{instance.flavor.root_gb}G"))
 
     def purge(self) -> None:
-        """Remove what snapshots left that nova-compute did not live to end."""
+        """Remove the remains of snapshots that a killed nova-compute did not finish."""
         names = [state.name for state in self._states.all()]
         with self._lock:
             running = frozenset(self._running)
@@ -104,7 +104,7 @@ class Snapshots:
                 f"Take the snapshot again."))
 
     def _discard(self, name: str, key: str) -> None:
-        """Remove what a snapshot left; the next :meth:`purge` removes what cannot be removed now."""
+        """Remove the remains of a snapshot; :meth:`purge` removes later what cannot be removed now."""
         try:
             self._exports.discard(name, key)
         except errors.EngineError as error:
@@ -112,7 +112,7 @@ class Snapshots:
 
 
 class Progress:
-    """Let the API show how far a snapshot is, in steps, and end it when the tenant deleted the server.
+    """Report a snapshot's progress to the API in steps, and end it when the tenant has deleted the server.
 
     :param start: per cent at which this half begins; shown at once
     """
@@ -126,7 +126,7 @@ class Progress:
     def __call__(self, percent: int) -> None:
         """Report progress.
 
-        :raises UnexpectedDeletingTaskStateError: nova then ends the snapshot quietly
+        :raises UnexpectedDeletingTaskStateError: nova then ends the snapshot without an error
         """
         now = self._start + percent * PACKED // 100
         if now >= self._shown + STEP:
@@ -136,7 +136,7 @@ class Progress:
 
 
 class Reported:
-    """A reader that tells how much of it was read."""
+    """Report progress while reading."""
 
     def __init__(self, reader: Reader, size: int, progress: Progress) -> None:
         self._reader = reader
@@ -150,7 +150,7 @@ class Reported:
 
 
 def description(instance: objects.Instance, architecture: str) -> dict[str, Any]:
-    """Return Glance's properties of a snapshot beside those that nova wrote when it made the image."""
+    """Return Glance's properties of a snapshot in addition to those that nova wrote."""
     return {"disk_format": "raw", "container_format": "bare",
             "properties": {"hw_architecture": architecture, "owner_id": instance.project_id,
                            "image_location": "snapshot", "image_state": "available"}}

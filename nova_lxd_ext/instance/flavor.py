@@ -2,8 +2,8 @@
 """Translate flavor and claims to the CPU, memory, disk and security of a container. Pure.
 
 The keys are nova's own (doc/source/configuration/extra-specs of nova) and, where nova has none, those of
-:mod:`nova_lxd_ext.validators`. Values arrive as the strings an administrator typed; whoever can set keys past the
-API's checks (an old flavor, the database) still meets the same strictness here.
+:mod:`nova_lxd_ext.validators`. Values arrive as the strings an administrator typed; keys that bypassed the API's
+    checks (an old flavor, the database) are validated equally here.
 """
 
 import dataclasses
@@ -44,12 +44,12 @@ ORDINARY_PAGE_KIB = 4
 
 @dataclasses.dataclass(frozen=True)
 class HostCpus:
-    """The cores of this host as nova is told to use them.
+    """Describe the cores of this host as nova's options divide them.
 
     :ivar cells: host cores by NUMA node
-    :ivar shared: ``[compute] cpu_shared_set``; None when the operator set none, which means every core
-    :ivar dedicated: ``[compute] cpu_dedicated_set``, of which unpinned vCPUs get none
-    :ivar memory: the node from which a NUMA node's containers have their memory, where that is another one
+    :ivar shared: ``[compute] cpu_shared_set``; None if unset, which means every core
+    :ivar dedicated: ``[compute] cpu_dedicated_set``, which unpinned vCPUs do not use
+    :ivar memory: the memory node of a NUMA node's containers, if it is another one
     """
 
     cells: Mapping[int, frozenset[int]]
@@ -66,7 +66,7 @@ class HostCpus:
     def floating(self, node: int) -> frozenset[int]:
         """Return the cores of ``node`` that unpinned vCPUs may use.
 
-        :raises UnsupportedOnHost: when the node is not there or none of its cores is shared
+        :raises UnsupportedOnHost: the node does not exist or has no shared cores
         """
         cores = self.cells.get(node, frozenset())
         allowed = cores if self.shared is None else cores & self.shared
@@ -81,10 +81,10 @@ def cpu(vcpus: int, topology: objects.InstanceNUMATopology | None, host: HostCpu
     """Return the CPU limits: dedicated vCPUs get the cores that nova pinned them to.
 
     Others float over the shared cores of the NUMA node they were placed on, or of the whole host without a topology;
-    where there are more such cores than vCPUs the time of ``vcpus`` cores is the limit. With neither a topology nor a
+    if there are more such cores than vCPUs, the limit is the time of ``vcpus`` cores. With neither a topology nor a
     shared set the engine chooses ``vcpus`` cores.
 
-    :raises SpecError: when nova names a core this host does not have, or no core is left for unpinned vCPUs
+    :raises SpecError: nova names a core this host does not have, or no core is left for unpinned vCPUs
     """
     if topology is not None:
         cores = frozenset().union(*(_cell_cores(cell, host) for cell in topology.cells))
@@ -105,10 +105,10 @@ def bound_cpu(vcpus: int, topology: objects.InstanceNUMATopology | None, host: H
               extra_specs: Mapping[str, str]) -> Cpu:
     """Return the CPU limits with the affinity of ``hpc:affinity``.
 
-    NUMA nodes and cores that nova has chosen stay; of those that it leaves to the host, the host chooses cores for the
-    container alone.
+    NUMA nodes and cores that nova has chosen stay; from the others, the host chooses exclusive cores for the
+    container.
 
-    :raises SpecError: the affinity is none, or nova's keys say something else
+    :raises SpecError: the affinity is invalid, or contradicts nova's keys
     """
     found = cpu(vcpus, topology, host)
     text = extra_specs.get(AFFINITY)
@@ -125,7 +125,7 @@ def bound_cpu(vcpus: int, topology: objects.InstanceNUMATopology | None, host: H
 
 
 def require_same(affinity: Affinity, topology: objects.InstanceNUMATopology, host: HostCpus) -> None:
-    """Refuse an affinity that nova's choice of NUMA nodes and cores contradicts.
+    """Refuse an affinity that contradicts nova's choice of NUMA nodes and cores.
 
     :raises SpecError: naming both keys
     """
@@ -157,7 +157,7 @@ def _cell_cores(cell: objects.InstanceNUMACell, host: HostCpus) -> frozenset[int
 def memory(memory_mb: int, topology: objects.InstanceNUMATopology | None) -> Memory:
     """Return the memory: ``memory_mb`` MiB, and the huge pages that nova reserved (``hw:mem_page_size``).
 
-    The kernel counts huge pages apart from ordinary memory, which a container cannot do without: both limits hold.
+    The kernel counts huge pages separately from ordinary memory, which every container needs: both limits apply.
     """
     hugepages: dict[int, int] = {}
     for cell in topology.cells if topology is not None else ():
@@ -170,14 +170,14 @@ def memory(memory_mb: int, topology: objects.InstanceNUMATopology | None) -> Mem
 def root_disk(root_gb: int, extra_specs: Mapping[str, str], pool: str) -> RootDisk:
     """Return the root disk: ``root_gb`` GiB in ``pool`` (0 is the pool's default) with the limits of ``quota:disk_*``.
 
-    :raises SpecError: when a quota is not a number
+    :raises SpecError: a quota is not a number
     """
     return RootDisk(pool=pool, size=root_gb * units.Gi or None, io=_io_limit(extra_specs))
 
 
 def _io_limit(extra_specs: Mapping[str, str]) -> IoLimit:
     def limit(direction: str, unit: str) -> int | None:
-        """Return the lower of a direction's own limit and the total one, which LXD can only apply per direction."""
+        """Return the lower of a direction's own limit and the total one: LXD applies limits per direction."""
         found = [number(extra_specs, f"quota:disk_{which}_{unit}_sec", 0) for which in (direction, "total")]
         return min((value for value in found if value), default=None)
 
@@ -188,10 +188,10 @@ def _io_limit(extra_specs: Mapping[str, str]) -> IoLimit:
 def security(extra_specs: Mapping[str, str], *, allow_privileged: bool, isolated: bool) -> Security:
     """Return the security options of a flavor.
 
-    :param allow_privileged: whether the operator lets a flavor make a container privileged
+    :param allow_privileged: whether the operator allows privileged containers
     :param isolated: the operator's default for ``lxd:isolated``
-    :raises SpecError: on a value that is not a boolean
-    :raises UnsupportedOnHost: on a privileged flavor that the operator does not allow
+    :raises SpecError: a value is not a boolean
+    :raises UnsupportedOnHost: the flavor is privileged, which the operator does not allow
     """
     privileged = _boolean(extra_specs, "lxd:privileged_allowed", False)
     if privileged and not allow_privileged:
@@ -207,7 +207,7 @@ def security(extra_specs: Mapping[str, str], *, allow_privileged: bool, isolated
 def shared_memory(extra_specs: Mapping[str, str], memory_mb: int) -> int | None:
     """Return the bytes of memory that a server shares with others of its job; None if it shares none.
 
-    :raises SpecError: the flavor's number is none, 0, or more than the server's memory
+    :raises SpecError: the flavor's number is invalid, 0, or more than the server's memory
     """
     found = number(extra_specs, SHARED_MEMORY)
     if found is None:
@@ -218,11 +218,11 @@ def shared_memory(extra_specs: Mapping[str, str], memory_mb: int) -> int | None:
 
 def elastic(extra_specs: Mapping[str, str], topology: objects.InstanceNUMATopology | None, cpu: Cpu, memory: Memory
             ) -> Bounds | None:
-    """Return between which sizes a server may be while it runs; None if it did not opt in.
+    """Return the bounds of a server's size while it runs; None if it did not opt in.
 
-    All that its flavor says is claimed by nova, so that is the most.
+    Nova claims all resources of the flavor, so these are the maximum.
 
-    :raises SpecError: the flavor asks for more than it has, or nova's keys fix its cores
+    :raises SpecError: the flavor requests more than it has, or nova's keys fix its cores
     """
     if not any(key in extra_specs for key in ELASTIC):
         return None
@@ -236,10 +236,10 @@ def elastic(extra_specs: Mapping[str, str], topology: objects.InstanceNUMATopolo
 
 
 def gpus(extra_specs: Mapping[str, str], capabilities: Iterable[str]) -> GpuBounds | None:
-    """Return without how many of its GPUs a server can run; None if it did not opt in.
+    """Return how many of its GPUs a server can lose; None if it did not opt in.
 
     :param capabilities: the operator's default for ``lxd:gpu_capabilities``
-    :raises SpecError: the flavor's number is none, or its GPUs are not nova's own
+    :raises SpecError: the flavor's number is invalid, or nova does not allocate its GPUs
     """
     least = number(extra_specs, GPUS_MIN, 0)
     if least is None:
@@ -251,9 +251,9 @@ def gpus(extra_specs: Mapping[str, str], capabilities: Iterable[str]) -> GpuBoun
 
 
 def gpu_capabilities(extra_specs: Mapping[str, str], default: Iterable[str]) -> frozenset[str]:
-    """Return the driver capabilities of the container's GPUs; empty when the flavor says ``none``.
+    """Return the driver capabilities of the container's GPUs; empty if the flavor has ``none``.
 
-    :raises SpecError: on a name that is not one of :data:`~containerhost.devices.grants.GPU_CAPABILITIES`
+    :raises SpecError: a name is not one of :data:`~containerhost.devices.grants.GPU_CAPABILITIES`
     """
     text = extra_specs.get("lxd:gpu_capabilities")
     if text == "none":
@@ -266,18 +266,18 @@ def gpu_capabilities(extra_specs: Mapping[str, str], default: Iterable[str]) -> 
 
 
 def processes(extra_specs: Mapping[str, str], default: int) -> int:
-    """Return the most processes and threads of the container.
+    """Return the maximum number of processes and threads of the container.
 
-    :raises SpecError: the flavor's number is none
+    :raises SpecError: the flavor's number is invalid
     """
     found = number(extra_specs, "lxd:process_limit")
     return default if found is None else found
 
 
 def vf_rate(extra_specs: Mapping[str, str]) -> int | None:
-    """Return the Mbit/s that each virtual function of the server may send; None is no limit.
+    """Return the transmit limit of each of the server's virtual functions in Mbit/s; None is no limit.
 
-    :raises SpecError: the flavor's number is none
+    :raises SpecError: the flavor's number is invalid
     """
     return number(extra_specs, VF_RATE)
 
@@ -286,7 +286,7 @@ def restarts_to_migrate(extra_specs: Mapping[str, str], default: str) -> bool:
     """Return whether a live migration may restart the server.
 
     :param default: the operator's
-    :raises SpecError: on another word than those of :data:`~nova_lxd_ext.validators.LIVE_MIGRATION`
+    :raises SpecError: the value is not one of :data:`~nova_lxd_ext.validators.LIVE_MIGRATION`
     """
     text = extra_specs.get("lxd:live_migration", default)
     if text not in LIVE_MIGRATION:
@@ -295,9 +295,9 @@ def restarts_to_migrate(extra_specs: Mapping[str, str], default: str) -> bool:
 
 
 def live_resize_required(extra_specs: Mapping[str, str]) -> bool:
-    """Return whether a running server may get the flavor only while it goes on.
+    """Return whether a running server may get the flavor only by a live resize.
 
-    :raises SpecError: on another word than those of :data:`~nova_lxd_ext.validators.LIVE_RESIZE`
+    :raises SpecError: the value is not one of :data:`~nova_lxd_ext.validators.LIVE_RESIZE`
     """
     text = extra_specs.get("lxd:live_resize", PREFERRED)
     if text not in LIVE_RESIZE:
@@ -313,9 +313,9 @@ def _boolean(extra_specs: Mapping[str, str], key: str, default: bool) -> bool:
 
 
 def number(extra_specs: Mapping[str, str], key: str, least: int = 1) -> int | None:
-    """Return the number of a key; None where the flavor does not have it.
+    """Return the number of a key; None if the flavor does not have it.
 
-    :raises SpecError: it is no number, or less than ``least``
+    :raises SpecError: it is not a number, or less than ``least``
     """
     text = extra_specs.get(key)
     if text is None:

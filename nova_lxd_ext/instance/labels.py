@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Label nova's containers, and tell whose they are. Pure."""
+"""Label nova's containers, and identify their servers. Pure."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ INCOMING = "nova.incoming"  # id of the migration that a copy came with; nova do
 
 
 def of(instance: objects.Instance) -> dict[str, str]:
-    """Return the labels of a new container: only facts that never change, and none that a tenant words."""
+    """Return the labels of a new container: constant facts without tenant text."""
     return {
         UUID: instance.uuid,
         NAME: instance.name,
@@ -27,7 +27,7 @@ def of(instance: objects.Instance) -> dict[str, str]:
 
 
 def uuid(labels: Mapping[str, str]) -> str | None:
-    """Return the server of a container; None when it is not nova's."""
+    """Return the uuid of a container's server; None if it is not nova's."""
     return labels.get(UUID)
 
 
@@ -37,6 +37,6 @@ def aside(instance: objects.Instance) -> str:
 
 
 def server_of(state: ContainerState) -> str | None:
-    """Return the name of the server whose container was set aside; None when it has its own name."""
+    """Return the name of the server whose container was set aside; None for other containers."""
     name = state.labels.get(NAME, state.name)
     return name if name != state.name else None

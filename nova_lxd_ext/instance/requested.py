@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collect what nova says a server is to have beside its root disk. One value instead of four arguments."""
+"""Collect the resources that nova requests for a server besides its root disk, in one value."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -10,12 +10,12 @@ from nova.network import model
 
 @dataclasses.dataclass(frozen=True)
 class RequestedResources:
-    """Hold a server's ports, disks, accelerator requests and allocations as nova hands them over.
+    """Hold a server's ports, disks, accelerator requests and allocations as passed by nova.
 
     :ivar network_info: the server's ports, in order
     :ivar block_device_info: volumes, ephemeral and swap disks (nova.virt.driver.get_block_device_info)
     :ivar accel_info: bound accelerator requests, as Cyborg describes them
-    :ivar allocations: what Placement holds for the server, by resource provider; empty where nova does not tell
+    :ivar allocations: the server's allocations in Placement by resource provider; empty if nova does not pass them
     """
 
     network_info: model.NetworkInfo = dataclasses.field(default_factory=model.NetworkInfo)
@@ -27,7 +27,7 @@ class RequestedResources:
     def of(cls, network_info: model.NetworkInfo | None = None, block_device_info: Mapping[str, Any] | None = None,
            accel_info: Sequence[Mapping[str, Any]] | None = None, allocations: Mapping[str, Any] | None = None
            ) -> "RequestedResources":
-        """Build the value from nova's arguments, which are None for nothing."""
+        """Build the value from nova's arguments, where None means nothing."""
         # Not tested for truth: looking into an answer of neutron that is still on its way would wait for it.
         return cls(model.NetworkInfo() if network_info is None else network_info, block_device_info or {},
                    accel_info or (), allocations or {})
@@ -37,5 +37,5 @@ NOTHING = RequestedResources()
 
 
 def prefix_of(vif: model.VIF) -> str:
-    """Return how the name of the port's interface in the container begins."""
+    """Return the prefix of the name of the port's interface in the container."""
     return "ib" if vif["type"] == model.VIF_TYPE_IB_HOSTDEV else "eth"

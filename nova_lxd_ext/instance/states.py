@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find nova's containers and their states, for one server or for the whole host.
 
-Nova's periodic tasks ask about every server of the host one after the other. They allow an answer that is a few seconds
-old (``use_cache``), so all of them together cost one request to the engine.
+Nova's periodic tasks query every server of the host in turn. They allow an answer that is a few seconds old
+(``use_cache``), so together they cost one request to the engine.
 """
 
 import threading
@@ -35,9 +35,9 @@ POWER_STATES: Mapping[Status, int] = {
 
 
 class States:
-    """Find the containers of nova's servers and read their states, from a short-lived cache where nova allows it.
+    """Find the containers of nova's servers and read their states, cached briefly where nova allows it.
 
-    :param clock: seconds that never run backwards
+    :param clock: monotonic clock in seconds
     """
 
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.monotonic) -> None:
@@ -49,11 +49,11 @@ class States:
         self._changed = 0.0
 
     def all(self) -> tuple[ContainerState, ...]:
-        """Return nova's containers now, without those set aside while their server is rescued (one request)."""
+        """Return nova's current containers, without those set aside while their server is rescued (one request)."""
         return tuple(state for state in self._fresh().values() if labels.server_of(state) is None)
 
     def aside(self) -> Mapping[str, ContainerState]:
-        """Return the containers set aside, by the name of their server."""
+        """Return the containers set aside by the name of their server."""
         return {name: state for state in self._fresh().values() if (name := labels.server_of(state))}
 
     def uuids(self) -> list[str]:
@@ -61,18 +61,18 @@ class States:
         return [uuid for state in self.all() if (uuid := labels.uuid(state.labels))]
 
     def find(self, instance: objects.Instance, use_cache: bool = False) -> ContainerState | None:
-        """Return the server's container, or None; others of that name that belong to no server are ignored."""
+        """Return the server's container, or None; containers of that name without a server are ignored."""
         state = self._cached(instance.name) if use_cache else self.lookup(instance.name)
         return state if state is not None and labels.uuid(state.labels) == instance.uuid else None
 
     def aside_of(self, instance: objects.Instance) -> ContainerState | None:
-        """Return the server's container that was set aside; None when none was."""
+        """Return the server's container that was set aside; None if there is none."""
         state = self.lookup(labels.aside(instance))
         mine = state is not None and labels.uuid(state.labels) == instance.uuid
         return state if state is not None and mine and labels.server_of(state) == instance.name else None
 
     def is_foreign(self, instance: objects.Instance) -> bool:
-        """Return whether the container of the server's name is not the server's, so that it must be left alone."""
+        """Return whether the container with the server's name belongs to others, so that it must not be changed."""
         state = self.lookup(instance.name)
         if state is None or labels.uuid(state.labels) == instance.uuid:
             return False
@@ -83,7 +83,7 @@ class States:
     def require(self, instance: objects.Instance, use_cache: bool = False) -> ContainerState:
         """Return the server's container.
 
-        :raises InstanceNotFound: when the server has no container here
+        :raises InstanceNotFound: the server has no container here
         """
         state = self.find(instance, use_cache)
         if state is None:
@@ -94,9 +94,10 @@ class States:
         return InstanceInfo(state=POWER_STATES[self.require(instance, use_cache).status])
 
     def power(self, instance: objects.Instance, use_cache: bool = False) -> InstanceInfo:
-        """Return the server's state for nova's records; no state where the engine does not tell it.
+        """Return the server's power state for nova's records; no state if the engine does not report it.
 
-        Nova reads it after a boot and before the server is its own: on an error it would leave the container to nobody.
+        Nova reads it after a boot and before it records the server's host: on an error no one would remove the
+        container.
         """
         try:
             return self.info(instance, use_cache)
@@ -110,7 +111,7 @@ class States:
             self._engine.relabel(state.name, found)
 
     def changed(self) -> None:
-        """Drop cached answers: a container was changed."""
+        """Drop cached answers after a change of a container."""
         self._changed = self._clock()
 
     def lookup(self, name: str) -> ContainerState | None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Translate a Neutron port, as nova describes it (a VIF), for containerhost and os-vif. Pure.
 
-What Neutron bound the port to decides: the host end of a pair of interfaces becomes a port of Open vSwitch, a plain
-interface that an agent wires, or the container gets a network function of its own.
+Neutron's binding of the port determines whether the host end of a pair of interfaces becomes a port of Open vSwitch
+or a plain interface for an agent, or whether the container gets a network function.
 """
 
 import enum
@@ -40,10 +40,10 @@ DIRECT_TYPES = (model.VIF_TYPE_HW_VEB, model.VIF_TYPE_HOSTDEV, model.VIF_TYPE_IB
 
 
 class Kind(enum.StrEnum):
-    """Classify how a port reaches its container.
+    """Classify how a port is connected to its container.
 
-    ``switched``: the host end is itself a port of Open vSwitch. ``hybrid``: it is a port of the small bridge on which
-    neutron's iptables filter works. ``plain``: an agent finds it by its name. ``direct``: a network function.
+    ``switched``: the host end is a port of Open vSwitch. ``hybrid``: it is a port of the bridge for neutron's
+    iptables filter. ``plain``: an agent finds it by its name. ``direct``: a network function.
     """
 
     SWITCHED = "switched"
@@ -55,7 +55,7 @@ class Kind(enum.StrEnum):
 def kind(vif: model.VIF) -> Kind:
     """Return the kind of a port.
 
-    :raises SpecError: a container cannot have such a port; says why
+    :raises SpecError: a container cannot have such a port, with the reason
     """
     vnic, type_ = vif["vnic_type"], vif["type"]
     if type_ not in REFUSED:
@@ -72,12 +72,12 @@ def kind(vif: model.VIF) -> Kind:
 
 
 def has_pair(vif: model.VIF) -> bool:
-    """Return whether the port, if it is one that a container can have, is a pair of interfaces."""
+    """Return whether the port is a supported one with a pair of interfaces."""
     return vif["vnic_type"] == model.VNIC_TYPE_NORMAL and vif["type"] in (model.VIF_TYPE_OVS, model.VIF_TYPE_TAP)
 
 
 def pair(owner: str, vif: model.VIF) -> Pair:
-    """Return the interfaces of a port that is not direct.
+    """Return the pair of interfaces of a port that is not direct.
 
     :param owner: the server's uuid
     """
@@ -87,7 +87,7 @@ def pair(owner: str, vif: model.VIF) -> Pair:
 
 
 def nic(vif: model.VIF, name: str) -> Nic:
-    """Return the container's part of a port.
+    """Return the container's interface of a port.
 
     :param name: of the interface in the container
     """
@@ -95,9 +95,9 @@ def nic(vif: model.VIF, name: str) -> Nic:
 
 
 def host_end(vif: model.VIF) -> str:
-    """Return the name under which neutron's agents know the port: they filter and count the container's own interface.
+    """Return neutron's name of the port's interface, by which its agents filter and count.
 
-    :raises SpecError: it can be no interface's name
+    :raises SpecError: it is not a valid interface name
     """
     name = vif["devname"] or f"tap{vif['id']}"[:model.NIC_NAME_LEN]
     if not INTERFACE.fullmatch(name):
@@ -110,7 +110,7 @@ def inner_end(vif: model.VIF) -> str:
 
 
 def hybrid_bridge(vif: model.VIF) -> str:
-    """Return the bridge that os-vif makes for a port with hybrid plugging."""
+    """Return the bridge that os-vif creates for a port with hybrid plugging."""
     return f"qbr{vif['id']}"[:model.NIC_NAME_LEN]
 
 
@@ -124,7 +124,7 @@ def datapath(vif: model.VIF) -> str | None:
 
 
 def names(vifs: Iterable[model.VIF]) -> dict[str, str]:
-    """Return the interface in the container by port id: eth0, eth1, … and ib0, ib1, … each in the ports' order."""
+    """Return the interface in the container by port id: eth0, eth1, … and ib0, ib1, … in the order of the ports."""
     counts = {"eth": 0, "ib": 0}
     found = {}
     for vif in vifs:
@@ -135,13 +135,13 @@ def names(vifs: Iterable[model.VIF]) -> dict[str, str]:
 
 
 def free_name(vif: model.VIF, taken: Iterable[str]) -> str:
-    """Return the first name for one more port that is not ``taken``."""
+    """Return the first name for an additional port that is not ``taken``."""
     prefix, taken = prefix_of(vif), frozenset(taken)
     return next(name for number in range(len(taken) + 1) if (name := f"{prefix}{number}") not in taken)
 
 
 def awaited(vifs: Iterable[model.VIF]) -> list[tuple[str, str]]:
-    """Return the events that neutron sends when it has wired the ports that are down now."""
+    """Return the events that neutron sends when it has wired the ports that are currently down."""
     return [("network-vif-plugged", vif["id"]) for vif in vifs if vif.get("active", True) is False]
 
 
@@ -154,7 +154,7 @@ INBOUND, OUTBOUND = "inbound", "outbound"  # as nova calls what a server receive
 def shape(extra_specs: Mapping[str, str], direction: str) -> Shape | None:
     """Return the limits of the flavor's ``quota:vif_<direction>_*`` (kB/s, and kB for the burst), or None.
 
-    :raises SpecError: on a value that is no number
+    :raises SpecError: a value is not a number
     """
     average, peak, burst = (flavor.number(extra_specs, f"quota:vif_{direction}_{what}")
                             for what in ("average", "peak", "burst"))
@@ -169,14 +169,14 @@ def shape(extra_specs: Mapping[str, str], direction: str) -> Shape | None:
 
 
 def shapes(extra_specs: Mapping[str, str]) -> tuple[Shape | None, Shape | None]:
-    """Return the limits of what a server receives and of what it sends."""
+    """Return the limits of a server's receive and transmit directions."""
     return shape(extra_specs, INBOUND), shape(extra_specs, OUTBOUND)
 
 
 def require_holdable(vif: model.VIF, extra_specs: Mapping[str, str]) -> None:
     """Refuse limits that cannot be applied to the port.
 
-    :raises SpecError: the flavor's limits cannot be held on the port, or are none
+    :raises SpecError: the flavor's limits cannot be enforced on the port, or are invalid
     """
     received, sent = shapes(extra_specs)
     how = kind(vif)
@@ -194,7 +194,7 @@ def require_holdable(vif: model.VIF, extra_specs: Mapping[str, str]) -> None:
 
 
 def osvif(vif: model.VIF) -> Any | None:
-    """Return the VIF that os-vif is asked to plug; None for a port that needs nothing of it."""
+    """Return the VIF for os-vif to plug; None for a port that does not need os-vif."""
     if kind(vif) not in (Kind.SWITCHED, Kind.HYBRID):
         return None
     plugged = os_vif_util.nova_to_osvif_vif(vif)
@@ -220,18 +220,17 @@ def mark(owner: str, vif: model.VIF) -> str:
 
 
 def is_host_end(name: str, text: str) -> bool:
-    """Return whether an interface is the host end that its mark is about.
+    """Return whether an interface is the host end of its mark.
 
-    What comes back from a container, the inner end of a pair or a network function, has the alias that the tenant gave
-    it.
+    An interface that returned from a container, an inner end or a network function, has the tenant's alias.
 
-    :param text: a mark that begins as :func:`owners_mark`
+    :param text: a mark that begins with :func:`owners_mark`
     """
     return any(name == f"tap{port}"[:model.NIC_NAME_LEN] for port in text.split(" ")[2:3])
 
 
 def remembered(name: str, text: str) -> tuple[str, model.VIF]:
-    """Return the server's uuid, and the port as far as it takes to unplug it.
+    """Return the server's uuid, and the fields of the port that are needed to unplug it.
 
     :param name: the host end
     :param text: its mark

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Provide ports with a network function of their own (``--vnic-type direct``).
+"""Provide ports with a dedicated network function (``--vnic-type direct``).
 
-The function that nova claimed for the port comes to the container as a device, with the port's MAC and VLAN set where
-the tenant cannot change them.
+The function that nova claimed for the port is given to the container as a device, with the port's MAC and VLAN set
+where the tenant cannot change them.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ class DirectPorts:
 
     def attach_all(self, instance: objects.Instance, vifs: Sequence[model.VIF], names: Mapping[str, str], view: HostView
                    ) -> dict[str, Grant]:
-        """Allocate all the ports' functions or of none. What the server holds already stays as it is.
+        """Allocate the functions of all ports or of none. Those that the server already holds stay unchanged.
 
         :param names: interface in the container by port id
         :returns: by port id
@@ -51,7 +51,7 @@ class DirectPorts:
         """Return the allocation request for a port's function.
 
         :raises DeviceNotFound: nova did not claim the port's function for this server
-        :raises SpecError: on a bad flavor key
+        :raises SpecError: a flavor key is invalid
         """
         address = (vif["profile"] or {}).get("pci_slot", "")
         node = self._node_id()
@@ -65,16 +65,16 @@ class DirectPorts:
 
     def held(self, instance: objects.Instance, vif: model.VIF, view: HostView
              ) -> tuple[Grant | None, tuple[Grant, ...]]:
-        """Return the grant of the port, and all other grants of the server, which tell the nodes that are shared.
+        """Return the grant of the port, and the server's other grants, which determine the shared nodes.
 
-        The names of interfaces in the latter are those of the host."""
+        The latter have the host's interface names."""
         grants = self._allocator.held(consumer(instance), view)
         address = (vif["profile"] or {}).get("pci_slot")
         return (next((grant for grant in grants if grant.device.id == address), None),
                 tuple(grant for grant in grants if grant.device.id != address))
 
     def lost(self, instance: objects.Instance, vif: model.VIF) -> bool:
-        """Return whether this host lost a function that is in the records but not in :meth:`held`."""
+        """Return whether the host has lost a recorded function that is missing from :meth:`held`."""
         return (vif["profile"] or {}).get("pci_slot") in self._allocator.held_by(consumer(instance))
 
     def require_unused(self, grant: Grant) -> None:
@@ -85,7 +85,7 @@ class DirectPorts:
         self._allocator.require_unused([grant])
 
     def set_link_state(self, instance: objects.Instance, up: bool, view: HostView) -> None:
-        """Take the link from all virtual functions of the server, those of its flavor too, or give it back."""
+        """Disable or restore the link of all virtual functions of the server, including those of its flavor."""
         for complaint in self._allocator.repair.set_link_state(consumer(instance), up, view):
             LOG.warning("The link of a VF was not enabled: %s" if up else "The link of a VF was not disabled: %s",
                         complaint, instance=instance)
@@ -93,7 +93,7 @@ class DirectPorts:
     def release(self, instance: objects.Instance, vif: model.VIF, container: int | None, view: HostView) -> None:
         """Release one function of a running container. Idempotent. It stays blocked if it cannot be cleaned.
 
-        :param container: its first process; None when it does not run
+        :param container: its first process; None if it is not running
         """
         address = (vif["profile"] or {}).get("pci_slot", "")
         for complaint in self._allocator.release_device(address, consumer(instance), container, view):
@@ -112,7 +112,7 @@ def options(vif: model.VIF, name: str, memlock: str, management_nodes: bool) -> 
 
 
 def port_guid(mac: str) -> str:
-    """Return the GUID by which neutron's InfiniBand agent knows a port: two bytes of zeros in the middle of its MAC."""
+    """Return the GUID of a port for neutron's InfiniBand agent: its MAC with two zero bytes in the middle."""
     digits = mac.replace(":", "")
     text = f"{digits[:6]}0000{digits[6:]}"
     return ":".join(text[start:start + 4] for start in range(0, 16, 4))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wait until neutron has wired a server's ports, so that no server starts without its network."""
+"""Wait until neutron has wired a server's ports, so that no server starts without network."""
 
 import contextlib
 from collections.abc import Iterator
@@ -16,9 +16,9 @@ LOG = logging.getLogger(__name__)
 
 
 class VifEvents:
-    """Wait for neutron's events that tell that a server's ports are wired.
+    """Wait for neutron's events about wired ports of servers.
 
-    :param virtapi: nova's side, which receives neutron's events (nova.virt.virtapi.VirtAPI)
+    :param virtapi: nova's interface that receives neutron's events (nova.virt.virtapi.VirtAPI)
     """
 
     def __init__(self, conf: cfg.ConfigOpts, virtapi: Any) -> None:
@@ -27,11 +27,11 @@ class VifEvents:
 
     @contextlib.contextmanager
     def expecting(self, instance: objects.Instance, vifs: model.NetworkInfo) -> Iterator[None]:
-        """Wait for Neutron around the plugging: at the block's end all ports that were down must be wired.
+        """Wait for Neutron around the plugging: at the end of the block all ports that were down must be wired.
 
         They have ``[DEFAULT]vif_plugging_timeout`` seconds; 0 does not wait.
 
-        :raises VirtualInterfaceCreateException: one is not, and ``[DEFAULT]vif_plugging_is_fatal``
+        :raises VirtualInterfaceCreateException: a port is not wired, and ``[DEFAULT]vif_plugging_is_fatal`` is set
         """
         events = vifconfig.awaited(vifs) if self._conf.vif_plugging_timeout else []
         if not events:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plug host ends into the switch with os-vif, which all of nova's drivers use for it."""
+"""Plug host ends into the switch with os-vif, as all of nova's drivers do."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,16 +26,16 @@ class Plugs:
         os_vif.initialize()  # nova-compute has done so already; the benchmarks' program has not
 
     def plug(self, server: InstanceInfo, vif: model.VIF) -> None:
-        """Connect the host end, which is there. May be repeated.
+        """Connect the existing host end. Idempotent.
 
-        :raises HostActionFailed: with os-vif's words
+        :raises HostActionFailed: with os-vif's message
         """
         ask(os_vif.plug, server, vif)
         if vifconfig.kind(vif) is Kind.HYBRID:
             self._veths.join(vifconfig.host_end(vif), vifconfig.hybrid_bridge(vif))
 
     def unplug(self, server: InstanceInfo, vif: model.VIF) -> None:
-        """Disconnect the host end; done already when it is not connected, or not there."""
+        """Disconnect the host end. Idempotent."""
         ask(os_vif.unplug, server, vif)
 
 

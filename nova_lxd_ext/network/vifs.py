@@ -42,7 +42,7 @@ class Ports(AttachmentProvider):
     def require_possible(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
         """Refuse ports that a container cannot have.
 
-        :raises SpecError: a container cannot have one of the ports, or not with what its flavor says
+        :raises SpecError: a container cannot have one of the ports, or not with the flavor's keys
         """
         for vif in requested.network_info:
             vifconfig.require_holdable(vif, instance.flavor.extra_specs)
@@ -58,16 +58,16 @@ class Ports(AttachmentProvider):
         return tuple(grants.get(vif["id"]) or self._make_interface(instance, vif, names[vif["id"]]) for vif in vifs)
 
     def prepare(self, instance: objects.Instance, network_info: model.NetworkInfo) -> None:
-        """Make and plug the pairs of a server that will arrive.
+        """Create and plug the pairs of a server that will arrive.
 
-        Once its ports are bound here, neutron's agent wires none that it has not seen before: it takes the binding that
-        is still there on the old host for that of a server which leaves.
+        Once its ports are bound here, neutron's agent wires only ports that it already knows: it treats the
+        remaining binding on the old host as that of a leaving server.
         """
         for vif in filter(vifconfig.has_pair, network_info):
             self._make_interface(instance, vif, "")
 
     def _make_interface(self, instance: objects.Instance, vif: model.VIF, name: str) -> Nic:
-        """Make the pair unless it is there, and plug its host end."""
+        """Create the pair unless it exists, and plug its host end."""
         pair = vifconfig.pair(instance.uuid, vif)
         if self._veths.ready(pair):
             self._veths.set_up(pair.host_end, True)
@@ -88,7 +88,7 @@ class Ports(AttachmentProvider):
             self._veths.shape_sent(host_end, sent)
 
     def release_all(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
-        """Unplug and remove the server's pairs; its direct ports' functions are released with its other devices."""
+        """Unplug and remove the server's pairs; functions of its direct ports are released with its other devices."""
         with contextlib.ExitStack() as each:  # one that fails keeps no other from being unplugged
             each.callback(self._remove_marked, vifconfig.owners_mark(instance.uuid))
             for vif in filter(vifconfig.has_pair, requested.network_info):
@@ -118,7 +118,7 @@ class Ports(AttachmentProvider):
     # As nova asks for them
 
     def plug(self, instance: objects.Instance, network_info: model.NetworkInfo | None) -> None:
-        """Connect the ports of a server that runs, at nova-compute's start say; interfaces that it has stay.
+        """Connect the ports of a running server, for example at nova-compute's start, keeping existing interfaces.
 
         :raises VirtualInterfacePlugException: nova sets the server to ERROR
         """
@@ -130,15 +130,15 @@ class Ports(AttachmentProvider):
             raise exception.VirtualInterfacePlugException(str(error)) from error
 
     def unplug(self, instance: objects.Instance, network_info: model.NetworkInfo | None) -> None:
-        """Disconnect the ports of a server whose container does not run here any more."""
+        """Disconnect the ports of a server whose container no longer runs here."""
         self.release_all(instance, RequestedResources.of(network_info), self._direct.view())
 
     # Hot
 
     def attach(self, instance: objects.Instance, state: ContainerState, vif: model.VIF) -> str:
-        """Give a container, running or not, one more port, and return the name of its interface there.
+        """Attach one more port to a container, running or not, and return the name of its interface there.
 
-        Wiring is not waited for: nova's caller would give up before.
+        It does not wait for the wiring: nova's caller would time out before.
 
         :param state: the container's
         """
@@ -158,7 +158,7 @@ class Ports(AttachmentProvider):
         return name
 
     def _withdraw(self, instance: objects.Instance, vif: model.VIF, given: Sequence[Part], view: HostView) -> None:
-        """Detach what an attachment that failed has given; what cannot be detached stays the server's."""
+        """Detach the parts of a failed attachment; those that cannot be detached stay with the server."""
         for part in given:
             self._engine.detach(instance.name, part)
         self._detach_one(instance, vif, view)
@@ -170,10 +170,10 @@ class Ports(AttachmentProvider):
         return vifconfig.nic(vif, name)
 
     def detach(self, instance: objects.Instance, vif: model.VIF) -> None:
-        """Take a port from a container, running or not; done already when it has it no more.
+        """Detach a port from a container, running or not. Idempotent.
 
-        A function that is gone from this host stays in the container's configuration until its next start: LXD refuses
-        to take from a running container what the kernel took from it before.
+        A function that this host has lost stays in the container's configuration until its next start: LXD refuses
+        to detach from a running container what the kernel has already removed.
 
         :raises DeviceInUse: a process in it uses the function of a direct port; nothing was changed
         """
@@ -190,7 +190,7 @@ class Ports(AttachmentProvider):
 
     def _held(self, instance: objects.Instance, vif: model.VIF, view: HostView
               ) -> tuple[Part | None, tuple[Part, ...]]:
-        """Return the container's part of the port, and its other parts that could share nodes with it."""
+        """Return the container's part of the port, and its other parts that may share nodes with it."""
         if not vifconfig.has_pair(vif):
             return self._direct.held(instance, vif, view)
         try:
@@ -209,7 +209,7 @@ class Ports(AttachmentProvider):
     # Frozen
 
     def pause(self, instance: objects.Instance) -> None:
-        """Take the links down: a frozen container's kernel would still answer."""
+        """Set the links down, because a frozen container's kernel would still answer."""
         self._set_up(instance, False, self._direct.view())
 
     def resume(self, instance: objects.Instance) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Count how many servers of one request a host has room for, as nova-scheduler knows the host.
+"""Count how many servers of one request fit on a host, by nova-scheduler's view of the host.
 
-Nova's filters tell whether one fits. Resources that only Placement knows (custom classes, what is reserved on hosts
-with an allocation ratio above 1) are not counted: nova claims them for each server afterwards, and releases all if one
-claim fails.
+Nova's filters determine whether one fits. Resources that only Placement knows (custom classes, reserved ones on
+hosts with an allocation ratio above 1) are not counted: nova claims them for each server afterwards, and releases
+all if one claim fails.
 """
 
 import copy
@@ -17,10 +17,10 @@ _UNBOUNDED = 1 << 30
 
 
 def upper(host: HostState, spec: objects.RequestSpec, placed: int) -> int:
-    """Return how many servers fit by cores, memory, disk and the numbers of devices and of cores to pin.
+    """Return how many servers fit by cores, memory, disk and the numbers of devices and pinned cores.
 
-    :param placed: servers of this request that the host has already; nova subtracts their disks from ``free_disk_mb``
-        alone, which is what the daemon has free, while Placement counts what flavors were promised
+    :param placed: servers of this request already on the host; nova subtracts their disks only from
+        ``free_disk_mb``, which is the daemon's free space, while Placement counts the flavors' sizes
     """
     disk_mb = (0 if "is_bfv" in spec and spec.is_bfv else spec.root_gb * 1024) + spec.ephemeral_gb * 1024 + spec.swap
     disk_free_mb = host.total_usable_disk_gb * 1024 * _ratio(host.disk_allocation_ratio) - host.disk_mb_used
@@ -32,16 +32,16 @@ def upper(host: HostState, spec: objects.RequestSpec, placed: int) -> int:
 
 
 def _by_devices(host: HostState, spec: objects.RequestSpec) -> int:
-    """Return how many servers the free PCI devices are enough for, wherever these are."""
+    """Return for how many servers the free PCI devices suffice, wherever they are."""
     pools = host.pci_stats.pools if host.pci_stats else []
     return min((sum(pool["count"] for pool in pools if utils.pci_device_prop_match(pool, request.spec))
                 // request.count for request in _pci_requests(spec)), default=_UNBOUNDED)
 
 
 def _by_pinned_cores(host: HostState, spec: objects.RequestSpec) -> int:
-    """Return how many servers fit into the free dedicated cores of the host's NUMA nodes, at most.
+    """Return an upper bound of servers that fit into the free dedicated cores of the host's NUMA nodes.
 
-    All of a server's nodes are taken to be as small as its smallest."""
+    All of a server's nodes are assumed to be as small as its smallest."""
     needed = [len(cell.pcpuset) for cell in spec.numa_topology.cells if cell.pcpuset] if spec.numa_topology else []
     if not needed or not host.numa_topology:
         return _UNBOUNDED
@@ -57,12 +57,12 @@ def _count(free: float, each: int) -> int:
 
 
 def needs_devices_or_numa(spec: objects.RequestSpec) -> bool:
-    """Tell whether ``upper`` is more than ``exact`` may be."""
+    """Return whether ``upper`` may exceed ``exact``."""
     return bool(_pci_requests(spec)) or bool(spec.numa_topology)
 
 
 def exact(host: HostState, spec: objects.RequestSpec, most: int) -> int:
-    """Return how many servers, but at most ``most``, get their PCI devices and NUMA nodes on the host.
+    """Return how many servers, up to ``most``, get their PCI devices and NUMA nodes on the host.
 
     Changes nothing: works on copies, as ``HostState.consume_from_request`` does on the host itself.
     """
@@ -90,12 +90,12 @@ def exact(host: HostState, spec: objects.RequestSpec, most: int) -> int:
 
 
 def unusable_devices(host: HostState, spec: objects.RequestSpec, room: int) -> int:
-    """Return how many free PCI devices of the host are of no use to servers of this request.
+    """Return how many free PCI devices of the host servers of this request cannot use.
 
-    Those are devices that the servers do not ask for, and those beside which the host has not the cores, memory or disk
-    for another server.
+    These are devices that the servers do not request, and those for which the host lacks the cores, memory or disk
+    of another server.
 
-    :param room: how many servers fit, as ``upper`` counts: a hint for the order of hosts, no promise
+    :param room: number of servers that fit according to ``upper``: a hint for the order of hosts
     """
     free = sum(pool["count"] for pool in host.pci_stats.pools) if host.pci_stats else 0
     return free - room * sum(request.count for request in _pci_requests(spec)) if free else 0

@@ -3,11 +3,10 @@
 
 The tenant makes a server group for the job and gives scheduler hints:
 
-``task_groups``   into how many groups the servers of the job are divided, each of which is to be on a host of its own
-``task_members``  how many servers the job has; not needed when one request makes all of them (``--min 16 --max 16``)
-``task_rank``     the server's rank, from 0, when they are made one after the other, in the order of their ranks
-``task_avoid``    the server replaces the one of its rank, and goes to another host than this one: a ``hostId`` of the
-                  API, or its first 12 digits, or a name
+``task_groups`` number of groups of the job's servers, each on a separate host ``task_members`` how many servers the
+job has; not needed when one request makes all of them (``--min 16 --max 16``) ``task_rank`` the server's rank, from
+0, when they are made one after the other, in the order of their ranks ``task_avoid`` the server replaces the one of
+its rank, and goes to another host than this one: a ``hostId`` of the API, or its first 12 digits, or a name
 
 Flavors have no key for this: the size of a job belongs to the job, and tenants make no flavors. Nova's API accepts any
 hint (``additionalProperties`` of its schema), so hints are validated here, and the server's fault has the reason.
@@ -40,10 +39,10 @@ _EARLIER = -1  # a group that the request cannot name: its servers were made bef
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """The servers that have no host yet, and how many others of the job each host has, by group.
+    """Hold the job's unscheduled servers, and how many others of the job each host has, by group.
 
-    :ivar rank: of the server that is to be scheduled now, the lowest of the pending ones
-    :ivar claimed: whether servers of this very request have been given hosts already
+    :ivar rank: of the server to schedule now, the lowest of the pending ones
+    :ivar claimed: whether servers of this request already have hosts
     :ivar strict: whether groups may neither share a host nor be split
     """
 
@@ -68,9 +67,9 @@ def is_requested(spec: objects.RequestSpec) -> bool:
 
 
 def is_move(spec: objects.RequestSpec) -> bool:
-    """Return whether the server exists already: nova then restricts the request to the server's cell.
+    """Return whether the server already exists: nova then restricts the request to the server's cell.
 
-    It does so for migration, evacuation and unshelving alone (nova/conductor, ``requested_destination.cell``)."""
+    It does so only for migration, evacuation and unshelving (nova/conductor, ``requested_destination.cell``)."""
     destination = spec.requested_destination if "requested_destination" in spec else None
     return destination is not None and "cell" in destination
 
@@ -83,7 +82,7 @@ def is_replacement(spec: objects.RequestSpec) -> bool:
 def avoids(spec: objects.RequestSpec, host: str) -> bool:
     """Return whether a replacement must not go to a host.
 
-    :raises PlanError: the hint is no host, or the others contradict the request or the server group
+    :raises PlanError: the hint is not a host, or the others contradict the request or the server group
     """
     members, groups, _ = numbers(spec)
     _server_group(spec, members, groups)
@@ -95,7 +94,7 @@ def avoids(spec: objects.RequestSpec, host: str) -> bool:
 
 
 def replaced_rank(spec: objects.RequestSpec, server: str) -> int | None:
-    """Return the rank of a server that the server group got after those of the job; None if it cannot be known."""
+    """Return the rank of a server added to the server group after those of the job; None if unknown."""
     try:
         return numbers(objects.RequestSpec.get_by_instance_uuid(spec._context, server))[2]
     except (exception.RequestSpecNotFound, PlanError):
@@ -103,9 +102,10 @@ def replaced_rank(spec: objects.RequestSpec, server: str) -> int | None:
 
 
 def read(spec: objects.RequestSpec) -> Job | None:
-    """Return the job that a new server belongs to, or None if it has no task groups or all of its servers have hosts.
+    """Return the job of a new server; None if it has no task groups, or all of its servers have hosts.
 
-    :raises PlanError: the hints contradict themselves, the server group or the request; the tenant is to read why
+    :raises PlanError: the hints contradict themselves, the server group or the request, with the reason for the
+        tenant
     """
     if not is_requested(spec):
         return None
@@ -118,9 +118,9 @@ def read(spec: objects.RequestSpec) -> Job | None:
 
 
 def require_few(spec: objects.RequestSpec) -> None:
-    """Refuse a job of more servers than its project may have, before any of them is listed.
+    """Refuse a job with more servers than its project's quota before listing them.
 
-    Nova's API has checked those of the request alone.
+    Nova's API has checked only those of the request.
 
     :raises PlanError: the job is too large, or the hints are wrong
     """
@@ -216,10 +216,10 @@ def _of_one_request(spec: objects.RequestSpec, group: objects.InstanceGroup, mem
 
 def _one_by_one(spec: objects.RequestSpec, group: objects.InstanceGroup, members: int, groups: int, rank: int,
                 strict: bool) -> Job:
-    """Return the job of servers that were requested one by one.
+    """Return the job of servers that were requested separately.
 
-    Nova lists a group's members in the order in which they were made. What it knows of other hosts may be older than
-    their last servers (``HostState.instances``), so the database is asked where the servers of the group are.
+    Nova lists a group's members in the order of their creation. Its view of other hosts may be older than their last
+    servers (``HostState.instances``), so the hosts of the group's servers are read from the database.
     """
     pending = _members(members, groups, rank)
     first = divide(members, groups).index(pending[0].group)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weigh hosts for nova-scheduler: a resized server stays on its host if it fits, to be resized while it runs."""
+"""Weigh hosts for nova-scheduler so that a resized server stays on its host if it fits, for a live resize."""
 
 from nova import objects
 from nova.scheduler import host_manager, utils, weights
@@ -8,13 +8,13 @@ from nova_lxd_ext.conf import CONF
 
 
 class OwnHostWeigher(weights.BaseHostWeigher):
-    """Prefer the host that the server is on.
+    """Prefer the present host of the server.
 
-    A new server is on none, and where it must leave its host (cold and live migration, evacuation) nova leaves that one
-    out."""
+    A new server has none, and if a server must leave its host (cold and live migration, evacuation), nova excludes
+    that host."""
 
     def weight_multiplier(self, host_state: host_manager.HostState) -> float:
-        """Return the weight's multiplier, also per host aggregate, by a property of the option's name."""
+        """Return the weight's multiplier, which a host aggregate can override by a property of the option's name."""
         return float(utils.get_weight_multiplier(host_state, "own_host_weight_multiplier",
                                                  CONF.lxd.own_host_weight_multiplier))
 

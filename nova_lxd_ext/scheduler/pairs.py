@@ -10,12 +10,12 @@ from nova_lxd_ext.host.resources import PAIRS
 
 
 class PairWeigher(weights.BaseHostWeigher):
-    """Prefer hosts with as many free pairs of GPU and VF as a server asks for, or few for one with one kind.
+    """Prefer hosts with as many free pairs of GPU and VF as a server needs, or with few for one kind only.
 
-    Which devices of the host the server gets is nova's claim alone."""
+    Nova's claim alone selects the server's devices on the host."""
 
     def weight_multiplier(self, host_state: host_manager.HostState) -> float:
-        """Return the weight's multiplier, also per host aggregate, by a property of the option's name."""
+        """Return the weight's multiplier, which a host aggregate can override by a property of the option's name."""
         return float(utils.get_weight_multiplier(host_state, "pair_weight_multiplier", CONF.lxd.pair_weight_multiplier))
 
     def _weigh_object(self, host_state: host_manager.HostState, weight_properties: objects.RequestSpec) -> float:
@@ -28,7 +28,7 @@ class PairWeigher(weights.BaseHostWeigher):
 
 
 def requested(spec: objects.RequestSpec) -> tuple[int, int]:
-    """Return how many GPUs and how many virtual functions a server asks for; what is no VF counts as a GPU."""
+    """Return how many GPUs and virtual functions a server requests; devices other than VFs count as GPUs."""
     counts = {True: 0, False: 0}
     for request in spec.pci_requests.requests if spec.pci_requests else ():
         is_function = any(each.get("dev_type") == PciDeviceType.SRIOV_VF or "physical_network" in each

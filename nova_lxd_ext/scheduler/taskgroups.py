@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Schedule the servers of an MPI or ML job as task groups: together, apart from others, near, all or none.
 
-``nova_lxd_ext.scheduler.jobs`` says what the tenant asks for.
+``nova_lxd_ext.scheduler.jobs`` describes the tenant's hints.
 
 Nova schedules the servers of one request one after the other, and each gets only hosts that the filters left for the
-one before it. So the filter leaves the hosts of all pending servers, and the weigher takes the one of the next server.
-Both compute the same placement anew each time; nothing is kept between calls, which run in several threads.
+one before it. So the filter passes the hosts of all pending servers, and the weigher prefers that of the next
+server. Both compute the same placement each time; no state is kept between calls, which run in several threads.
 """
 
 import collections
@@ -28,12 +28,12 @@ _TRIES = 8  # times that hosts are selected before the devices of all hosts are 
 
 
 class TaskGroupFilter(filters.BaseHostFilter):
-    """Pass the hosts that the pending servers of the job are placed on; the last of ``enabled_filters``.
+    """Pass the hosts of the job's pending servers in the placement; must be the last of ``enabled_filters``.
 
-    What a later filter took away, the placement would miss."""
+    A later filter could remove hosts of the placement."""
 
     def filter_all(self, filter_obj_list: Iterable[HostState], spec_obj: objects.RequestSpec) -> list[HostState]:
-        """Return the hosts of the placement, or all where the request has no task groups.
+        """Return the hosts of the placement, or all hosts if the request has no task groups.
 
         :raises exception.NoValidHost: the hints are wrong, or not all servers fit; the server's fault has the reason.
             Raised only before the first server has a host, because nova then has no allocations to remove.
@@ -71,15 +71,15 @@ class TaskGroupFilter(filters.BaseHostFilter):
 
 
 class TaskGroupWeigher(weights.BaseHostWeigher):
-    """Prefer the host of the placement; for a server that moves or replaces one, that of its group (algorithm 5)."""
+    """Prefer the host of the placement; for a server that moves or replaces one, its group's host (algorithm 5)."""
 
     def weight_multiplier(self, host_state: HostState) -> float:
-        """Return the weight's multiplier, also per host aggregate, by a property of the option's name."""
+        """Return the weight's multiplier, which a host aggregate can override by a property of the option's name."""
         return float(utils.get_weight_multiplier(host_state, "task_group_weight_multiplier",
                                                  CONF.lxd.task_group_weight_multiplier))
 
     def weigh_objects(self, weighed_obj_list: Sequence[Any], weight_properties: objects.RequestSpec) -> list[float]:
-        """Return the weights, in the order of the hosts."""
+        """Return the weights in the order of the hosts."""
         hosts, spec = [weighed.obj for weighed in weighed_obj_list], weight_properties
         if not jobs.is_requested(spec) or utils.request_is_rebuild(spec):
             return [0.0] * len(hosts)
@@ -98,7 +98,7 @@ class TaskGroupWeigher(weights.BaseHostWeigher):
 
 
 def placement(hosts: Sequence[HostState], spec: objects.RequestSpec, job: jobs.Job) -> dict[int, str]:
-    """Return the host of each pending server, by its rank.
+    """Return the host of each pending server by rank.
 
     :raises NoPlacement: not all of them fit
     """
@@ -125,7 +125,7 @@ def placement(hosts: Sequence[HostState], spec: objects.RequestSpec, job: jobs.J
 
 
 def _may_fit(hosts: Sequence[HostState], spec: objects.RequestSpec) -> bool:
-    """Return whether a large job may fit by the number of hosts and servers, before its servers are listed."""
+    """Return whether a large job may fit by the number of hosts and servers, before listing its servers."""
     members, groups, rank = jobs.numbers(spec)
     group = spec.instance_group
     if members <= jobs.LARGE or group is None:
@@ -137,7 +137,7 @@ def _may_fit(hosts: Sequence[HostState], spec: objects.RequestSpec) -> bool:
 
 
 def _any_placed(hosts: Sequence[HostState], spec: objects.RequestSpec) -> bool:
-    """Tell whether a server of this request has a host, that is, has allocations that nova has to remove."""
+    """Return whether a server of this request has a host, and thus allocations that nova must remove."""
     if spec.num_instances == 1 or not spec.instance_group:
         return False
     own = set(spec.instance_group.members[-spec.num_instances:])
@@ -154,7 +154,7 @@ def _place(room: Mapping[str, int], paths: Mapping[str, tuple[str, ...]], unusab
 
 
 def _paths(hosts: Sequence[HostState], keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return the parts of the network above each host, from the metadata of its aggregates; "" where none says."""
+    """Return the parts of the network above each host, from the metadata of its aggregates; "" if unknown."""
     known: dict[tuple[int, ...], tuple[str, ...]] = {}
     found = {}
     for host in hosts:
@@ -167,7 +167,7 @@ def _paths(hosts: Sequence[HostState], keys: Sequence[str]) -> dict[str, tuple[s
 
 
 def _moved_scores(hosts: Sequence[HostState], spec: objects.RequestSpec) -> list[float]:
-    """Return the scores of hosts for a server that moves or replaces one; 0 where its group cannot be known."""
+    """Return the scores of hosts for a server that moves or replaces one; 0 if its group is unknown."""
     homes = _groups(spec)
     own = homes.pop(spec.instance_uuid, None)
     if own is None:
@@ -178,7 +178,7 @@ def _moved_scores(hosts: Sequence[HostState], spec: objects.RequestSpec) -> list
 
 
 def _groups(spec: objects.RequestSpec) -> dict[str, int]:
-    """Return the group of each server of the job, by uuid; empty where they cannot be known."""
+    """Return the group of each server of the job by uuid; empty if unknown."""
     group = spec.instance_group
     try:
         members, groups, rank = jobs.numbers(spec)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attach everything that a container has beside its root disk before it starts, and release it after it is gone.
+"""Attach all parts of a container besides its root disk before it starts, and release them after its deletion.
 
-Each kind of part has a provider, which alone knows where its parts come from. Whoever boots, starts, resizes, rescues
-or moves a server talks to the attachments, so that no kind is forgotten anywhere.
+Each kind of part has a provider, which knows the source of its parts. All operations that boot, start, resize,
+rescue or move a server use the attachments, so that they cover every kind.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ class DeviceAttachments:
 
     :param locks: the directory that all drivers of the host and the elastic service share
     :param providers: in the order in which they attach
-    :param view: makes the view of a new operation; the caller passes it to every method that the operation calls
+    :param view: returns the view of a new operation, which the caller passes to every method of the operation
     """
 
     def __init__(self, engine: Engine, providers: Sequence[AttachmentProvider], view: Callable[[], HostView],
@@ -55,22 +55,22 @@ class DeviceAttachments:
             yield
 
     def attach_all(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> tuple[Part, ...]:
-        """Attach everything. On an error the caller releases what was attached."""
+        """Attach all parts. On an error the caller releases the attached ones."""
         with self._alone(instance):
             pass  # the elastic service may be taking a GPU from the container, which ran a moment ago
         return tuple(part for provider in self._providers for part in provider.attach_all(instance, requested, view))
 
     def _alone(self, instance: objects.Instance) -> AbstractContextManager[object]:
-        """Keep the elastic service from changing the devices of a server that may lose some."""
+        """Exclude changes by the elastic service of the devices of a server that may lose some."""
         return (resizing(self._locks, instance.name) if GPUS_MIN in instance.flavor.extra_specs
                 else contextlib.nullcontext())
 
     def update_devices(self, instance: objects.Instance, requested: RequestedResources, view: HostView
                        ) -> tuple[Part, ...]:
-        """Bring a stopped container up to date with what its server is to have.
+        """Update a stopped container to its server's requested parts.
 
-        Neutron is not waited for: it tells nothing of a port that is wired already or switched off, and nothing can
-        arrive here before nova-compute has started."""
+        It does not wait for Neutron, which sends no event for a port that is already wired or disabled; also, no
+        event arrives before nova-compute has started."""
         parts = self.attach_all(instance, requested, view)
         self._engine.update_devices(instance.name, parts)
         self.release_unused(instance, parts, view)
@@ -82,9 +82,9 @@ class DeviceAttachments:
             provider.release_unused(instance, parts, container, view)
 
     def start(self, instance: objects.Instance, parts: Sequence[Part]) -> None:
-        """Start the container; one that sees more or less than it was granted is ended again.
+        """Start the container; stop it again if it sees more or less than it was granted.
 
-        :raises NotAsGranted: and it does not run
+        :raises NotAsGranted: the container is not running then
         """
         name = instance.name
         if configdrive.required(instance):
@@ -103,7 +103,7 @@ class DeviceAttachments:
                 raise
 
     def release_all(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
-        """Release everything; a provider that fails keeps no other from it: the first error is raised at the end."""
+        """Release all parts, trying all providers; the first error is raised at the end."""
         failures = []
         for provider in reversed(self._providers):
             try:
@@ -139,7 +139,7 @@ class DeviceAttachments:
             provider.resume(instance)
 
     def reconcile(self, alive: Collection[ContainerState]) -> None:
-        """Reconcile every provider. One that fails keeps no server from being served."""
+        """Reconcile every provider, logging failures."""
         for provider in self._providers:
             try:
                 provider.reconcile(alive)

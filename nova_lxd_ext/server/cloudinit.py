@@ -2,12 +2,12 @@
 """Write the server's identity and the tenant's user data as cloud-init documents. Pure.
 
 LXD and Incus images read these from the keys the engine puts them under; the daemon itself prepends ``instance-id``
-and ``local-hostname`` of its own to the metadata (LXD documentation, cloud-init and devlxd), and of a key that stands
-twice YAML's reader keeps the last. So the document has to be block-style YAML that can follow other lines.
+and ``local-hostname`` of its own to the metadata (LXD documentation, cloud-init and devlxd), and YAML parsers use
+the last of duplicate keys. So the document must be block-style YAML that can follow other lines.
 
-The host name: the kernel's is the container's LXD name (``instance-0000002a``) until cloud-init sets the server's. LXD
-has no key for it, and an image without cloud-init keeps LXD's name: setting it otherwise would mean writing into the
-tenant's image or handing tenant text to raw configuration.
+The host name: the kernel's is the container's LXD name (``instance-0000002a``) until cloud-init sets the server's.
+LXD has no key for it, and an image without cloud-init keeps LXD's name: other ways would write into the tenant's
+image or put tenant text into raw configuration.
 """
 
 import yaml
@@ -24,7 +24,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 def documents(instance: objects.Instance) -> CloudInit:
     """Return the server's cloud-init documents.
 
-    :raises SpecError: when the user data is not base64 text
+    :raises SpecError: the user data is not base64 text
     """
     return CloudInit(meta_data=_meta_data(instance), user_data=_user_data(instance))
 
@@ -37,7 +37,7 @@ def _meta_data(instance: objects.Instance) -> str:
 
 
 def _user_data(instance: objects.Instance) -> str | None:
-    """Return the tenant's user data. Configuration is text: what is not (a gzipped document) travels as a MIME part."""
+    """Return the tenant's user data. Configuration is text, so other data (a gzipped document) becomes a MIME part."""
     if not instance.user_data:
         return None
     try:

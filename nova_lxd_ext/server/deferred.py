@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do later what nova-compute's start must not wait for, or do at all before it has succeeded."""
+"""Defer actions that nova-compute's start must not wait for, or that require it to have succeeded."""
 
 import threading
 from collections.abc import Callable
@@ -11,9 +11,9 @@ LOG = logging.getLogger(__name__)
 
 
 class Deferred:
-    """Call functions in threads of their own once nova-compute has started.
+    """Call functions in separate threads once nova-compute has started.
 
-    A start that fails is repeated, and would send each request once more. Besides, what ends a move asks other hosts
+    A failed start is repeated, and would repeat each request. Besides, ending a move sends requests to other hosts
     and needs the lock that nova holds while it updates its resources.
     """
 
@@ -22,9 +22,9 @@ class Deferred:
         self._timers: list[threading.Timer] = []
 
     def call(self, delay: float, uuid: str, function: Callable[..., None], *args: Any) -> None:
-        """Call a function ``delay`` seconds after the start's end; an error is logged.
+        """Call a function ``delay`` seconds after the end of the start; an error is logged.
 
-        :param uuid: the server, or the servers, that it is about
+        :param uuid: the server or servers concerned
         """
         def call() -> None:
             try:
@@ -45,13 +45,13 @@ class Deferred:
         timer.start()
 
     def started(self) -> None:
-        """Note that nova-compute has started. Idempotent."""
+        """Record that nova-compute has started. Idempotent."""
         held, self._held = self._held or [], None
         for delay, call in held:
             self._begin(delay, call)
 
     def stop(self) -> None:
-        """Call nothing any more until the next start, which a SIGHUP brings about in the same process."""
+        """Call nothing until the next start, which a SIGHUP triggers in the same process."""
         for timer in self._timers:
             timer.cancel()
         self._held, self._timers = [], []

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Return a server's diagnostics, in both of nova's forms. Pure.
 
-The engine counts CPU time per container, not per CPU, and tells of a disk only what it holds.
+The engine reports CPU time per container, not per CPU, and only the used bytes of a disk.
 """
 
 import datetime
@@ -19,9 +19,9 @@ MAC = re.compile(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}", re.IGNORECASE)
 
 
 def plain(metrics: Metrics, faults: Collection[str] = ()) -> dict[str, int | str]:
-    """Return the diagnostics for microversions before 2.48 as other drivers do: nanoseconds, KiB and bytes.
+    """Return the diagnostics for microversions before 2.48, like other drivers: nanoseconds, KiB and bytes.
 
-    :param faults: what is wrong with the server's devices
+    :param faults: faults of the server's devices
     """
     found: dict[str, int | str] = {
         "cpu0_time": metrics.cpu_time,
@@ -58,7 +58,7 @@ def standard(instance: Instance, state: ContainerState, metrics: Metrics, power_
 
     :param power_state: nova's name of it (``running``)
     :param hypervisor: ``lxd`` or ``incus``
-    :param faults: what is wrong with the server's devices; of the API's fields only one takes words
+    :param faults: faults of the server's devices, for the API's only free-text field
     """
     found = diagnostics.Diagnostics(
         state=power_state,

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record why something failed where it can be read when nova does not tell.
+"""Record the reason of a failure where users can read it if nova does not report it.
 
-After a boot's failure that concerns one host nova tries the next one; the server's fault tells of one host at most, and
-of none if the others have no room any more (nova.conductor.manager: "Exhausted all hosts"). A resize whose claim fails
-leaves nothing of the reason. Of a port that cannot be attached or detached nova says
-no more than that (nova.compute.manager: InterfaceAttachFailed). So every failed attempt leaves an event on the server's
-action with the host and its reason: ``openstack server event show``. As for all of nova's events, reading ``details``
-takes microversion 2.84 and the policy ``os_compute_api:os-instance-actions:events:details``.
+After a boot fails on one host nova tries the next one; the server's fault has the reason of at most one host, and
+none if the others have no room (nova.conductor.manager: "Exhausted all hosts"). A resize whose claim fails records
+no reason. For a port that cannot be attached or detached nova reports no reason (nova.compute.manager:
+InterfaceAttachFailed). So every failed attempt leaves an event on the server's action with the host and its reason:
+``openstack server event show``. As for all of nova's events, reading ``details`` takes microversion 2.84 and the
+policy ``os_compute_api:os-instance-actions:events:details``.
 """
 
 import contextlib
@@ -25,9 +25,9 @@ CLAIM, SPAWN, ATTACH, DETACH, LIVE_MIGRATION = (
 
 @contextlib.contextmanager
 def record_failure(context: Any, instance: objects.Instance, event: str) -> Iterator[None]:
-    """Record the error of the block; nothing is written when there is none.
+    """Record the error of the block, if there is one.
 
-    :param event: what the block is, as nova's list of a server's events names it
+    :param event: name of the block in nova's list of the server's events
     """
     try:
         yield

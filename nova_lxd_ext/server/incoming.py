@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Receive servers that come from another host: their containers are fetched here, wait for nova, or are removed again.
+"""Receive servers from another host: fetch their containers, keep them for nova, or remove them again.
 
-From the fetch until nova places the server here the container is labelled with the migration's id. Until then it is a
-copy: the server is still complete on its old host.
+From the fetch until nova places the server here, the container has the migration's id as label. Until then it is a
+copy: the complete server is on its old host.
 """
 
 import contextlib
@@ -53,19 +53,19 @@ class IncomingMigrations:
         self._virtapi = virtapi
 
     def receive(self, context: Any, instance: objects.Instance, offer: dict[str, Any]) -> None:
-        """Fetch the container as the server's new flavor and claims want it. What can be refused before is refused.
+        """Fetch the container for the server's new flavor and claims, after all possible checks.
 
-        :raises MigrationError: this host has a container of that name already
+        :raises MigrationError: this host already has a container of that name
         """
         self._make(instance, lambda spec: self._transfers.fetch(spec, Offer(**offer), self._conf.lxd.migration_timeout))
 
     def receive_changes(self, context: Any, instance: objects.Instance, offer: dict[str, Any], last: bool) -> bool:
-        """Fetch the container while it runs, or what has changed since the former request for the same migration.
+        """Fetch the container while it runs, or its changes since the previous request for the same migration.
 
-        On an error all that arrived is removed.
+        On an error the copy is removed.
 
         :param last: it is stopped, and no further changes follow
-        :returns: False if this host cannot; it has changed nothing
+        :returns: False if this host cannot; nothing was changed
         """
         found, timeout = ChangesOffer(**offer), self._conf.lxd.migration_timeout
         coming = as_it_will_be(instance)
@@ -109,17 +109,17 @@ class IncomingMigrations:
             yield
 
     def receive_disk(self, context: Any, instance: objects.Instance, offer: dict[str, Any]) -> None:
-        """Fetch one of the ephemeral disks of a container that is here; on an error all that arrived is removed."""
+        """Fetch one of the ephemeral disks of a fetched container; on an error the copy is removed."""
         with Rollback(f"incoming disk of server {instance.uuid}") as undo:
             undo.on_error("remove what arrived", self.forget, context, instance)
             undo.on_error("wait for the daemon", startup.await_server, self._engine, self._conf.lxd.ready_timeout)
             self._ephemerals.receive(instance, DiskOffer(**offer), self._conf.lxd.migration_timeout)
 
     def require_possible(self, coming: objects.Instance, requested: RequestedResources) -> ContainerSpec:
-        """Refuse a server that cannot be here, and return its container's spec.
+        """Refuse a server that cannot run here, and return its container's spec.
 
         :param coming: the server as it will be
-        :raises MigrationError: this host has a container of that name already
+        :raises MigrationError: this host already has a container of that name
         """
         self._attachments.require_possible(coming, requested, self._attachments.view())
         spec = self._lifecycle.spec(coming)
@@ -127,7 +127,7 @@ class IncomingMigrations:
         return spec
 
     def _require_absent(self, instance: objects.Instance) -> None:
-        """Remove the copy that an interrupted migration left, but no container that may be the server's own."""
+        """Remove the copy of an interrupted migration, but no container that may be the server's own."""
         state = self._states.find(instance)
         if state is not None and labels.INCOMING in state.labels and state.status is Status.STOPPED:
             self._discard(state, instance.uuid)
@@ -137,12 +137,12 @@ class IncomingMigrations:
                 f"server: look at it there, and delete it when it is not needed"))
 
     def exists(self, instance: objects.Instance) -> bool:
-        """Return whether the server has a container here. Before its evacuation the copy of an ended move is removed.
+        """Return whether the server has a container here; before an evacuation, remove the copy of an ended move.
 
-        What an unfinished one left may be all that there is of the server.
+        The copy of an unfinished move may be the only one of the server.
 
         :raises ComputeResourcesUnavailable: the server is evacuated to this host, which has a container of it; nova
-            leaves it as it is
+            leaves the server unchanged
         """
         state = self._states.find(instance)
         if state is None or instance.task_state != task_states.REBUILDING or instance.host == known.host():
@@ -156,12 +156,12 @@ class IncomingMigrations:
             f"look at it there, and delete it when it is not needed, or evacuate the server to another host"))
 
     def remove_ended(self, instance: objects.Instance) -> None:
-        """Remove, before a server is unshelved here, the copy of a move that has ended: the server's image is newer."""
+        """Remove the copy of an ended move before a server is unshelved here: the server's image is newer."""
         if instance.vm_state == vm_states.SHELVED_OFFLOADED and (state := self._states.find(instance)) is not None:
             self._discard_ended(state, instance.uuid)
 
     def _discard_ended(self, state: ContainerState, uuid: str, besides: int | None = None) -> bool:
-        """Remove a stopped copy of a migration that has ended, and return whether it is one.
+        """Remove a stopped copy of an ended migration, and return whether it is one.
 
         :param besides: the id of a migration that may be in progress
         """
@@ -173,11 +173,11 @@ class IncomingMigrations:
         return ended
 
     def _config_drive(self, coming: objects.Instance) -> tuple[Mount, ...]:
-        """Write the config drive anew: injected files and the first password were for the first boot only."""
+        """Write a new config drive: injected files and the first password were for the first boot only."""
         return configdrive.write(coming, (), None, coming.get_network_info()) if configdrive.required(coming) else ()
 
     def forget(self, context: Any, instance: objects.Instance) -> None:
-        """Remove the copy that arrived for the server's current migration, which failed.
+        """Remove the copy that arrived for the server's current, failed migration.
 
         The copy of another migration stays: this request may arrive late."""
         state = self._states.find(instance)
@@ -192,10 +192,10 @@ class IncomingMigrations:
                 and state.labels.get(labels.INCOMING) == str(move.migration_id))
 
     def purge(self, host: str) -> None:
-        """Remove, at the driver's start, the copies of migrations that have ended elsewhere.
+        """Remove, at the driver's start, the copies of migrations that have ended on another host.
 
-        A container that runs, or whose server nova places here, is never removed. The label of the latter is, which an
-        arrival that failed may have left. A server that is being unshelved here has no container yet.
+        A container that runs, or whose server nova places here, is never removed. The label of the latter, a
+        possible remnant of a failed arrival, is removed. A server that is being unshelved here has no container yet.
         """
         context = nova_context.get_admin_context(read_deleted="yes")
         for state in self._states.all():
@@ -222,9 +222,9 @@ class IncomingMigrations:
 
 
 def is_over(context: Any, uuid: str, move: int, besides: int | None = None) -> bool:
-    """Return whether nova records that this migration of the server has ended, and that no other one is in progress.
+    """Return whether nova records that this migration of the server has ended, and that no other is in progress.
 
-    :param besides: the id of one that may be
+    :param besides: the id of a migration that may be in progress
     """
     states = {found.id: found.status for found in objects.MigrationList.get_by_filters(
         context, {"instance_uuid": uuid}) if found.id != besides}
@@ -232,7 +232,7 @@ def is_over(context: Any, uuid: str, move: int, besides: int | None = None) -> b
 
 
 def as_it_will_be(instance: objects.Instance) -> objects.Instance:
-    """Return a copy of the server with the flavor, devices and NUMA cells it will have after the current migration."""
+    """Return a copy of the server with its flavor, devices and NUMA cells after the current migration."""
     copy = instance.obj_clone()
     if copy.new_flavor is not None:
         copy.flavor, copy.old_flavor = copy.new_flavor, instance.flavor
@@ -250,5 +250,5 @@ def as_it_was(instance: objects.Instance) -> objects.Instance:
 
 
 def is_at_home(move: objects.Migration) -> bool:
-    """Return whether the server stays on its host."""
+    """Return whether the server stays on this host."""
     return bool(move.source_compute == move.dest_compute)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Give the servers of a job on one host a /dev/shm in common.
+"""Share a /dev/shm among the servers of a job on one host.
 
-The flavor's key ``hpc:shared_memory`` asks for it; the job is the server group, which nova knows and the guest cannot
-choose. nova-compute asks the conductor for the group, as nova does for its own late checks of a group's policy.
+The flavor's key ``hpc:shared_memory`` requests it; the job is the server group, which the guest cannot choose.
+nova-compute requests the group from the conductor, as nova does for its own late check of a group's policy.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -26,9 +26,9 @@ PART = "shared-memory"
 
 
 class JobMemories(AttachmentProvider):
-    """Attach to a server's container the /dev/shm that the servers of its job share on this host.
+    """Attach the shared /dev/shm of a server's job on this host to its container.
 
-    :param ids: tells the id map of a container by its name; None for a privileged one
+    :param ids: returns the id map of a container by its name; None for a privileged one
     """
 
     def __init__(self, memories: SharedMemories, ids: Callable[[str], IdMap | None]) -> None:
@@ -38,7 +38,7 @@ class JobMemories(AttachmentProvider):
     def require_possible(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
         """Refuse shared memory that the server cannot have.
 
-        :raises SpecError: the flavor's number is wrong, or the server is in no server group
+        :raises SpecError: the flavor's number is invalid, or the server is in no server group
         """
         wanted(instance)
 
@@ -74,9 +74,9 @@ class JobMemories(AttachmentProvider):
 
 
 def wanted(instance: objects.Instance) -> JobMemory | None:
-    """Return the shared memory that the server's flavor asks for, in nova's words.
+    """Return the shared memory that the server's flavor requests, identified by nova's ids.
 
-    :raises SpecError: its number is wrong, or nova knows no job of the server's
+    :raises SpecError: its number is invalid, or the server is in no server group
     """
     size = flavor.shared_memory(instance.flavor.extra_specs, instance.flavor.memory_mb)
     if size is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find what a server is to have by nova's records, for the calls to which nova passes less than that."""
+"""Find a server's requested resources in nova's records, for calls to which nova does not pass them."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from nova_lxd_ext.instance.requested import RequestedResources
 
 
 def host() -> str:
-    """Return this compute host, as nova names it."""
+    """Return nova's name of this compute host."""
     return str(nova.conf.CONF.host)
 
 

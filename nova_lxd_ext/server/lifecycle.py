@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Create and delete a server's container, in an order that survives being killed at any step.
+"""Create and delete a server's container, in an order that is safe against a kill at any step.
 
-What is on the host in the server's name can be found after every step: the allocation records name the container
-before it exists, the server's directory has its uuid, the container carries the uuid. Every step of the end may be
-repeated, so the work of a driver that was killed is undone by doing the end once more.
+All remains of a server on the host can be found after every step: the allocation records name the container before
+it exists, the server's directory has its uuid, and so has the container. Every step of the deletion is idempotent,
+so repeating it undoes the work of a killed driver.
 """
 
 import contextlib
@@ -44,8 +44,8 @@ class Lifecycle:
     """Create the container of a server that boots, and delete it with all that the server has on this host.
 
     :param cores: chooses the cores of servers with an affinity; the caller of :meth:`spec` binds them
-    :param host_cpus: reads the host's cores as nova may use them now
-    :param publish_tags: sets what the guest is told of its devices
+    :param host_cpus: reads the host's cores that nova may currently use
+    :param publish_tags: sets the guest's device metadata
     """
 
     def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, attachments: DeviceAttachments,
@@ -63,10 +63,10 @@ class Lifecycle:
     def spawn(self, context: Any, instance: objects.Instance, image_meta: objects.ImageMeta,
               injected_files: Sequence[tuple[str, str]], admin_password: str | None,
               requested: RequestedResources, power_on: bool) -> None:
-        """Make the server's container, and start it. What can be refused without a change is refused first.
+        """Create the server's container and start it, after all checks that need no change.
 
-        On any error nothing of the container is left. A container of a server whose progress is whole was booted: nova
-        may have deleted the image that it is from.
+        On any error the container is removed. A server with full progress was already booted: nova may have deleted
+        the image of its container.
         """
         view = self._attachments.view()
         self._attachments.require_possible(instance, requested, view)
@@ -92,14 +92,14 @@ class Lifecycle:
         self._states.changed()
 
     def _take_back(self, instance: objects.Instance, requested: RequestedResources) -> None:
-        """Undo a boot; wait for a daemon that restarts: what it began for this boot would stay."""
+        """Undo a boot, waiting for a restarting daemon, whose pending creation would otherwise remain."""
         startup.await_server(self._engine, self._conf.lxd.ready_timeout)
         self.remove(instance, requested)
 
     def spec(self, instance: objects.Instance) -> ContainerSpec:
-        """Return everything of the container that the flavor decides; nothing is changed.
+        """Return the flavor's part of the container's spec; nothing is changed.
 
-        :raises UnsupportedOnHost: this host has no room for the affinity that the flavor asks for
+        :raises UnsupportedOnHost: this host has no room for the flavor's affinity
         """
         conf, chosen = self._conf.lxd, instance.flavor
         cpu = flavor.bound_cpu(chosen.vcpus, instance.numa_topology, self._host_cpus(), chosen.extra_specs)
@@ -120,7 +120,7 @@ class Lifecycle:
         return self.cores.preview(gpubounds.marked(spec, flavor.gpus(chosen.extra_specs, conf.gpu_capabilities)))
 
     def release_reserved_cores(self, instance: objects.Instance) -> None:
-        """Let other containers have the cores that only a revert would have needed.
+        """Release the cores that only a revert would have needed.
 
         An error is logged: the cores then stay reserved until the server is resized again or deleted."""
         try:
@@ -137,10 +137,10 @@ class Lifecycle:
 
     def remove(self, instance: objects.Instance, requested: RequestedResources = NOTHING,
                keep_disk: bool = False) -> None:
-        """End the container and return what it had; from every state, also when parts of it are gone already.
+        """Delete the container and return the requested resources, from any state, even a partial one.
 
-        Devices are returned only once the container cannot use them any more: an error before that leaves the records
-        that the next try needs.
+        Devices are released only once the container can no longer use them: an earlier error keeps the records that
+        the next attempt needs.
 
         :param keep_disk: leave the stopped container and the server's directory for nova to use or remove later
         """
@@ -157,14 +157,14 @@ class Lifecycle:
             directories.remove(instance.uuid)
 
     def discard(self, name: str, uuid: str) -> None:
-        """Remove a server's container, disks and directory that have nothing else: it is at home on another host."""
+        """Remove only a server's container, disks and directory: the server is on another host."""
         self._engine.delete(name)
         self._states.changed()
         self._attachments.end(uuid)
         directories.remove(uuid)
 
     def _delete_aside(self, instance: objects.Instance) -> None:
-        """Delete the container that was set aside: a server that is being rescued has two."""
+        """Delete the container that was set aside: a rescued server has two."""
         aside = self._states.aside_of(instance)
         if aside is not None:
             self._engine.delete(aside.name)
@@ -180,10 +180,10 @@ class Lifecycle:
         return bool(directories.all_uuids())
 
     def reconcile(self, instances: Iterable[objects.Instance]) -> None:
-        """Release, at the driver's start, what is left of servers that are neither in the engine nor, by nova, here.
+        """Release, at the driver's start, the remains of servers that neither the engine nor nova has here.
 
-        The parts of a server that nova places here stay, container or not: nova's deletion, rebuild or clean-up of its
-        boot releases them. An engine that has none of the servers nova counts on is not believed at all.
+        The parts of a server that nova places here stay, even without a container: nova's deletion, rebuild or
+        clean-up releases them. An engine that has none of nova's established servers is not trusted.
 
         :param instances: all that nova places on this host
         """
@@ -210,8 +210,8 @@ class Lifecycle:
     def end_interrupted_boots(self, instances: Iterable[objects.Instance]) -> None:
         """Remove, at the driver's start, containers whose boot a killed nova-compute left unfinished.
 
-        Nova sets such servers to ERROR and does not finish them. A server that was built once is never among them: the
-        container of one that is being unshelved, which has the task state of a boot, may be its only copy.
+        Nova sets such servers to ERROR and does not finish them. This excludes servers that were once built: when
+        one is being unshelved, with the task state of a boot, its container may be the only copy.
         """
         for instance in instances:
             if instance.vm_state == vm_states.BUILDING:
@@ -224,7 +224,7 @@ class Lifecycle:
 
 
 def may_get_cores_back(instance: objects.Instance) -> bool:
-    """Return whether the server has, or will have, an unconfirmed new size, and had cores of its own before."""
+    """Return whether the server has, or will have, an unconfirmed new size, and had exclusive cores before."""
     if "old_flavor" not in instance or not instance.old_flavor or not instance.new_flavor:
         return False
     is_new = instance.flavor.flavorid == instance.new_flavor.flavorid
@@ -232,14 +232,14 @@ def may_get_cores_back(instance: objects.Instance) -> bool:
 
 
 def is_established(instance: objects.Instance) -> bool:
-    """Return whether nova counts on the server's container: it was built, and nothing is replacing or removing it."""
+    """Return whether nova relies on the server's container: it was built, and is not being replaced or removed."""
     return instance.vm_state in ESTABLISHED and instance.task_state is None
 
 
 def require_config_drive_for(injected_files: Sequence[tuple[str, str]], instance: objects.Instance) -> None:
-    """Refuse injected files without a config drive, the only way for them into a container.
+    """Refuse injected files without a config drive, which is the only way to inject them into a container.
 
-    :raises BuildAbortException: files to inject reach a container by its config drive only
+    :raises BuildAbortException: files are injected, but there is no config drive
     """
     if injected_files and not configdrive.required(instance):
         raise exception.BuildAbortException(instance_uuid=instance.uuid, reason=(
@@ -248,12 +248,12 @@ def require_config_drive_for(injected_files: Sequence[tuple[str, str]], instance
 
 
 def report_progress(instance: objects.Instance, percent: int) -> None:
-    """Let the API show how far the boot is. Ends the boot when the task state says the tenant deleted the server.
+    """Report the progress of a boot to the API, and end it if the task state shows that the server was deleted.
 
-    Nova boots an evacuated server with its claim applied (``Instance.mutated_migration_context``). That is not saved:
-    the boot may be undone.
+    Nova boots an evacuated server with its claim applied (``Instance.mutated_migration_context``). That is not
+    saved, because the boot may be undone.
 
-    :raises UnexpectedDeletingTaskStateError: nova then ends the boot quietly
+    :raises UnexpectedDeletingTaskStateError: nova then ends the boot without an error
     """
     instance.progress = percent
     with (instance.mutated_migration_context(revert=True) if instance.task_state == task_states.REBUILD_SPAWNING

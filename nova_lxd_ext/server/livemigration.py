@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Migrate running servers by nova's live migration, which for a container is a stop of seconds.
+"""Migrate running servers by nova's live migration, which for a container includes a stop of seconds.
 
-Its processes cannot leave their host's kernel. Where flavor or operator agree to a restart, the destination copies the
-server while it runs; then it is stopped, its last changes follow, and it starts there. What moves servers off a host by
-this request (evacuation tools, Masakari, Watcher) needs no confirmation of each.
+Its processes cannot leave their host's kernel. If the flavor or the operator permits a restart, the destination
+copies the server while it runs; then it is stopped, its last changes follow, and it starts there. Tools that drain a
+host with this request (evacuation tools, Masakari, Watcher) need not confirm each migration.
 
-Until nova's record of the migration says :data:`LEFT`, each error leaves the server running on its host. From then on
-it is the destination's, and the container here is kept until it runs there.
+Until nova's record of the migration says :data:`LEFT`, each error leaves the server running on its host. From then
+on it belongs to the destination, and the container here is kept until it runs there.
 """
 
 import json
@@ -48,9 +48,9 @@ MOVED = ("numa_topology", "pci_devices", "pci_requests", "resources")  # what a 
 
 
 class LiveMigrations:
-    """Do what nova asks of source and destination of a live migration, in the order of its requests.
+    """Perform a live migration on its source and destination, in the order of nova's requests.
 
-    :param virtapi: nova's side, which has claimed what a server gets on the destination
+    :param virtapi: nova's interface, with the claims of a server on the destination
     """
 
     def __init__(self, conf: cfg.ConfigOpts, states: States, ports: Ports, live: LiveResize, moves: Migrations,
@@ -64,9 +64,9 @@ class LiveMigrations:
         self._virtapi = virtapi
 
     def check_destination(self, context: Any, instance: objects.Instance) -> migrate_data.LibvirtLiveMigrateData:
-        """Refuse a server that may not be restarted; let nova, which claims next, take the devices Placement allocated.
+        """Refuse a server that may not be restarted, and let nova's next claim follow Placement's allocations.
 
-        :returns: of nova's classes the one with which it claims NUMA cells, and has the source cleaned up
+        :returns: the class with which nova claims NUMA cells and cleans up the source
         """
         if not flavor.restarts_to_migrate(instance.flavor.extra_specs, self._conf.lxd.live_migration):
             raise exception.MigrationPreCheckError(reason=REFUSED)
@@ -84,7 +84,7 @@ class LiveMigrations:
 
     def check_source(self, context: Any, instance: objects.Instance, data: migrate_data.LibvirtLiveMigrateData
                      ) -> migrate_data.LibvirtLiveMigrateData:
-        """Refuse what cannot leave, and note how its volumes are attached: nova forgets that if it is killed."""
+        """Refuse a server that cannot leave, and record how its volumes are attached, which a killed nova forgets."""
         state = self._states.require(instance)
         if state.status is not Status.RUNNING or instance.vm_state != vm_states.ACTIVE:
             raise exception.MigrationPreCheckError(reason=(
@@ -100,7 +100,7 @@ class LiveMigrations:
 
     def prepare(self, context: Any, instance: objects.Instance, block_device_info: Any, network_info: model.NetworkInfo,
                 data: migrate_data.LibvirtLiveMigrateData) -> migrate_data.LibvirtLiveMigrateData:
-        """Refuse, on the destination, what it has not of what nova has claimed here; else plug the server's ports."""
+        """Refuse, on the destination, claims that it cannot satisfy; otherwise plug the server's ports."""
         bound = [vif.get_dest_vif() for vif in data.vifs if "vif_type" in vif] if "vifs" in data else []
         ports, coming = model.NetworkInfo(bound) if bound else network_info, self._incoming.as_it_comes_live(instance)
         self._incoming.require_possible(coming, self._coming_to(instance, ports, block_device_info))
@@ -110,9 +110,9 @@ class LiveMigrations:
 
     def migrate(self, context: Any, instance: objects.Instance, host: str, done: Callable[..., None],
                 failed: Callable[..., None], block_migration: Any, data: migrate_data.LibvirtLiveMigrateData) -> None:
-        """Let the server leave for the destination; on an error it runs here, and nova undoes its part.
+        """Migrate the server to the destination; on an error it runs here, and nova undoes its part.
 
-        :param done, failed: what nova does then
+        :param done, failed: nova's callbacks
         """
         try:
             with (failure_events.record_failure(context, instance, failure_events.LIVE_MIGRATION),
@@ -136,27 +136,27 @@ class LiveMigrations:
 
     def _requested(self, instance: objects.Instance, volumes: objects.BlockDeviceMappingList, move: objects.Migration
                    ) -> RequestedResources:
-        """Return what the server has on its source: the migration holds its allocations meanwhile."""
+        """Return the server's resources on its source, whose allocations the migration holds meanwhile."""
         return self._live.requested(
             RequestedResources.of(instance.get_network_info(), driver.get_block_device_info(instance, volumes)),
             instance.flavor, move.uuid)
 
     def start_again(self, instance: objects.Instance, volumes: objects.BlockDeviceMappingList, move: objects.Migration
                     ) -> None:
-        """Start a server on its source if it was stopped to leave.
+        """Restart a server on its source if it was stopped to leave.
 
-        :param volumes: as they are attached here
+        :param volumes: as attached here
         """
         if self._states.require(instance).status is Status.STOPPED:
             self._moves.start_again(instance, self._requested(instance, volumes, move))
 
     def is_off(self, instance: objects.Instance) -> bool:
-        """Return whether the server does not run here; it may have no container."""
+        """Return whether the server is not running here; it may have no container."""
         state = self._states.find(instance)
         return state is None or state.status is Status.STOPPED
 
     def discard(self, instance: objects.Instance) -> None:
-        """Remove what is left here of a server that runs on its destination, but nothing that runs."""
+        """Remove the remains of a server that runs on its destination, except a running container."""
         try:
             if self.is_off(instance):
                 self._moves.discard(instance)
@@ -169,9 +169,9 @@ class LiveMigrations:
 
     def arrive(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo, block_device_info: Any
                ) -> None:
-        """Start the server on the destination; an error leaves it there, off, for a hard reboot.
+        """Start the server on the destination; after an error it stays there, off, for a hard reboot.
 
-        :raises InstanceNotFound: it has been deleted meanwhile
+        :raises InstanceNotFound: it was deleted meanwhile
         """
         if objects.Instance.get_by_uuid(context, instance.uuid, expected_attrs=[]).task_state == task_states.DELETING:
             raise exception.InstanceNotFound(instance_id=instance.uuid)
@@ -187,14 +187,14 @@ class LiveMigrations:
             instance.device_metadata = coming.device_metadata
 
     def forget(self, context: Any, instance: objects.Instance, data: migrate_data.LibvirtLiveMigrateData) -> None:
-        """Remove from the destination what is there of a migration that failed."""
+        """Remove the remains of a failed migration from the destination."""
         self._incoming.forget(context, as_it_leaves(instance, data.migration))
         if self._states.find(instance) is None:
             self._ports.unplug(instance, None)
 
     def _coming_to(self, instance: objects.Instance, network_info: model.NetworkInfo, block_device_info: Any
                    ) -> RequestedResources:
-        """Return the resources that the server requests of its destination."""
+        """Return the resources that the server requests on its destination."""
         return self._live.requested(RequestedResources.of(network_info, block_device_info), instance.flavor,
                                     instance.uuid)
 
@@ -204,7 +204,7 @@ def nothing_shared(**values: Any) -> migrate_data.LibvirtLiveMigrateData:
 
 
 def as_it_leaves(instance: objects.Instance, move: objects.Migration) -> objects.Instance:
-    """Return a copy of the server that names this migration, as one that is migrated cold does."""
+    """Return a copy of the server that refers to this migration, as in a cold migration."""
     copy = instance.obj_clone()
     if not is_under_way(copy, move):
         same = {f"{prefix}{name}": getattr(instance, name) for prefix in ("old_", "new_") for name in MOVED}

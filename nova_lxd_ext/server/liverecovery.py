@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finish or undo live migrations that a killed nova-compute left: nova itself clears the task state alone.
+"""Finish or undo interrupted live migrations of a killed nova-compute: nova itself only clears the task state.
 
-The source decides, by nova's record of the migration: what had not left stays, what had left is given to its
-destination. So the volumes' attachments, the ports' bindings, claims and allocations are those of one host.
+The source decides by nova's record of the migration: a server that had not left stays, one that had left belongs to
+its destination. So the volumes' attachments, the ports' bindings, claims and allocations are consistent.
 """
 
 import json
@@ -46,13 +46,13 @@ class LiveRecovery:
     def recover(self, host: str, instances: Iterable[objects.Instance]) -> frozenset[str]:
         """Finish or undo the live migrations from this host, each in a thread once nova-compute has started.
 
-        Not before: what ends a migration asks other hosts, and needs nova's lock of its resources. What is left of one
-        that has ended is removed at once.
+        Not earlier, because ending a migration sends requests to other hosts, and needs nova's lock of its
+        resources. Remains of ended migrations are removed immediately.
 
-        An evacuation that was refused or lost has cleared the task state, and nova 33 does: it is set again where the
-        server has not been started here since.
+        A refused or lost evacuation clears the task state, and so does nova 33: it is set again if the server has
+        not been started here since.
 
-        :returns: the servers that nova must not look at before
+        :returns: the servers that nova must not process before
         """
         context = nova_context.get_admin_context(read_deleted="yes")
         moves = unfinished(context, host)
@@ -77,18 +77,18 @@ class LiveRecovery:
         return frozenset(leaving)
 
     def _is_outgoing(self, instance: objects.Instance, move: objects.Migration) -> bool:
-        """Return whether the server has not been started here since it was about to leave.
+        """Return whether the server has not been started here since its migration began.
 
-        Once it has left, its destination has it whether its container is still here or not."""
+        Once it has left, it is on its destination, even if its container is still here."""
         state = self._states.find(instance)
         if state is None:
             return move.status == LEFT
         return labels.OUTGOING in state.labels and (state.status is Status.STOPPED or move.status != LEFT)
 
     def _end(self, host: str, uuid: str, status: str) -> None:
-        """End a migration that has come no further since.
+        """End a migration that has made no progress since.
 
-        :param status: nova's of it at the start
+        :param status: nova's status of the migration at the start
         """
         context = nova_context.get_admin_context()
         instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=ATTRIBUTES)
@@ -133,10 +133,11 @@ class LiveRecovery:
 
     def _volumes_before(self, context: Any, instance: objects.Instance, connected: bool, noted: bool = True
                         ) -> objects.BlockDeviceMappingList:
-        """Return the server's volumes as they are attached here; nova's records may have the destination's.
+        """Return the server's volumes as attached here; nova's records may have the destination's.
 
-        :param connected: with what Cinder says of the connection
-        :param noted: this migration has noted them; else the container's label may be of an earlier one that failed
+        :param connected: returns a volume with Cinder's connection
+        :param noted: whether this migration has recorded them; otherwise the container's label may be of an earlier,
+            failed one
         """
         volumes = objects.BlockDeviceMappingList.get_by_instance_uuid(context, instance.uuid)
         state = self._states.find(instance) if noted else None
@@ -151,10 +152,10 @@ class LiveRecovery:
         return volumes
 
     def _purge(self, context: Any, host: str, moves: Iterable[objects.Migration]) -> None:
-        """Remove containers whose servers have left and run on their destination, or are gone.
+        """Remove containers of servers that run on their destination, or were deleted.
 
-        Both nova's record of the server and that of its last move must say so, and the container must be off. A
-        migration of a server that was evacuated meanwhile, or started here since, has failed.
+        Both nova's record of the server and that of its last move must confirm it, and the container must be
+        stopped. A migration of a server that was evacuated meanwhile, or started here since, has failed.
 
         :param moves: that have not ended
         """
@@ -200,7 +201,7 @@ def unfinished(context: Any, host: str) -> list[objects.Migration]:
 
 
 def last_from(context: Any, host: str, uuid: str) -> objects.Migration | None:
-    """Return the server's last move from ``host``, failed evacuations apart, if it is a live migration."""
+    """Return the server's last move from ``host``, except failed evacuations, if it is a live migration."""
     moves = [move for move in objects.MigrationList.get_by_filters(context, {"instance_uuid": uuid})
              if move.source_compute == host and not recovery.is_failed_evacuation(move, host)]
     last = max(moves, key=lambda move: move.id, default=None)
@@ -208,5 +209,5 @@ def last_from(context: Any, host: str, uuid: str) -> objects.Migration | None:
 
 
 def has_left(instance: objects.Instance, host: str) -> bool:
-    """Return whether nova places the server on another host, and does not migrate it."""
+    """Return whether nova places the server on another host, and is not migrating it."""
     return instance.host not in (None, host) and instance.task_state != task_states.MIGRATING

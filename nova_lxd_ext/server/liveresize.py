@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resize a server that stays on its host while its processes go on (live resize).
+"""Resize a server that stays on its host while its processes keep running (live resize).
 
-Nova's flow is that of every resize: it claims what the new flavor asks for before, and on confirm or revert frees one
-of the two. When it tells the server to leave, everything is changed at once, so that an error leaves the server with
-its old size and nova gives the new one's resources back. All that comes later (nova's call to arrive, a revert, the
-next start of nova-compute after it was killed) brings the container in line with what nova's record of the server says.
+Nova's flow is that of every resize: it claims the resources of the new flavor first, and frees those of one flavor
+on confirm or revert. At nova's request to leave, everything is changed at once, so that an error keeps the server's
+old size and nova releases the new one's resources. All later steps (nova's request to arrive, a revert, the next
+start of a killed nova-compute) make the container match nova's record of the server.
 """
 
 import dataclasses
@@ -60,15 +60,15 @@ class LiveResize:
 
     def change(self, instance: objects.Instance, flavor: objects.Flavor, requested: RequestedResources,
                move: objects.Migration, state: ContainerState, view: HostView) -> bool:
-        """Let a running server be what the move under way makes of it, if it can go on meanwhile.
+        """Apply the move in progress to a running server, if it can keep running.
 
         :param flavor: the new one
         :param requested: the resources of the server with the old one
         :param state: of the container
-        :param view: of the operation that this is a part of
-        :returns: whether it has changed; if not it is as it was, to be resized while it is off
-        :raises SpecError: the flavor demands a live resize, and it cannot be
-        :raises ResizeError: its processes need more memory than it would have
+        :param view: of the enclosing operation
+        :returns: whether it has changed; if not, it is unchanged, and must be resized while it is off
+        :raises SpecError: the flavor requires a live resize, which is impossible
+        :raises ResizeError: its processes need more memory than its new size has
         """
         flavors.live_resize_required(flavor.extra_specs)
         if state.status is not Status.RUNNING or instance.vm_state != vm_states.ACTIVE:
@@ -104,9 +104,9 @@ class LiveResize:
         return False
 
     def revert(self, instance: objects.Instance, requested: RequestedResources, move: objects.Migration) -> bool:
-        """Let a running server be what it was before the move, while nova still has the resources of both.
+        """Revert a running server to its size before the move, while nova still has the resources of both.
 
-        :returns: whether it is; if not, it has to stop, and what is missing is done when it starts
+        :returns: whether it was reverted; if not, it must be stopped, and the rest is done at its start
         """
         if (direct(requested) or volumeconfig.volumes(requested.block_device_info)
                 or fixed_differences(instance.old_flavor, instance.flavor)):
@@ -119,9 +119,9 @@ class LiveResize:
             return False
 
     def reconcile(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> bool:
-        """Let the running container be what nova's record of the server says, if it is not.
+        """Make the running container match nova's record of the server.
 
-        :returns: whether it is; if not, it can be only after a stop
+        :returns: whether it matches; if not, it can only after a stop
         """
         if direct(requested):
             return True
@@ -129,7 +129,7 @@ class LiveResize:
             return self._reconcile(instance, requested, view)
 
     def _resizing(self, instance: objects.Instance) -> AbstractContextManager[object]:
-        """Keep the elastic service from changing the container meanwhile."""
+        """Exclude changes of the container by the elastic service."""
         return resizing(Path(self._conf.lxd.owners_dir), instance.name)
 
     def _reconcile(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> bool:
@@ -161,7 +161,7 @@ class LiveResize:
     @staticmethod
     def _obstacles_on_the_way(instance: objects.Instance, flavor: objects.Flavor, requested: RequestedResources,
                               move: objects.Migration) -> tuple[str, ...]:
-        """Return what nova does in a resize that stops the server, and changes of the ports' and disks' keys."""
+        """Return nova's own steps of a resize that stop the server, and changes of port and disk keys."""
         if not is_at_home(move):
             return (f"nova's scheduler chose another host, {move.dest_compute}, for it",)
         found = [f"nova gives port {port} another network function" for port in direct(requested)]
@@ -180,23 +180,23 @@ class LiveResize:
         return with_grants(self._lifecycle.spec(server), grants, current)
 
     def _notify(self, server: objects.Instance) -> None:
-        """Write into the container what its marks say."""
+        """Write the resources of the container's labels into it."""
         document = notified(self._live.look(server.name))
         if document is not None:
             self._notice.notify(server.name, document)
 
     def _shortage(self, server: objects.Instance) -> tuple[str, ...]:
-        """Return how much the server's processes exceed its smaller size, in words; empty when they fit."""
+        """Describe by how much the server's processes exceed its smaller size; empty if they fit."""
         used, size = self._live.memory_in_use(server.name), server.flavor.memory_mb
         return (f"its processes use {used // units.Mi} MiB of memory, of which flavor {server.flavor.name} gives it "
                 f"{size}",) if used > size * units.Mi else ()
 
     def _converge(self, server: objects.Instance, requested: RequestedResources, spec: ContainerSpec, current: Labelled,
                   view: HostView) -> None:
-        """Bring the running container to the spec, then release what it lost. Idempotent.
+        """Change the running container to the spec, then release what it lost. Idempotent.
 
-        :param spec: as the server is to be; its grants are allocated now
-        :param current: the container as it is
+        :param spec: target state of the server; its grants are allocated now
+        :param current: present state of the container
         """
         grants = grants_of(self._flavor_devices.attach_running(server, requested, view))
         with self._lifecycle.cores.bound(dataclasses.replace(spec, parts=grants)) as bound:
@@ -217,14 +217,14 @@ class LiveResize:
 
 
 def notified(current: Labelled) -> str | None:
-    """Return the document of its resources that the container has."""
+    """Return the resource document that the container has received."""
     return current.label(resources.LABEL)
 
 
 def with_grants(spec: ContainerSpec, grants: tuple[Grant, ...], current: Labelled) -> ContainerSpec:
-    """Return the spec with grants, and with the document of all resources of the ``current`` container.
+    """Return the spec with grants, and with the resource document of the ``current`` container.
 
-    One that the elastic service resizes keeps the size it has, as long as its flavor's bounds are the same."""
+    A container that the elastic service resizes keeps its present size while its flavor's bounds are unchanged."""
     present = bounds.keeping_size(spec, current.label(bounds.LABEL), resources.parse(notified(current)))
     return resources.with_document(dataclasses.replace(present, parts=grants), notified(current))
 
@@ -232,7 +232,7 @@ def with_grants(spec: ContainerSpec, grants: tuple[Grant, ...], current: Labelle
 def require_allowed(flavor: objects.Flavor, obstacles: Sequence[str]) -> None:
     """Refuse a resize that would stop a server whose flavor only permits a live resize.
 
-    :raises SpecError: the flavor is only for a live resize, and there are obstacles
+    :raises SpecError: the flavor permits only a live resize, and there are obstacles
     """
     if obstacles and flavors.live_resize_required(flavor.extra_specs):
         raise errors.SpecError(f"Flavor {flavor.name} (lxd:live_resize=required) is only for a resize during which the "
@@ -241,7 +241,7 @@ def require_allowed(flavor: objects.Flavor, obstacles: Sequence[str]) -> None:
 
 
 def fixed_differences(old: objects.Flavor, new: objects.Flavor) -> tuple[str, ...]:
-    """Return the differences of two flavors that only a stopped server can change, in words."""
+    """Describe the differences of two flavors that require a stopped server."""
     found = []
     if (old.ephemeral_gb, old.swap) != (new.ephemeral_gb, new.swap):
         found.append("ephemeral and swap disks do not change while it runs")
@@ -253,5 +253,5 @@ def fixed_differences(old: objects.Flavor, new: objects.Flavor) -> tuple[str, ..
 
 
 def direct(requested: RequestedResources) -> tuple[str, ...]:
-    """Return the ids of ports with a network function; a server with one is never resized while it runs."""
+    """Return the ids of ports with a network function; a server with such ports is never live-resized."""
     return tuple(vif["id"] for vif in requested.network_info if vifconfig.kind(vif) is vifconfig.Kind.DIRECT)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the requests of nova that a nova-compute which ended did not finish.
+"""Find requests that an ended nova-compute did not finish.
 
-Nova writes an event to the server's action when a method of nova-compute begins, and its end when that ends. An event
-of this host without an end, found before this nova-compute takes requests, belongs to one that was killed. A request
-without an event waits in the message queue: nova-compute will receive it.
+Nova records an event of the server's action when a method of nova-compute begins, and its end when that ends. An
+event of this host without an end, found before this nova-compute takes requests, belongs to a killed one. A request
+without an event waits in the message queue for nova-compute.
 """
 
 import dataclasses
@@ -28,13 +28,13 @@ FAILED = "Error"  # nova's result of an event
 
 @dataclasses.dataclass(frozen=True)
 class Lost:
-    """Tell which of nova-compute's methods for a server's latest task began, ended or failed, here and elsewhere.
+    """Record which methods of nova-compute for a server's latest task began, ended or failed, here and elsewhere.
 
-    :ivar action: what the user asked for
+    :ivar action: the user's request
     :ivar methods: nova-compute's methods (``resize_instance``) that began on this host and did not end
     :ivar others: the methods that began on other hosts, or ended
-    :ivar ended: those of them that ended
-    :ivar failed: those of them that ended with an error
+    :ivar ended: those of ``others`` that ended
+    :ivar failed: those of ``others`` that ended with an error
     """
 
     action: objects.InstanceAction | None
@@ -59,8 +59,8 @@ def of(context: Any, uuid: str, host: str, method: str | None = None) -> Lost:
     """Return the requests of a server's latest task that were lost on ``host``.
 
     :param uuid: the server's
-    :param method: of the latest task that has begun it. Nova begins no task before the former has ended or is lost;
-        but a start that clears a task state does not end what another host does
+    :param method: restrict to the latest task that has begun this method. Nova begins a task only after the previous
+        one has ended or is lost; but a start that clears a task state does not end another host's work
     """
     for action in tasks(context, uuid):
         events = [event for event in objects.InstanceActionEventList.get_by_action(context, action.id)
@@ -74,7 +74,7 @@ def of(context: Any, uuid: str, host: str, method: str | None = None) -> Lost:
 
 
 def tasks(context: Any, uuid: str) -> Iterator[objects.InstanceAction]:
-    """Yield the server's actions that set a task state, the latest first."""
+    """Yield the server's actions that set a task state, latest first."""
     marker = None
     while page := objects.InstanceActionList.get_by_instance_uuid(context, uuid, limit=PAGE, marker=marker):
         yield from (action for action in page if action.action not in WITHOUT_TASK)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Change the size or the host of servers: nova's resize and migration.
+"""Change the size or host of servers: nova's resize and migration.
 
-What a running server on its host can become without a stop is done by :mod:`nova_lxd_ext.server.liveresize`; all else
+Changes that a running server supports on its host are made by :mod:`nova_lxd_ext.server.liveresize`; all others
 here, while it is off.
 
-Until nova confirms, the server can go back. On its old host the container stays as it is, stopped and without ports,
-volumes and devices, and on one host the old flavor is put back into effect. Whatever fails before nova is told that
-the server left, leaves it as it was.
+Until nova confirms, the move can be reverted. On its old host the container is kept, stopped and without ports,
+volumes and devices; on the same host the old flavor is applied again. A failure before nova records that the server
+has left keeps it unchanged.
 """
 
 import contextlib
@@ -53,22 +53,22 @@ SHRINKS = 0.7  # of the time of the round before, at most: else the server chang
 
 
 class Wanted(enum.Enum):
-    """Name what a user wants of a move whose copying takes long."""
+    """Name the user's request for a move that is copying."""
 
     AT_ONCE = enum.auto()
     NOT = enum.auto()
 
 
 class Aborted(exception.MigrationError):
-    """Report a move that its user ended; the server runs as before."""
+    """Report a move that its user cancelled; the server runs as before."""
 
 
 class Migrations:
     """Resize and cold-migrate servers: send, finish, revert and confirm.
 
-    :param address: ``https://host:port`` at which other hosts reach this one's daemon; None lets no server leave
-    :param publish_tags: sets what the guest is told of its devices
-    :param clock: seconds that never run backwards
+    :param address: ``https://host:port`` at which other hosts reach this one's daemon; None to let no server leave
+    :param publish_tags: sets the guest's device metadata
+    :param clock: monotonic clock in seconds
     """
 
     def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, attachments: DeviceAttachments,
@@ -95,13 +95,13 @@ class Migrations:
 
     def migrate(self, context: Any, instance: objects.Instance, flavor: objects.Flavor, requested: RequestedResources,
                 timeout: int, retry_interval: int) -> None:
-        """Stop the server, bring its files to a new host if there is one, and release what it has here.
+        """Stop the server, bring its files to a new host if there is one, and release its resources here.
 
-        Where both engines can, the new host copies most of the files while it runs. A guest that listens has notice of
-        the stop. One that can change while it runs has changed when this returns, and runs.
+        If both engines support it, the new host copies most of the files while the server runs. A guest that listens
+        is notified of the stop. A server that can be resized live keeps running, and is resized when this returns.
 
-        :param timeout: seconds the guest has to shut down by itself
-        :raises InstanceFaultRollback: and the server is as it was
+        :param timeout: seconds for the guest to shut down
+        :raises InstanceFaultRollback: the server is unchanged
         """
         self.forget_wishes(instance)
         with unharmed(instance):
@@ -118,14 +118,14 @@ class Migrations:
     def leave(self, context: Any, instance: objects.Instance, host: str | None, status: Status,
               requested: RequestedResources, timeout: int, retry_interval: int, undo: Rollback,
               view: HostView | None = None) -> None:
-        """Stop the server, bring its files to another host if there is one, and release what it has here.
+        """Stop the server, bring its files to another host if there is one, and release its resources here.
 
         :param instance: names the migration in its migration context
-        :param host: the other one; None at a resize on this one
+        :param host: the destination; None for a resize on this host
         :param status: of the container
-        :param requested: what the server has here
-        :param undo: gets what lets it run here again
-        :param view: of the operation that this is a part of, if it is
+        :param requested: the server's resources here
+        :param undo: gets the steps that let it run here again
+        :param view: of the enclosing operation, if there is one
         :raises Aborted:
         """
         with self._withdrawn_on_error(instance):
@@ -150,12 +150,12 @@ class Migrations:
             self._attachments.release_all(instance, requested, view or self._attachments.view())
 
     def ask(self, instance: objects.Instance, wanted: "Wanted") -> None:
-        """Let the copying of a running server, which another thread does, end after the round under way."""
+        """Request that the copying of a running server in another thread ends after the present round."""
         if self._asked.get(instance.uuid) is not Wanted.NOT:
             self._asked[instance.uuid] = wanted
 
     def forget_wishes(self, instance: objects.Instance) -> None:
-        """Drop what was wanted of an earlier move, maybe when it was over or nova-compute's start was to undo it."""
+        """Discard earlier requests of users about a move of the server."""
         self._asked.pop(instance.uuid, None)
 
     def _require_wanted(self, instance: objects.Instance) -> None:
@@ -164,7 +164,7 @@ class Migrations:
 
     def _require_possible(self, instance: objects.Instance, flavor: objects.Flavor, requested: RequestedResources,
                           move: objects.Migration, view: HostView) -> None:
-        """Refuse before anything changes, where this host knows; the new one refuses what it knows before the copy."""
+        """Refuse what this host can check before any change; the new one checks before the copy."""
         require_no_smaller_ephemerals(instance, flavor, requested)
         self._require_fits(instance, flavor)
         if is_at_home(move):
@@ -183,7 +183,7 @@ class Migrations:
     def _require_fits(self, instance: objects.Instance, flavor: objects.Flavor) -> None:
         """Refuse a root disk that is too small for the server's files.
 
-        :raises ResizeError: the server's files are more than the new root disk holds
+        :raises ResizeError: the server's files do not fit on the new root disk
         """
         used = self._engine.metrics(instance.name).disks.get("root", 0)
         if flavor.root_gb and used > flavor.root_gb * units.Gi:
@@ -192,7 +192,7 @@ class Migrations:
                 f"{flavor.root_gb} GiB; delete files in it, or choose a larger flavor"))
 
     def _announce_stop(self, instance: objects.Instance) -> bool:
-        """Let a guest that listens prepare for the stop, and wait for it; whether there is one."""
+        """Announce the stop to a guest that listens, wait for it, and return whether there is one."""
         document = self._states.require(instance).labels.get(resources.LABEL)
         return document is not None and self._notice.announce(instance.name, document, resources.stopping(document))
 
@@ -206,9 +206,9 @@ class Migrations:
         self._power.on(instance, requested)
 
     def _copy_running(self, context: Any, instance: objects.Instance, host: str) -> bool:
-        """Let another host copy the server while it runs, again and again, until a round brings hardly less any more.
+        """Let another host copy the server repeatedly while it runs, until a round brings few further changes.
 
-        :returns: whether it did, and what changes from now on is all that it lacks
+        :returns: whether it has copied all but later changes
         """
         took = math.inf
         for number in range(1, self._conf.lxd.migration_rounds + 1):
@@ -269,21 +269,21 @@ class Migrations:
         self._ephemerals.withdraw(instance)
 
     def purge(self) -> None:
-        """Remove, at the driver's start, what is left of transfers from here: none goes on.
+        """Remove, at the driver's start, the remains of transfers from here, which have all ended.
 
-        What another host sends has snapshots, too."""
+        Containers that another host is sending have snapshots, too."""
         self._transfers.purge({state.name for state in self._states.all() if labels.INCOMING not in state.labels})
 
     # Coming
 
     def finish(self, context: Any, instance: objects.Instance, requested: RequestedResources, power_on: bool,
                awaits_ports: bool = True) -> None:
-        """Let the container be what the server's flavor, ports and claims say now, and start it.
+        """Change the container to the server's current flavor, ports and claims, and start it.
 
-        One that runs has changed already. On an error a container that was stopped stays so, without parts: a hard
-        reboot of the server tries again.
+        A running one has already been changed. On an error a stopped container stays stopped, without parts, until a
+        hard reboot of the server.
 
-        :param awaits_ports: Neutron's events get here
+        :param awaits_ports: whether Neutron's events arrive here
         """
         state = self._states.require(instance)
         try:
@@ -323,11 +323,11 @@ class Migrations:
     # Going back, or not
 
     def revert_in_place(self, context: Any, instance: objects.Instance, requested: RequestedResources) -> bool:
-        """Revert a resize on the same host at once, so that the server may run on.
+        """Revert a live resize on the same host immediately, so that the server keeps running.
 
         Nova destroys a server at the new size before it starts at the old one.
 
-        :returns: whether it does
+        :returns: whether it keeps running
         """
         if instance.task_state != task_states.RESIZE_REVERTING:
             return False
@@ -338,9 +338,9 @@ class Migrations:
 
     def revert(self, context: Any, instance: objects.Instance, move: objects.Migration, requested: RequestedResources,
                power_on: bool) -> None:
-        """Let the server be at its old size and host again.
+        """Restore the server to its old size and host.
 
-        Nova calls this also at its start for a server that was just leaving when it was killed.
+        Nova also calls this at its start for a server that was leaving when nova was killed.
         """
         if not is_at_home(move):
             self._withdraw(instance)
@@ -354,21 +354,21 @@ class Migrations:
         self.finish(context, instance, self._live.requested(requested, instance.flavor, move.uuid), power_on)
 
     def confirm(self, instance: objects.Instance, move: objects.Migration) -> None:
-        """Remove what the old host kept: the server stays where and as it is now."""
+        """Remove the remains on the old host: the server keeps its present host and size."""
         if is_at_home(move):
             self._lifecycle.release_reserved_cores(instance)
         else:
             self.discard(instance)
 
     def discard(self, instance: objects.Instance) -> None:
-        """Remove what is here of a server that is at home on another host."""
+        """Remove the remains of a server that is on another host."""
         if not self._states.is_foreign(instance):
             self._lifecycle.discard(instance.name, instance.uuid)
 
 
 @contextlib.contextmanager
 def unharmed(instance: objects.Instance) -> Iterator[None]:
-    """Report an error of the block to nova with the server unchanged, and why."""
+    """Report an error of the block to nova as one that kept the server unchanged."""
     try:
         with as_nova(instance, exception.MigrationError):
             yield
@@ -378,9 +378,9 @@ def unharmed(instance: objects.Instance) -> Iterator[None]:
 
 def require_no_smaller_ephemerals(instance: objects.Instance, flavor: objects.Flavor,
                                   requested: RequestedResources) -> None:
-    """Refuse ephemeral disks that are smaller than the server's.
+    """Refuse ephemeral disks that are smaller than the server's present ones.
 
-    :raises ResizeError: the server has more of ephemeral disks than ``flavor`` gives it
+    :raises ResizeError: the server's ephemeral disks exceed those of ``flavor``
     """
     present = sum(sizes(instance.flavor, requested.block_device_info)) // units.Gi
     if flavor.ephemeral_gb < present:

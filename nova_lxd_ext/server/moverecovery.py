@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finish or undo resizes, migrations and evacuations that nova-compute did not finish."""
+"""Finish or undo interrupted resizes, migrations and evacuations of a killed nova-compute."""
 
 from collections.abc import Callable
 from typing import Any
@@ -74,7 +74,7 @@ class MoveRecovery:
 
     def unbegun(self, context: Any, host: str, uuid: str, move: objects.Migration
                 ) -> tuple[objects.Instance, Lost] | None:
-        """Return the server whose move waits for a request on this host that has not begun; None where none does."""
+        """Return the server whose move waits for a request on this host that has not begun; None if there is none."""
         try:
             instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=ATTRIBUTES)
         except exception.InstanceNotFound:
@@ -103,7 +103,7 @@ class MoveRecovery:
 
     def send_again(self, context: Any, host: str, instance: objects.Instance, lost: Lost, move: objects.Migration
                    ) -> None:
-        """Send a request that was lost once more; end a move that was only prepared."""
+        """Repeat a lost request; end a move that was only prepared."""
         if move.migration_type == "evacuation":
             self.recover(context, host, Step.UNDO_EVACUATION, instance, move, lost)
             return
@@ -122,9 +122,10 @@ class MoveRecovery:
                                                   request_spec(lost.context(instance), instance))
 
     def _undo(self, context: Any, instance: objects.Instance, move: objects.Migration, lost: Lost) -> None:
-        """Let nova revert the move as a user would: both hosts release what they have claimed for the new size.
+        """Request a revert of the move like a user: both hosts release the claims of the new size.
 
-        A revert from another host disconnects the server's volumes: of one that was not stopped, the move is dropped.
+        A revert from another host disconnects the server's volumes: if the server was not stopped, the migration is
+        discarded instead.
         """
         runs = not is_at_home(move) and self._runs(instance)
         if instance.migration_context is None or (instance.task_state == task_states.RESIZE_PREP
@@ -146,7 +147,7 @@ class MoveRecovery:
         return state is not None and state.status in (Status.RUNNING, Status.FROZEN)
 
     def _forget(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
-        """Drop a migration that has changed nothing of the server yet."""
+        """Discard a migration that has not changed the server yet."""
         self._drop(context, instance, move)
         instance.drop_migration_context()
         save(instance, new_flavor=None, task_state=None)
@@ -157,7 +158,7 @@ class MoveRecovery:
         set_status(move, FAILED)
 
     def drop_superseded(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
-        """Drop a migration whose server has been given another task since. That is not touched."""
+        """Discard a migration whose server has another task since, which is left alone."""
         LOG.warning("Move %s was lost while this host prepared it, and the server has done something else since: the "
                     "move is dropped", move.uuid, instance=instance)
         if instance.new_flavor is not None:
@@ -168,7 +169,7 @@ class MoveRecovery:
         set_status(move, FAILED)
 
     def end_other(self, context: Any, host: str, move: objects.Migration) -> None:
-        """End a migration that this host was about to claim, or had claimed, for a server that makes another one."""
+        """End a migration that this host was claiming, or had claimed, for a server that is in another one."""
         try:
             instance = objects.Instance.get_by_uuid(context, move.instance_uuid, expected_attrs=ATTRIBUTES)
         except exception.InstanceNotFound:
@@ -195,7 +196,7 @@ class MoveRecovery:
         free_destination(self._placement(), context, instance, move)
 
     def _give_allocations_back(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
-        """Give the server the move's allocation, which is of its old size; not one that has left the host."""
+        """Return the move's allocation, of the old size, to the server, unless it has left the host."""
         client = self._placement()
         if not client.get_allocations_for_consumer(context, move.uuid):
             return
@@ -205,7 +206,7 @@ class MoveRecovery:
             client.delete_allocation_for_instance(context, move.uuid, consumer_type="migration", force=True)
 
     def _finish(self, instance: objects.Instance, move: objects.Migration, lost: Lost) -> None:
-        """Finish a migration. Nova's method begins with the server of the old size."""
+        """Finish a migration, with the server at the old size as nova's method expects."""
         if instance.old_flavor is not None:
             set_flavor(instance, instance.old_flavor)
         save(instance, task_state=task_states.RESIZE_MIGRATED)
@@ -253,7 +254,7 @@ class MoveRecovery:
 
     def _recover_evacuation(self, context: Any, host: str, step: Step, instance: objects.Instance,
                             move: objects.Migration, lost: Lost) -> None:
-        """Finish or undo an evacuation to this host, of a server that nova may still place on the old one."""
+        """Finish or undo an evacuation to this host of a server that nova may still place on the old one."""
         # The old host calls every evacuation completed when it starts, and removes what it has of the server.
         removed = move.status == COMPLETED and instance.host == move.source_compute
         # Nova clears the task state of one that fails at the end.
@@ -279,7 +280,7 @@ class MoveRecovery:
 
 
 def lost_by(context: Any, instance: objects.Instance, host: str) -> Lost:
-    """Return the requests that ``host`` lost of what the server's task state tells of."""
+    """Return the requests lost on ``host`` that match the server's task state."""
     sent = instance.task_state in (task_states.RESIZE_MIGRATED, task_states.RESIZE_FINISH)
     return lostrequests.of(context, instance.uuid, host, "resize_instance" if sent else None)
 
@@ -290,9 +291,9 @@ def prepares(move: objects.Migration, host: str) -> bool:
 
 
 def free_destination(placement: Any, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
-    """Free what the scheduler gave a server on the new host of a move that has ended, if it is on another host.
+    """Free the allocations on the new host of an ended move.
 
-    An evacuation adds to what the server has. Does nothing while nova moves the server."""
+    An evacuation adds them to the server's allocations. Does nothing while nova moves the server."""
     if (move.dest_compute and instance.host not in (None, move.dest_compute) and instance.task_state is None
             and is_over(context, instance.uuid, move.id)
             and has_resources(placement, context, move.dest_compute, instance.uuid)):
@@ -301,24 +302,24 @@ def free_destination(placement: Any, context: Any, instance: objects.Instance, m
 
 
 def begun_reverts(lost: Lost) -> frozenset[str]:
-    """Return the methods of a revert that any host has begun: for the user, or in place of a resize that was undone."""
+    """Return the methods of a revert that any host has begun, for the user or to undo a resize."""
     return REVERTS & (lost.methods | lost.others)
 
 
 def is_half_done(instance: objects.Instance, move: objects.Migration, lost: Lost) -> bool:
-    """Return whether this host may have sent the second request of a move, which has not begun, before it was killed.
+    """Return whether this host may have sent the second request of a move, which has not begun, before a kill.
 
-    It is the first one's last step. Nova would fail a server for which it comes twice, and a revert's first one, which
-    calls the move reverted just before, would stop a server that is back."""
+    Sending it is the last step of the first one. A second delivery would set the server to ERROR; repeating the
+    first request of a revert, which has just marked the move reverted, would stop a restored server."""
     second = SECOND_REQUESTS.get(instance.task_state)
     return (second is not None and second.first in lost.methods and second.method not in lost.methods | lost.others
             and (instance.task_state == task_states.RESIZE_MIGRATED or move.status == "reverted"))
 
 
 def forget_freed(instance: objects.Instance) -> None:
-    """Drop devices from the server's migration context that nova has freed.
+    """Remove devices that nova has freed from the server's migration context.
 
-    Nova frees them before it saves the context, and fails if it is to free one twice.
+    Nova frees them before it saves the context, and fails to free one twice.
     """
     moving = instance.migration_context
     names = [name for name in ("old_pci_devices", "new_pci_devices")

@@ -26,9 +26,9 @@ P = ParamSpec("P")
 
 
 def outlasting_restart(action: Callable[Concatenate["Power", P], None]) -> Callable[Concatenate["Power", P], None]:
-    """Decorate an action: when the daemon goes away during it, wait until it is back and repeat the action once.
+    """Decorate an action to wait for the daemon if it restarts during the action, and repeat the action once.
 
-    Every action here may be repeated: it looks at what is before it acts. ``[lxd] ready_timeout`` limits the wait.
+    Every action here is idempotent. ``[lxd] ready_timeout`` limits the wait.
     """
 
     @functools.wraps(action)
@@ -52,20 +52,20 @@ class Power:
         self._clock = clock
 
     def await_engine(self) -> None:
-        """Wait until the engine answers.
+        """Wait until the engine responds.
 
-        :raises EngineUnavailable: it is not back within ``[lxd] ready_timeout``
+        :raises EngineUnavailable: it does not respond within ``[lxd] ready_timeout``
         """
         startup.await_server(self._engine, self._conf.lxd.ready_timeout)
 
     @outlasting_restart
     def on(self, instance: objects.Instance, requested: RequestedResources, view: HostView | None = None) -> None:
-        """Start the container with what its server is to have; nothing to do when it runs.
+        """Start the container with its server's requested parts. Idempotent.
 
-        While it was off the host may have restarted and named nodes and interfaces anew, or lost a device: what the
-        container is configured with is brought up to date first.
+        While it was off the host may have restarted and renamed nodes and interfaces, or lost a device: so the
+        container's configuration is updated first.
 
-        :param view: of the operation that this is a part of, if it is
+        :param view: of the enclosing operation, if there is one
         """
         state = self._states.require(instance)
         # Before it runs: an arrival that failed may have left the one, and a migration that goes on needs the other.
@@ -81,10 +81,10 @@ class Power:
 
     @outlasting_restart
     def off(self, instance: objects.Instance, timeout: int = 0, retry_interval: int = 0) -> None:
-        """Stop the container. One that is gone does not run: a rebuild, which makes it anew, begins with this.
+        """Stop the container. A missing one counts as stopped, because a rebuild begins with this.
 
-        :param timeout: seconds the guest has to shut down by itself before it is ended; 0 ends it at once
-        :param retry_interval: seconds after which a guest that still runs is asked again; 0 asks once
+        :param timeout: seconds for the guest to shut down before it is killed; 0 kills it immediately
+        :param retry_interval: seconds after which the request to a running guest is repeated; 0 sends it once
         """
         state = self._states.find(instance)
         if state is None:
@@ -96,7 +96,7 @@ class Power:
         self._attachments.stopped(instance)
 
     def _shut_down(self, instance: objects.Instance, timeout: int, retry_interval: int) -> bool:
-        """Ask the guest to shut down until it does or the time is over; whether it did."""
+        """Request a shutdown of the guest, wait for it, and return whether it has shut down."""
         end = self._clock() + timeout
         while (left := int(end - self._clock())) > 0:
             try:
@@ -109,13 +109,13 @@ class Power:
         return False
 
     def reboot(self, instance: objects.Instance, requested: RequestedResources, soft: bool) -> None:
-        """Reboot the server; it starts again with devices brought up to date.
+        """Reboot the server with updated devices.
 
-        Soft: the guest shuts down by itself within the time that nova also allows it at a stop (the image's
-        ``os_shutdown_timeout``, else ``[DEFAULT] shutdown_timeout``), else it is ended like at a hard reboot. Hard: it
-        is ended at once, and GPUs that are sick are reset.
+        Soft: the guest may shut down within the time that nova allows at a stop (the image's
+        ``os_shutdown_timeout``, otherwise ``[DEFAULT] shutdown_timeout``), then it is killed as in a hard reboot.
+        Hard: it is killed immediately, and sick GPUs are reset.
 
-        :raises DeviceNotFound, DeviceUnhealthy: after a soft reboot it could not start; it runs on
+        :raises DeviceNotFound, DeviceUnhealthy: it could not start after a soft reboot; it keeps running
         """
         if soft:
             self._attachments.require_possible(instance, requested, self._attachments.view())

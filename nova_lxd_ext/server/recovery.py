@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finish or undo what nova-compute was doing for servers when it was killed.
+"""Finish or undo the tasks of servers that a killed nova-compute interrupted.
 
-Nova itself does so for boots, reboots, power and deletions only; every other server would stay in its task state, with
-the allocations of both sizes.
+Nova itself does so only for boots, reboots, power actions and deletions; every other server would stay in its task
+state, with the allocations of both sizes.
 
-A request that this host had begun is sent once more where all its steps can be repeated, and undone where they cannot:
-a tenant's image, say, is readable with the tenant's token only, which is gone. Requests that are sent wait in this
-host's own queue until nova-compute takes requests. There the second request of a resize or revert may wait already, or
-nova-compute was killed between the queue and its first event: it is sent once more when it has not begun for a while.
+A request that this host had begun is sent again if all its steps can be repeated, and undone otherwise: for example,
+a tenant's image is readable only with the tenant's token, which is lost. Such requests wait in this host's own queue
+until nova-compute takes requests. The second request of a resize or revert may already be in the queue, or
+nova-compute was killed between the queue and its first event: it is sent again if it has not begun after a while.
 Any other request that has not begun may wait as long, and is ended then.
 """
 
@@ -63,10 +63,10 @@ QUEUE_TIMEOUT = 600.0  # s that a request may wait in the queue once nova-comput
 class Recovery:
     """Recover, at the driver's start, the servers whose tasks a killed nova-compute left unfinished.
 
-    :param await_changes: waits until the engine has ended what it does to the container of this name
-    :param deferred: sends requests when nova-compute has started, and looks for those that have not begun
+    :param await_changes: waits until the engine has ended its operations on the container of this name
+    :param deferred: sends requests when nova-compute has started, and checks for those that have not begun
     :param requests: sends requests to compute hosts
-    :param placement: nova's client of Placement; made at the first use, because it asks for the service's address
+    :param placement: nova's client of Placement; created at the first use, because it looks up the service's address
     """
 
     def __init__(self, states: States, lifecycle: Lifecycle, power: Power,
@@ -82,10 +82,10 @@ class Recovery:
         self._tasks = TaskRecovery(states, lifecycle, power, requests, placement)
 
     def complete_evacuations(self, host: str, instances: Iterable[objects.Instance]) -> None:
-        """Complete evacuations from this host whose servers have come back, before nova removes what it finds of them.
+        """Complete evacuations from this host whose servers have returned, before nova removes their containers.
 
-        An evacuation that ends after a start of this host, which completed it, is done once more for nova: it would
-        remove what arrives here by a later move, too.
+        An evacuation that ends after a start of this host, which completed it, becomes ``done`` again for nova,
+        which would then remove a container that arrives here by a later move.
 
         :param instances: the servers that nova places on this host
         """
@@ -99,10 +99,9 @@ class Recovery:
                 set_status(move, COMPLETED)
 
     def await_engine(self, instances: Iterable[objects.Instance]) -> None:
-        """Wait until the engine has ended what it was doing, before anybody looks at the containers.
+        """Wait until the engine has ended its operations, before the containers are read.
 
-        What nova-compute began before it was killed goes on in the engine, and a container that is about to stop still
-        runs.
+        Operations of a killed nova-compute continue in the engine, and a container that is being stopped still runs.
 
         :param instances: the servers that nova places on this host
         """
@@ -113,7 +112,7 @@ class Recovery:
         self._states.changed()
 
     def recover(self, host: str, instances: Iterable[objects.Instance]) -> None:
-        """Recover the servers at the driver's start, before nova looks at them; a failure keeps no other from it.
+        """Recover the servers at the driver's start, before nova processes them; a failure does not affect others.
 
         :param instances: the servers that nova places on this host
         """
@@ -146,7 +145,7 @@ class Recovery:
 
     def _unbegun(self, context: Any, host: str, moves: Mapping[str, objects.Migration],
                  mine: Mapping[str, objects.Instance], unplaced: Iterable[objects.Instance]) -> Mapping[str, str]:
-        """Return the servers of which a request may wait in this host's queue, with the ids of the requests."""
+        """Return the servers with requests that may wait in this host's queue, with the ids of the requests."""
         unbegun: dict[str, str] = {}
         for uuid, move in moves.items():
             if uuid not in mine or mine[uuid].task_state in SECOND_REQUESTS \
@@ -163,7 +162,7 @@ class Recovery:
         return unbegun
 
     def _end_unbegun(self, host: str, unbegun: Mapping[str, str]) -> None:
-        """Look again for requests that have not begun, and end them or send them once more.
+        """Check again for requests that have not begun, and end or repeat them.
 
         :param unbegun: ids of the requests, by uuid of the server
         """
@@ -180,10 +179,10 @@ class Recovery:
                 self._tasks.end_unbegun(context, host, uuid, request)
 
     def queue_reboots(self, context: Any, instances: objects.InstanceList) -> objects.InstanceList:
-        """Put reboots that nova would repeat at its start into this host's queue: one that fails would end the start.
+        """Queue reboots that nova would repeat during its start, where a failure would end the start.
 
-        :returns: the other servers that nova may look at. Of one that could not be recovered it would end the task by
-            itself: it has one that is being unshelved in ERROR then, without a container
+        :returns: the other servers that nova may process. It would end the task of a server that could not be
+            recovered: one that is being unshelved would then be in ERROR, without a container
         """
         others = []
         for instance in instances:
@@ -214,7 +213,7 @@ class Recovery:
             self._moves.recover(context, host, step, instance, move, lost)
 
     def _recover_elsewhere(self, context: Any, host: str, uuid: str, move: objects.Migration) -> None:
-        """Recover a server that moved away from this host, or was about to come."""
+        """Recover a server that moved away from this host, or was about to arrive."""
         try:
             instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=ATTRIBUTES)
         except exception.InstanceNotFound:
@@ -240,7 +239,7 @@ class Recovery:
         self._moves.recover(context, host, step, instance, move, lost)
 
     def _free_allocations(self, context: Any, host: str, mine: Mapping[str, objects.Instance]) -> None:
-        """Delete the allocations of ended moves and deleted servers' moves, and of shelved servers here.
+        """Delete the allocations of ended moves, of moves of deleted servers, and of shelved servers here.
 
         Nova itself deletes those of deleted servers."""
         try:
@@ -270,7 +269,7 @@ class Recovery:
 
 
 def moves_of(context: Any, host: str) -> list[objects.Migration]:
-    """Return the migrations from or to this host, and those not claimed by a new host yet; the latest last."""
+    """Return the migrations from or to this host, and those not yet claimed by a new host; latest last."""
     found = {move.id: move for filters in ({"host": host}, {"status": list(UNCLAIMED)})
              for move in objects.MigrationList.get_by_filters(context, filters, sort_keys=["id"],
                                                               sort_dirs=["desc"], limit=RECENT)}
@@ -278,11 +277,11 @@ def moves_of(context: Any, host: str) -> list[objects.Migration]:
 
 
 def current(context: Any, host: str, moves: Iterable[objects.Migration]) -> dict[str, objects.Migration]:
-    """Return the migration of each server that nova makes, by uuid; none of a server migrated live since.
+    """Return each server's migration in progress by uuid; none for a server live-migrated since.
 
-    It is the latest one. Nova permits another one when a start has cleared the task state of the former, which goes on
-    nevertheless: until a host has claimed the later one, it is the former. So it is for ``host`` where an evacuation
-    from there has failed.
+    Usually this is the latest one. Nova permits another one after a start has cleared the task state of the previous
+    one, which continues nevertheless: until a host has claimed the later one, the previous one counts. It also
+    counts for ``host`` if an evacuation from there has failed.
     """
     found: dict[str, objects.Migration] = {}
     for move in moves:
@@ -295,19 +294,19 @@ def current(context: Any, host: str, moves: Iterable[objects.Migration]) -> dict
 
 
 def is_failed_evacuation(move: objects.Migration, host: str) -> bool:
-    """Return whether this is an evacuation from ``host`` that has failed: its server stayed there."""
+    """Return whether this is a failed evacuation from ``host``, on which the server stayed."""
     return bool(move.migration_type == "evacuation" and move.source_compute == host
                 and move.status in (FAILED, "error"))
 
 
 def returns(context: Any, host: str, evacuation: objects.Migration) -> bool:
-    """Return whether a later move of the server has this host as its new one."""
+    """Return whether a later move of the server has this host as destination."""
     return any(move.id > evacuation.id and move.dest_compute == host for move in objects.MigrationList.get_by_filters(
         context, {"instance_uuid": evacuation.instance_uuid}))
 
 
 def is_made(context: Any, move: objects.Migration) -> bool:
-    """Return whether the server's record names this migration as the one that is made."""
+    """Return whether the server's record names this migration as its current one."""
     try:
         instance = objects.Instance.get_by_uuid(context, move.instance_uuid, expected_attrs=["migration_context"])
     except exception.InstanceNotFound:
@@ -316,19 +315,19 @@ def is_made(context: Any, move: objects.Migration) -> bool:
 
 
 def is_superseded(move: objects.Migration, host: str, lost: Lost) -> bool:
-    """Return whether ``host`` was killed while it prepared the move, and nova took another request since.
+    """Return whether ``host`` was killed while preparing the move, and nova accepted another request since.
 
     The server's host cleared the task state at a start."""
     return prepares(move, host) and lost.action is not None and lost.action.action not in MOVES
 
 
 def is_overtaken(instance: objects.Instance, move: objects.Migration) -> bool:
-    """Return whether a later move of the server is under way: what the server has is of that one."""
+    """Return whether a later move of the server is in progress, to which its resources belong."""
     context = instance.migration_context
     return context is not None and context.migration_id > move.id
 
 
 def is_unbegun(move: objects.Migration) -> bool:
-    """Return whether no other host has claimed this resize or cold migration of a server of this host."""
+    """Return whether no other host has claimed this resize or cold migration of a server on this host."""
     return (move.status == PRE_MIGRATING and move.migration_type != "evacuation"
             and move.dest_compute in (None, move.source_compute))

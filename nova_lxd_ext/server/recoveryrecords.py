@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read and write nova's records of servers whose requests were not finished."""
+"""Read and write nova's records of servers with unfinished requests."""
 
 import contextlib
 from collections.abc import Iterator
@@ -23,18 +23,18 @@ UNREADABLE = (exception.NovaException, messaging.MessagingException)  # also of 
 
 
 class Killed(exception.NovaException):
-    """Notify a server's user of a request that nova-compute did not finish."""
+    """Report to a server's user a request that nova-compute did not finish."""
 
     msg_fmt = "nova-compute on %(host)s was killed during this request: %(outcome)s"
 
 
 @contextlib.contextmanager
 def log_errors(uuid: str, failed: set[str] | None = None) -> Iterator[None]:
-    """Log an error of the block, so that nova-compute serves the other servers.
+    """Log an error of the block, so that nova-compute can manage the other servers.
 
-    :param uuid: the server that the block is about
-    :param failed: gets ``uuid`` when the block fails
-    :raises EngineUnavailable: ``failed`` is given: nova-compute cannot start without the engine, and starts again
+    :param uuid: the server concerned
+    :param failed: collects ``uuid`` if the block fails
+    :raises EngineUnavailable: ``failed`` is given: nova-compute cannot start without the engine, and restarts
     """
     try:
         yield
@@ -49,9 +49,9 @@ def log_errors(uuid: str, failed: set[str] | None = None) -> Iterator[None]:
 
 
 def record_outcome(context: Any, instance: objects.Instance, lost: Lost, outcome: str) -> None:
-    """Record the outcome as the server's fault and as the end of the lost action: a recovery's last step.
+    """Record the outcome as the server's fault and as the end of the lost action, as the last step of a recovery.
 
-    Of an action that has ended, nothing is tried again."""
+    An ended action is not recovered again."""
     error = Killed(host=known.host(), outcome=outcome)
     LOG.warning("%s", error, instance=instance)
     compute_utils.add_instance_fault_from_exc(context, instance, error)
@@ -82,7 +82,7 @@ def set_status(move: objects.Migration, status: str) -> None:
 
 
 def set_flavor(instance: objects.Instance, flavor: objects.Flavor) -> None:
-    """Set the server's flavor as nova does: some of the flavor's values are the server's own columns."""
+    """Set the server's flavor as nova does, including the server's own columns for some values."""
     instance.instance_type_id = flavor.id
     instance.memory_mb, instance.vcpus = flavor.memory_mb, flavor.vcpus
     instance.root_gb, instance.ephemeral_gb = flavor.root_gb, flavor.ephemeral_gb
@@ -90,13 +90,13 @@ def set_flavor(instance: objects.Instance, flavor: objects.Flavor) -> None:
 
 
 def is_under_way(instance: objects.Instance, move: objects.Migration) -> bool:
-    """Return whether it is this move that nova has not ended yet, and not one that was before."""
+    """Return whether nova has this move in progress, not an earlier one."""
     context = instance.migration_context
     return context is not None and context.migration_id == move.id
 
 
 def is_in_flight(context: Any, uuid: str) -> bool:
-    """Return whether nova is doing something with the server; not if it is deleted."""
+    """Return whether nova has a task for the server, which is not deleted."""
     try:
         return objects.Instance.get_by_uuid(context, uuid, expected_attrs=[]).task_state is not None
     except exception.InstanceNotFound:
@@ -104,7 +104,7 @@ def is_in_flight(context: Any, uuid: str) -> bool:
 
 
 def is_deleted(context: Any, uuid: str) -> bool:
-    """Return whether nova records that the server is deleted; not if there is no record."""
+    """Return whether nova records the server as deleted; False without a record."""
     try:
         return bool(objects.Instance.get_by_uuid(context.elevated(read_deleted="yes"), uuid, expected_attrs=[]).deleted)
     except exception.InstanceNotFound:
@@ -127,7 +127,7 @@ def request_spec(context: Any, instance: objects.Instance) -> objects.RequestSpe
 
 
 def set_zone(context: Any, instance: objects.Instance, host: str) -> None:
-    """Set the server's availability zone to that of ``host``, as nova's conductor does in a request; save nothing."""
+    """Set the server's availability zone to that of ``host``, like nova's conductor, without saving."""
     try:
         instance.availability_zone = availability_zones.get_host_availability_zone(context, host)
     except UNREADABLE as error:
@@ -135,9 +135,9 @@ def set_zone(context: Any, instance: objects.Instance, host: str) -> None:
 
 
 def resize_request_spec(context: Any, instance: objects.Instance) -> objects.RequestSpec | None:
-    """Return the request spec after giving it the server's flavor, as nova's API does at a revert.
+    """Return the request spec with the server's flavor, as nova's API sets it at a revert.
 
-    An unshelving or an evacuation would schedule the size that the server did not get."""
+    Otherwise an unshelving or an evacuation would schedule the size that was reverted."""
     spec = request_spec(context, instance)
     if spec is not None and spec.flavor.flavorid != instance.flavor.flavorid:
         spec.flavor = instance.flavor

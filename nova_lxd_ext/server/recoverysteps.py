@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decide what to do about requests that nova-compute did not finish. Pure."""
+"""Decide on the recovery of requests that nova-compute did not finish. Pure."""
 
 import enum
 from collections.abc import Collection
@@ -18,7 +18,7 @@ FROZEN = {task_states.PAUSING: vm_states.PAUSED, task_states.SUSPENDING: vm_stat
 
 
 class Second(NamedTuple):
-    """The second request of a move, which the first one sends as its last step.
+    """Describe the second request of a move, which the first one sends as its last step.
 
     :ivar host: whether it goes to the move's ``source_compute`` or ``dest_compute``
     """
@@ -54,10 +54,10 @@ MOVES = {task_states.RESIZE_PREP: Step.UNDO_MOVE, task_states.RESIZE_MIGRATING: 
 
 def here(task_state: str | None, vm_state: str, methods: Collection[str], *, moves: bool, unbegun: bool,
          evacuates: bool = False) -> Step:
-    """Return what to do about a server that nova places on this host.
+    """Return the recovery step for a server that nova places on this host.
 
     :param methods: requests that this host did not finish
-    :param moves: nova has a migration of it
+    :param moves: nova has a migration of the server
     :param unbegun: the second request of that migration has not begun, and no other host has claimed it
     :param evacuates: it is an evacuation to this host
     """
@@ -77,11 +77,11 @@ def here(task_state: str | None, vm_state: str, methods: Collection[str], *, mov
 
 def elsewhere(task_state: str | None, vm_state: str, methods: Collection[str], others: Collection[str], *,
               evacuates: bool, leaving: bool = True) -> Step:
-    """Return what to do about a server that moved away from this host, or was about to come.
+    """Return the recovery step for a server that moved away from this host, or was about to arrive.
 
     :param methods: requests that this host did not finish
     :param others: requests that another host has begun since
-    :param leaving: the server's host has taken the request to send it (nova's status of the migration)
+    :param leaving: the server's host has accepted the request to send it (nova's status of the migration)
     """
     # The start of nova-compute on the server's host clears the task state of a resize that this host prepares.
     prepared = task_state == task_states.RESIZE_PREP or (task_state is None and not leaving)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rescue a server: it runs from another image for a while, with its own, broken root mounted.
+"""Rescue a server: run it temporarily from another image, with its own, broken root mounted.
 
-The server's container is set aside under another name, and one of the rescue image takes its place, its name and all
-that the server has: ports, volumes, devices. Unrescuing removes that one and gives the first its name back. Whoever is
-killed in between leaves the container set aside, from which the next start or the server's end goes on.
+The server's container is set aside under another name, and one of the rescue image gets its name, ports, volumes and
+devices. Unrescuing removes that one and restores the first. A kill in between leaves the container set aside, and
+the next start or the server's deletion continues from there.
 """
 
 import dataclasses
@@ -49,9 +49,9 @@ class Rescue:
 
     def enter(self, context: Any, instance: objects.Instance, image_meta: objects.ImageMeta, password: str | None,
               requested: RequestedResources) -> None:
-        """Let the server run from ``image_meta``; on any error it has its own container again, stopped.
+        """Run the server from ``image_meta``; on any error restore its own container, stopped.
 
-        :raises SpecError: the storage pool cannot show the broken root
+        :raises SpecError: the storage pool cannot mount the broken root
         """
         view = self._attachments.view()
         self._attachments.require_possible(instance, requested, view)
@@ -72,21 +72,21 @@ class Rescue:
             self._set_password(instance, image_meta, password)
 
     def leave(self, instance: objects.Instance, requested: RequestedResources) -> None:
-        """Let the server run from its own root; done already when it does."""
+        """Run the server from its own root. Idempotent."""
         self._bring_back(instance)
         self._power.on(instance, requested)
 
     def abandon(self, instance: objects.Instance) -> None:
-        """Let a server that nova does not have as rescued be its own container again. Does nothing where it is."""
+        """Restore the own container of a server that nova does not have as rescued. Idempotent."""
         if instance.vm_state != vm_states.RESCUED and self._states.aside_of(instance) is not None:
             self._bring_back(instance)
 
     def reconcile(self, instances: Iterable[objects.Instance]) -> None:
-        """Finish or undo, at the driver's start, what a killed nova-compute left half done.
+        """Finish or undo, at the driver's start, rescues that a killed nova-compute interrupted.
 
-        A rescue that nova does not know of did not happen. Where the rescuing container is gone, unrescuing goes on.
-        One that runs stays, unless it was just made for a rescue that nova-compute did not finish: nova may have set a
-        server to ERROR that is rescued.
+        A rescue without a record in nova is undone. If the rescuing container is gone, unrescuing is completed. A
+        running one stays, unless it was created for an unfinished rescue: nova may have set a rescued server to
+        ERROR.
 
         :param instances: the servers of this host
         """
@@ -114,7 +114,7 @@ class Rescue:
         self._attachments.start(instance, parts)
 
     def _set_password(self, instance: objects.Instance, image_meta: objects.ImageMeta, password: str) -> None:
-        """Set the administrator's password; the rescue goes on without it: there may be a key or a config drive."""
+        """Set the administrator's password; a failure is logged, because a key or config drive may exist."""
         try:
             passwords.set_admin(self._engine, instance.name, image_meta, password)
         except (exception.SetAdminPasswdNotSupported, errors.ContainerHostError) as error:
@@ -122,12 +122,12 @@ class Rescue:
                         instance=instance)
 
     def _recover(self, instance: objects.Instance) -> None:
-        """Undo a rescue; wait for a daemon that restarts."""
+        """Undo a rescue, waiting for a restarting daemon."""
         startup.await_server(self._engine, self._conf.lxd.ready_timeout)
         self._bring_back(instance)
 
     def _bring_back(self, instance: objects.Instance) -> None:
-        """Give the container that was set aside its name back; nothing to do when there is none."""
+        """Restore the name of the container that was set aside, if there is one."""
         aside = self._states.aside_of(instance)
         if aside is not None:
             if not self._states.is_foreign(instance):

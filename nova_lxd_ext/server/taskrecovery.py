@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finish or undo requests that change a server in its place: rescue, shelving, rebuild, power."""
+"""Finish or undo interrupted requests that change a server in place: rescue, shelving, rebuild, power."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -95,7 +95,7 @@ class TaskRecovery:
             clear_task(context, instance, lost)
 
     def queue_reboot(self, context: Any, instance: objects.Instance) -> bool:
-        """Queue the reboot that nova would repeat at its start: a hard one where the guest does not run any more.
+        """Queue the reboot that nova would repeat at its start, a hard one if the guest is not running.
 
         :returns: whether there is one
         """
@@ -116,10 +116,11 @@ class TaskRecovery:
         return True
 
     def await_request(self, context: Any, host: str, instance: objects.Instance) -> str | None:
-        """Return the id of a request that may wait in the queue; None where there is none.
+        """Return the id of a request that may be waiting in the queue; None if there is none.
 
-        Nova sets every server with a rebuild to ERROR at its start, unless it is, and clears the task state. It refuses
-        the request without that, and writes the task state again, for ever: a rebuild is kept from being ended.
+        At its start nova sets every server with a rebuild to ERROR, unless it already is, and clears the task state.
+        Without the task state it refuses the request, and writes the task state again permanently: so a rebuild must
+        not be ended.
         """
         if instance.task_state is None:
             return None
@@ -131,7 +132,7 @@ class TaskRecovery:
         return lost.action.request_id if lost.action else None
 
     def end_unbegun(self, context: Any, host: str, uuid: str, request: str) -> None:
-        """End a request that was lost between the queue and its first event, or a rebuild that was refused.
+        """End a request that was lost between the queue and its first event, or a refused rebuild.
 
         :param request: its id
         """
@@ -151,23 +152,23 @@ class TaskRecovery:
                 clear_task(context, instance, lost)
 
     def _start_again(self, context: Any, instance: objects.Instance, lost: Lost, outcome: str) -> None:
-        """Start a server that was stopped for an operation that is undone.
+        """Start a server that was stopped for an undone operation.
 
-        A running guest may have been asked to shut down, and would do so later."""
+        A running guest may have received a shutdown request, and would follow it later."""
         if instance.vm_state == vm_states.ACTIVE:
             self._power.reboot(instance, known.requested(context, instance), soft=True)
         save(instance, task_state=None)
         record_outcome(context, instance, lost, outcome)
 
     def _sync_state(self, instance: objects.Instance, done: str) -> None:
-        """Let nova know what the container does."""
+        """Update nova's record of the power state."""
         frozen = self._states.info(instance).state == power_state.PAUSED
         save(instance, task_state=None, **{"vm_state": done, "power_state": power_state.PAUSED} if frozen else {})
 
     def _end_unshelving(self, context: Any, instance: objects.Instance, lost: Lost) -> None:
-        """Finish an unshelving. Once the server runs nova deletes its image: then the container alone has the data.
+        """Finish an unshelving. Once the server runs nova deletes its image: then only the container has the data.
 
-        The progress may be that of the first boot, and the container a copy that a move has left."""
+        The progress may be that of the first boot, and the container the copy of a move."""
         state = self._states.find(instance)
         if instance.progress == WHOLE and state is not None and labels.INCOMING not in state.labels:
             LOG.warning("The server was unshelved already; if image %s is still there it can be deleted",
@@ -188,7 +189,7 @@ class TaskRecovery:
 
     @staticmethod
     def unplaced(context: Any) -> list[objects.Instance]:
-        """Return the servers about to be unshelved, on any host: until the claim nova places them nowhere."""
+        """Return the servers about to be unshelved on any host: before the claim nova places them nowhere."""
         found = objects.InstanceList.get_by_filters(
             context, {"vm_state": vm_states.SHELVED_OFFLOADED, "task_state": sorted(UNSHELVINGS), "deleted": False},
             expected_attrs=["metadata", "system_metadata", "flavor", "info_cache"])
@@ -203,7 +204,7 @@ class TaskRecovery:
 
 
 def is_failed(instance: objects.Instance, lost: Lost) -> bool:
-    """Return whether a request has failed and only its task state is left: nova clears that after the event's end."""
+    """Return whether a request has failed except for its task state, which nova clears after the event's end."""
     if instance.task_state in (None, task_states.DELETING) or lost.methods or is_pending(instance, lost):
         return False
     # A resize that is undone is reverted after its end.
@@ -215,16 +216,16 @@ def is_failed(instance: objects.Instance, lost: Lost) -> bool:
 
 
 def is_unplaced(instance: objects.Instance) -> bool:
-    """Return whether nova is about to unshelve the server, and has not claimed anything for it."""
+    """Return whether nova is unshelving the server, and has not claimed anything for it yet."""
     return (instance.host is None and instance.vm_state == vm_states.SHELVED_OFFLOADED
             and instance.task_state in UNSHELVINGS)
 
 
 def may_wait(instance: objects.Instance, lost: Lost) -> bool:
-    """Return whether nova has a task state for a request that no host has begun, moves and deletions apart.
+    """Return whether nova has a task state for a request that no host has begun, except moves and deletions.
 
-    Moves are MoveRecovery's, and nova repeats a deletion itself. When the old host returns it ends an evacuation, too,
-    but not that of a server in ERROR."""
+    MoveRecovery handles moves, and nova repeats a deletion itself. When the old host returns, nova also ends an
+    evacuation, but not that of a server in ERROR."""
     return (instance.task_state is not None and instance.task_state != task_states.DELETING
             and instance.task_state not in MOVES and instance.vm_state != vm_states.BUILDING and lost.is_unbegun
             and (lost.action is None or lost.action.action != instance_actions.EVACUATE
@@ -237,13 +238,13 @@ def clear_task(context: Any, instance: objects.Instance, lost: Lost) -> None:
 
 
 def is_pending(instance: objects.Instance, lost: Lost) -> bool:
-    """Return whether nova awaits a rebuild that is not in progress. An evacuation has the same task state."""
+    """Return whether nova waits for a rebuild that is not in progress. An evacuation has the same task state."""
     return (instance.task_state == task_states.REBUILDING and not lost.methods and lost.action is not None
             and lost.action.action == instance_actions.REBUILD)
 
 
 def restore_unshelved(instance: objects.Instance) -> None:
-    """Set what nova replaces for the time of an unshelving."""
+    """Restore the fields that nova replaces during an unshelving."""
     if instance.image_ref == instance.system_metadata.get("shelved_image_id"):
         instance.image_ref = instance.system_metadata.get("image_base_image_ref") or instance.image_ref
     if instance.key_name and not instance.key_data and instance.keypairs:

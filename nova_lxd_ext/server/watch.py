@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notify nova at once of what happens to its containers, so that it need not find out by its next periodic task.
+"""Notify nova immediately of state changes of its containers, before its next periodic task.
 
-A container that a guest ends shall be SHUTOFF, and one that it reboots shall not, of which LXD tells as of two things:
-an end and a beginning. So a container counts as stopped only when it has been for a moment.
+A container that its guest shuts down must become SHUTOFF, but not one that it reboots, which LXD reports as a stop
+and a start. So a container counts as stopped only after a delay.
 """
 
 import threading
@@ -33,8 +33,8 @@ TRANSITIONS: Mapping[Status, int] = {
 class Watch:
     """Listen in a thread to the engine's events, and emit nova's lifecycle events for servers.
 
-    :param emit: takes nova's event
-    :param delay: seconds that a stop is held back
+    :param emit: called with nova's event
+    :param delay: seconds by which a stop is delayed
     """
 
     def __init__(self, engine: Engine, states: States, emit: Callable[[event.LifecycleEvent], None],
@@ -56,7 +56,7 @@ class Watch:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; nothing is told any more."""
+        """End the thread and its reports."""
         if self._thread is None:
             return
         self._ending.set()
@@ -80,7 +80,7 @@ class Watch:
                     self._events.close()
 
     def _catch_up(self) -> None:
-        """Report what changed while no connection was open."""
+        """Report changes since the last connection."""
         found = {state.name: state.status for state in self._states.all()}
         if self._known is not None:
             for name, status in found.items():
@@ -91,7 +91,7 @@ class Watch:
     def _listen(self, events: Events) -> None:
         """Receive changes and report them.
 
-        :raises EngineUnavailable: when the daemon goes away, or at the end
+        :raises EngineUnavailable: the daemon has stopped, or the watch ends
         """
         while not self._ending.is_set():
             try:
@@ -105,7 +105,7 @@ class Watch:
         self._due[change.name] = change.status, time.monotonic() + wait
 
     def _next_due(self) -> float | None:
-        """Return the seconds until the next report is due; None when nothing is."""
+        """Return the seconds until the next report is due; None if there is none."""
         moments = [moment for _, moment in self._due.values()]
         return max(0.0, min(moments) - time.monotonic()) if moments else None
 

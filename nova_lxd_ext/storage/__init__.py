@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manage a server's disks beside its root: Cinder's volumes, ephemeral disks, the config drive."""
+"""Manage a server's disks besides its root: Cinder's volumes, ephemeral disks, the config drive."""

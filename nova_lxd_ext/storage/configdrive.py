@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the config drive: nova's metadata as plain files in a directory of the host that the container sees read-only.
+"""Write the config drive: nova's metadata as plain files in a directory that the container mounts read-only.
 
-The server's directory is closed on the host (:mod:`nova_lxd_ext.storage.directories`). The drive has passwords, which
-in a virtual machine only root could read: the container's root, some unprivileged user of the host, gets that right by
-an ACL before each start, when the engine knows which user it is. The container sees the drive at /config-drive, where
-nova-lxd had it, and at the seed directory where cloud-init's ConfigDrive data source looks without any block device
-(cloud-init documentation, ConfigDrive).
+The server's directory is private on the host (:mod:`nova_lxd_ext.storage.directories`). The drive has passwords,
+which in a virtual machine only root could read: the container's root, an unprivileged user of the host, gets an ACL
+entry before each start, when the engine knows its user id. The drive is mounted at /config-drive, as in nova-lxd,
+and at the seed directory where cloud-init's ConfigDrive data source finds it without a block device (cloud-init
+documentation, ConfigDrive).
 """
 
 import errno
@@ -35,12 +35,13 @@ def required(instance: objects.Instance) -> bool:
 
 def write(instance: objects.Instance, injected_files: Sequence[tuple[str, str]], admin_password: str | None,
           network_info: model.NetworkInfo | None, directory: str = DIRECTORY) -> tuple[Mount, ...]:
-    """Write the drive of a server that has one anew.
+    """Write a new drive for a server that has one.
 
-    :param directory: of the server's, to keep it in
-    :param injected_files: (path in the server, content); nova keeps both as content of the drive, no path of it is used
-    :returns: how the container sees it; nothing for a server without one
-    :raises OSError: when it cannot be written
+    :param directory: the server's directory, in which to keep it
+    :param injected_files: (path in the server, content); nova makes both content of the drive, without using them as
+        paths
+    :returns: its mounts in the container; none for a server without one
+    :raises OSError: it cannot be written
     """
     if not required(instance):
         return ()
@@ -59,9 +60,9 @@ def write(instance: objects.Instance, injected_files: Sequence[tuple[str, str]],
 
 
 def let_read(server: str, root: int) -> None:
-    """Let the container's root read the server's drives, and nobody else in it.
+    """Permit only the container's root to read the server's drives.
 
-    :param root: its user on the host
+    :param root: its user id on the host
     """
     drives = (directories.of(server) / name for name in (DIRECTORY, RESCUE))
     for path in (path for drive in drives if drive.exists() for path in (drive, *drive.rglob("*"))):

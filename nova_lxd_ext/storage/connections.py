@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remember which volumes are connected for which server, one file each in the server's directory.
+"""Record which volumes are connected for which server, in one file each in the server's directory.
 
-A file is written before its volume is connected, so that what a killed driver left can be found and disconnected. It
-may hold the backend's secrets: nobody but nova-compute and root may read it.
+A file is written before its volume is connected, so that the remains of a killed driver can be found and
+disconnected. It may contain the backend's secrets: only nova-compute and root may read it.
 """
 
 import dataclasses
@@ -27,12 +27,12 @@ ID = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 @dataclasses.dataclass(frozen=True)
 class Connection:
-    """Record how one volume is connected to this host for a server.
+    """Record the connection of one volume to this host for a server.
 
-    :ivar kind: how it is connected (nova_lxd_ext.storage.volumeconfig.KINDS)
-    :ivar data: what os-brick was given
+    :ivar kind: kind of the connection (nova_lxd_ext.storage.volumeconfig.KINDS)
+    :ivar data: os-brick's input
     :ivar path: the volume's node in the container
-    :ivar device: what os-brick made of it; None as long as it has not answered
+    :ivar device: os-brick's result; None before it has answered
     """
 
     volume: str
@@ -43,14 +43,14 @@ class Connection:
 
     @property
     def source(self) -> str:
-        """Return the volume's node on the host; empty as long as there is none."""
+        """Return the volume's node on the host; empty if there is none."""
         return os.path.realpath(self.device["path"]) if self.device else ""
 
 
 def keep(server: str, connection: Connection) -> None:
-    """Write it down, in one step.
+    """Store the connection atomically.
 
-    :raises OSError: when it cannot be kept
+    :raises OSError: it cannot be stored
     """
     directory = directories.make(server) / DIRECTORY
     directory.mkdir(mode=0o700, exist_ok=True)

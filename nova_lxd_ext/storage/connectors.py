@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connect volumes on the host by os-brick: one place for its calls, its errors and their timeouts.
+"""Connect volumes on the host by os-brick, with errors and timeouts in one place.
 
-os-brick's steps as root go through its own oslo.privsep context (``[privsep_osbrick]``); a nova-compute that is root
-does them itself.
+os-brick's root actions use its own oslo.privsep context (``[privsep_osbrick]``); a nova-compute that runs as root
+performs them itself.
 """
 
 import logging
@@ -31,7 +31,7 @@ FAILURES = (brick.BrickException, processutils.ProcessExecutionError, OSError, V
 
 
 class BackendError(exception.NovaException):
-    """Signal that a volume's backend, or what the host needs to reach it, fails."""
+    """Signal a failure of a volume's backend, or of the host's connection to it."""
 
     msg_fmt = "%(reason)s"
 
@@ -56,10 +56,10 @@ class Connectors:
 
     def connect(self, volume: str, kind: str, data: Mapping[str, Any],
                 too_late: Callable[[Mapping[str, Any]], Any]) -> Mapping[str, Any]:
-        """Connect a volume; one that is connected stays so.
+        """Connect a volume. Idempotent.
 
-        :param too_late: called in another thread with what os-brick says of a connection that came after the time limit
-        :returns: what os-brick says of it: ``path`` is its node on the host
+        :param too_late: called in another thread with os-brick's result of a connection made after the time limit
+        :returns: os-brick's result: ``path`` is its node on the host
         :raises VolumeAttachFailed: it cannot be connected, or not in time
         """
         what = f"Connecting it to host {self._conf.host} ({kind})"
@@ -76,17 +76,17 @@ class Connectors:
                    force: bool = False) -> None:
         """Disconnect a volume. Idempotent.
 
-        :param device: what :meth:`connect` returned; None when it never did
-        :param force: give up what was not written yet rather than fail
+        :param device: the result of :meth:`connect`; None if there is none
+        :param force: discard unwritten data instead of failing
         :raises BackendError:
         """
         self._limited(f"Disconnecting volume {volume} ({kind})", lambda: self._connector(kind).disconnect_volume(
             dict(data), dict(device) if device else None, force=force), volume)
 
     def extend(self, volume: str, kind: str, data: Mapping[str, Any]) -> int | None:
-        """Let the host see how large a connected volume is now.
+        """Update the host's view of a connected volume's size.
 
-        :returns: its size in bytes; None where the backend does not tell
+        :returns: its size in bytes; None if the backend does not report it
         :raises BackendError:
         """
         return self._limited(f"Extending volume {volume} ({kind})",
@@ -102,7 +102,7 @@ class Connectors:
 
     def _limited(self, what: str, function: Callable[[], R], volume: str | None = None,
                  too_late: Callable[[R], Any] | None = None) -> R:
-        """Call ``function`` with the time limit, after an earlier call for the same volume, which it could undo."""
+        """Call ``function`` with the time limit, after any earlier call for the same volume."""
         timeout = self._conf.lxd.volume_timeout
         try:
             self._await_earlier(volume, timeout)
@@ -134,7 +134,7 @@ def _late(call: futures.Future[R], what: str, too_late: Callable[[R], Any] | Non
 def require_block_device(path: str) -> None:
     """Refuse a connection that is not a block device.
 
-    :raises ValueError: the backend made something else, or nothing
+    :raises ValueError: the backend created something else, or nothing
     """
     if not stat.S_ISBLK(os.stat(path).st_mode):
         raise ValueError(f"{path} is no block device")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manage the directory of the host that keeps what belongs to one server: its config drive, its console's output.
+"""Manage the directory of one server's files on the host: its config drive, its console's output.
 
-It is ``<instances_path>/<server uuid>/lxd-<compute host>``, closed to everybody but nova-compute and root. The host is
-in its name because operators share ``instances_path`` between hosts, and no host may clear away another's.
+It is ``<instances_path>/<server uuid>/lxd-<compute host>``, accessible only to nova-compute and root. The host is in
+its name because operators may share ``instances_path`` between hosts, and a host must not remove another's.
 """
 
 import shutil
@@ -21,7 +21,7 @@ def of(uuid: str) -> Path:
 def make(uuid: str) -> Path:
     """Create the server's directory.
 
-    :raises OSError: when it cannot be made
+    :raises OSError: it cannot be created
     """
     directory = of(uuid)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -30,7 +30,7 @@ def make(uuid: str) -> Path:
 
 
 def remove(uuid: str) -> None:
-    """Remove the directory if it is there, and the one above it when nobody else has anything in it."""
+    """Remove the directory if it exists, and its parent if that is empty."""
     directory = of(uuid)
     if directory.exists():
         shutil.rmtree(directory)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manage a server's ephemeral disks: further disks of the storage pool that live as long as its container.
+"""Manage a server's ephemeral disks: additional disks of the storage pool that exist as long as its container.
 
-The container sees them as the directories /ephemeral0, /ephemeral1 and so on. A container cannot make or mount file
-systems of its own on a block device, so they come with the pool's.
+They are mounted at /ephemeral0, /ephemeral1 and so on. A container cannot create or mount file systems on a block
+device, so they have the pool's.
 """
 
 from collections.abc import Collection, Mapping
@@ -47,7 +47,7 @@ class Ephemerals(AttachmentProvider):
         return tuple(parts)
 
     def release_all(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
-        """Do nothing: the disks stay as long as the container, which may be put together again."""
+        """Do nothing: the disks exist as long as the container, which may be reassembled."""
 
     def revert_resize(self, instance: objects.Instance, requested: RequestedResources) -> None:
         sizes_wanted = self._requested(instance, requested)
@@ -62,7 +62,7 @@ class Ephemerals(AttachmentProvider):
             self._disks.delete(disk.name)
 
     def _requested(self, instance: objects.Instance, requested: RequestedResources) -> dict[str, int]:
-        """Return the bytes of each disk by name in the pool, in the order of their mount points."""
+        """Return the bytes of each disk by name in the pool, in the order of the mount points."""
         return {f"{instance.name}-ephemeral{place}": size
                 for place, size in enumerate(sizes(instance.flavor, requested.block_device_info))}
 
@@ -97,9 +97,9 @@ class Ephemerals(AttachmentProvider):
 
 
 def sizes(flavor: objects.Flavor, block_device_info: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the bytes of each ephemeral disk: those that the server was asked for with, else the flavor's one.
+    """Return the bytes of each ephemeral disk: the requested ones, otherwise the flavor's one.
 
-    :raises SpecError: one of them cannot be
+    :raises SpecError: one of them is not supported
     """
     asked = driver.block_device_info_get_ephemerals(block_device_info)
     for disk in asked:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translate what nova and Cinder say about a volume to what is connected and where the container sees it. Pure.
+"""Translate nova's and Cinder's data of a volume to its connection and its node in the container. Pure.
 
-Everything that can never be is refused here, before anything changes.
+Impossible requests are refused here, before any change.
 """
 
 import dataclasses
@@ -25,10 +25,10 @@ KINDS = frozenset({"fibre_channel", "iscsi", "iser", "lightos", "local", "nvme",
 
 @dataclasses.dataclass(frozen=True)
 class Volume:
-    """A volume that a server is to have.
+    """Describe a volume requested for a server.
 
-    :ivar kind: how it is connected, one of ``KINDS``
-    :ivar data: what os-brick needs to connect it; may hold secrets
+    :ivar kind: kind of its connection, one of ``KINDS``
+    :ivar data: os-brick's input to connect it; may contain secrets
     :ivar path: its node in the container
     """
 
@@ -41,7 +41,7 @@ class Volume:
 def volume(connection_info: Mapping[str, Any], mountpoint: str, encryption: Mapping[str, Any] | None = None) -> Volume:
     """Return a volume from Cinder's connection information.
 
-    :raises SpecError: a container cannot have this volume, and why
+    :raises SpecError: a container cannot have this volume, with the reason
     """
     found = block_device.get_volume_id(connection_info)
     data = connection_info.get("data") or {}
@@ -73,9 +73,9 @@ def unsupported_reasons(kind: str, data: Mapping[str, Any], mountpoint: str, enc
 def volumes(block_device_info: Mapping[str, Any]) -> tuple[Volume, ...]:
     """Return the volumes of a server, in nova's order.
 
-    Nova keeps one whose attachment it began and did not end, without a connection.
+    Nova keeps volumes with an unfinished attachment, without a connection.
 
-    :raises SpecError: one of them cannot be, or nova wants a disk that is no volume and that no container can have
+    :raises SpecError: one of them is not supported, or nova requests a disk that a container cannot have
     """
     mapping = driver.block_device_info_get_mapping(block_device_info)
     root = [disk for disk in mapping if disk["boot_index"] == 0]
@@ -97,9 +97,9 @@ def require_no_swap(flavor: objects.Flavor, block_device_info: Mapping[str, Any]
 
 
 def name_missing(instance: objects.Instance, root: str, disks: Sequence[objects.BlockDeviceMapping]) -> None:
-    """Name each disk of a new server in the container, ``/dev/vdb`` and on, unless the tenant chose a letter.
+    """Name each disk of a new server in the container, from ``/dev/vdb``, unless the tenant chose a letter.
 
-    The root disk keeps the name nova has for it."""
+    The root disk keeps nova's name."""
     used = [root]
     chosen = [disk for disk in disks if disk.device_name]
     for disk in (*chosen, *(disk for disk in disks if not disk.device_name)):
@@ -112,7 +112,7 @@ def name_missing(instance: objects.Instance, root: str, disks: Sequence[objects.
 def name_for(instance: objects.Instance, disks: Iterable[objects.BlockDeviceMapping], wanted: str | None) -> str:
     """Return the name of one more disk.
 
-    :param wanted: what the tenant asked for, of which the letter counts; None for the first that is free
+    :param wanted: the tenant's choice, of which only the letter counts; None for the first free name
     """
     used = [disk.device_name for disk in disks if disk.device_name]
     return next_name(instance, [ROOT, *used], wanted)

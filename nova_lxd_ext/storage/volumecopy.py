@@ -26,7 +26,7 @@ class Copier:
     def copy(self, source: str, target: str) -> None:
         """Copy a block device to another.
 
-        :raises HostActionFailed: the target is smaller, or one of them cannot be read or written, or not in time
+        :raises HostActionFailed: the target is smaller, or a read or write fails or times out
         """
         place = 0
         while copied := self._piece(source, target, place):

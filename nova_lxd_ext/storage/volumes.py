@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attach Cinder volumes of a server: connected on the host, seen in the container as block devices."""
+"""Attach a server's Cinder volumes: connected on the host, and block devices in the container."""
 
 import contextlib
 import dataclasses
@@ -35,7 +35,7 @@ LOG = logging.getLogger(__name__)
 class Volumes(AttachmentProvider):
     """Connect, attach, swap, extend and disconnect the Cinder volumes of servers.
 
-    :param publish_tags: sets what the guest is told of its devices
+    :param publish_tags: sets the guest's device metadata
     """
 
     def __init__(self, engine: Engine, states: States, connectors: Connectors, copier: Copier,
@@ -58,7 +58,7 @@ class Volumes(AttachmentProvider):
 
     def attach_all(self, instance: objects.Instance, requested: RequestedResources,
                    view: HostView) -> tuple[BlockDevice, ...]:
-        """Connect the server's volumes, and disconnect what a killed swap left at the path of one.
+        """Connect the server's volumes, and disconnect a volume that a killed swap left at a volume's path.
 
         :raises VolumeAttachFailed:
         """
@@ -99,9 +99,9 @@ class Volumes(AttachmentProvider):
             instance.save()
 
     def detach(self, instance: objects.Instance, path: str) -> None:
-        """Take the volume at ``path`` from the container, and disconnect it.
+        """Detach the volume at ``path`` from the container, and disconnect it.
 
-        :raises DeviceDetachFailed: somebody in the container uses it; it stays
+        :raises DeviceDetachFailed: a process in the container uses it; it stays
         :raises DiskNotFound: the server has none there
         """
         for connection in self._at(instance, path):
@@ -111,10 +111,10 @@ class Volumes(AttachmentProvider):
             self._disconnect(instance.uuid, connection.volume)
 
     def swap(self, instance: objects.Instance, path: str, connection_info: Mapping[str, Any], new: Volume) -> None:
-        """Copy the volume at ``path`` to another one, which replaces it; the container cannot open it meanwhile.
+        """Copy the volume at ``path`` to another one, which replaces it; the container cannot open it during the copy.
 
-        :param connection_info: of the volume that is there
-        :raises DeviceDetachFailed: somebody in the container uses it; it stays
+        :param connection_info: of the present volume
+        :raises DeviceDetachFailed: a process in the container uses it; it stays
         :raises DiskNotFound: the server has none there
         :raises VolumeAttachFailed: the new one cannot be connected
         """
@@ -134,10 +134,10 @@ class Volumes(AttachmentProvider):
                 self._disconnect(instance.uuid, connection.volume)
 
     def extend(self, connection_info: Mapping[str, Any], size: int) -> None:
-        """Let the host, and with it the container, see a volume's new size.
+        """Update the size of a volume on the host, and thereby in the container.
 
-        :param size: bytes that it has now, by Cinder
-        :raises BackendError: the host does not see so many
+        :param size: its new size in bytes, from Cinder
+        :raises BackendError: the host does not see that size
         """
         volume = block_device.get_volume_id(connection_info)
         found = self._connectors.extend(volume, connection_info["driver_volume_type"], connection_info["data"])
@@ -167,9 +167,9 @@ class Volumes(AttachmentProvider):
         return part(connection)
 
     def _disconnect_late(self, connection: Connection, device: Mapping[str, Any]) -> None:
-        """Disconnect what was connected after its attachment failed, unless a server of this host uses the volume.
+        """Disconnect a volume that was connected after its attachment failed, unless a server here uses it.
 
-        A later attachment may have succeeded, or be about to."""
+        A later attachment may have succeeded, or be in progress."""
         with lock(connection.volume):
             if connections.others("", connection.volume):
                 LOG.warning("Volume %s was connected after the timeout and stays connected: a server uses it",
@@ -178,7 +178,7 @@ class Volumes(AttachmentProvider):
             self._connectors.disconnect(connection.volume, connection.kind, connection.data, device, force=True)
 
     def _disconnect(self, server: str, volume_id: str, force: bool = False) -> None:
-        """Disconnect a volume. Idempotent. What another server of this host uses too stays connected."""
+        """Disconnect a volume unless another server of this host uses it. Idempotent."""
         with lock(volume_id):
             connection = connections.find(server, volume_id)
             if connection is None:
@@ -188,7 +188,7 @@ class Volumes(AttachmentProvider):
             connections.forget(server, volume_id)
 
     def _disconnect_all(self, server: str, found: Iterable[Connection]) -> None:
-        """Disconnect volumes of a server; what a missing backend leaves on the host is logged."""
+        """Disconnect volumes of a server; remains due to a missing backend are logged."""
         for connection in found:
             try:
                 self._disconnect(server, connection.volume, force=True)
@@ -202,7 +202,7 @@ def part(connection: Connection) -> BlockDevice:
 
 
 def lock(volume_id: str) -> contextlib.AbstractContextManager[Any]:
-    """Serialize connecting and disconnecting a volume: servers of a host may share it."""
+    """Serialize connections and disconnections of a volume, which servers of a host may share."""
     return lockutils.lock(f"lxd-volume-{volume_id}")
 
 
@@ -210,7 +210,7 @@ def lock(volume_id: str) -> contextlib.AbstractContextManager[Any]:
 def unused(path: str) -> Iterator[None]:
     """Report a device in use, or a failure of the host, as nova's DeviceDetachFailed.
 
-    :raises DeviceDetachFailed: what the block does needs a device that nobody uses
+    :raises DeviceDetachFailed: the device of the block is in use, or the host failed
     """
     try:
         yield

@@ -55,7 +55,7 @@ def nova_conf(section: pcisection.PciSection, idle: Iterable[Device], beyond: It
     """Write the sections of nova.conf.
 
     :param idle: cards without VFs
-    :param beyond: devices that nova cannot be given
+    :param beyond: devices that nova does not support
     """
     return "\n".join((
         *(f"# {printable(device.id)}: {pci.NOVA_DOMAINS}" for device in beyond),

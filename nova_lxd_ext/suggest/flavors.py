@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Suggest flavors for the devices of a host, and write them for the tools that make flavors. Pure."""
+"""Suggest flavors for the devices of a host, and write them for tools that create flavors. Pure."""
 
 import dataclasses
 import shlex
@@ -20,7 +20,7 @@ _HEAT_VERSION = "2021-04-16"  # wallaby: the newest there is
 
 @dataclasses.dataclass(frozen=True)
 class Flavor:
-    """Describe a flavor that is suggested for a host's devices.
+    """Describe a suggested flavor for a host's devices.
 
     :ivar ram: MiB
     :ivar disk: GiB
@@ -43,7 +43,7 @@ def flavors(found: Iterable[Size], disk: int) -> tuple[Flavor, ...]:
 
 
 def _extra_specs(size: Size) -> dict[str, str]:
-    """Return the extra specs; none where the driver does not tell what kind of slice it is."""
+    """Return the extra specs; none if the driver does not report the slice's profile."""
     specs: dict[str, str] = {}
     whole = [(offer, count) for offer, count in size.devices if offer.first.kind not in PARTS]
     for offer, count in size.devices:

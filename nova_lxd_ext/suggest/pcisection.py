@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Suggest ``[pci]`` of nova.conf for what a host can offer. Pure.
+"""Suggest ``[pci]`` of nova.conf for a host's offers. Pure.
 
 Formats: nova/pci/devspec.py (``device_spec``) and nova/pci/request.py (``alias``).
 """
@@ -18,7 +18,7 @@ from nova_lxd_ext.hardware.sliceproviders import gpu_trait
 
 @dataclasses.dataclass(frozen=True)
 class PciSection:
-    """Hold the values of nova.conf's ``[pci]`` that are suggested for a host's devices.
+    """Hold the suggested values of nova.conf's ``[pci]`` for a host's devices.
 
     :ivar device_specs: values of ``device_spec``
     :ivar aliases: values of ``alias``, one for each offer of whole functions
@@ -41,21 +41,21 @@ class PciSection:
 
 
 def section(found: Sequence[Offer]) -> PciSection:
-    """Return the section. Parts of GPUs are reported by the driver itself and need none."""
+    """Return the section. Parts of GPUs, which the driver reports itself, need none."""
     whole = [offer for offer in found if offer.first.kind not in PARTS]
     return PciSection(tuple(spec for offer in whole for spec in _specs(offer, whole)),
                       tuple(_alias(offer) for offer in whole))
 
 
 def numa_policy(offer: Offer) -> str:
-    """Return ``required`` where nova knows the NUMA node of each device; else it would give none to a server."""
+    """Return ``required`` if nova knows the NUMA node of each device; otherwise it would allocate none."""
     return "preferred" if any(device.numa_node is None for device in offer.devices) else "required"
 
 
 def _alias(offer: Offer) -> dict[str, str]:
-    """Return an alias; one that is named after the kind alone is met by all of that kind, of any model.
+    """Return an alias; one named after the kind matches all devices of that kind, of any model.
 
-    Hosts with cards of another model have an alias of this name too, and nova refuses two that differ."""
+    Hosts with cards of another model also have an alias of this name, and nova refuses differing ones."""
     common = {"name": offer.name, "device_type": TYPES[offer.first.role], "numa_policy": numa_policy(offer)}
     placed = _placed(offer)
     if offer.name == offer.sort:
@@ -64,9 +64,9 @@ def _alias(offer: Offer) -> dict[str, str]:
 
 
 def _specs(offer: Offer, others: Sequence[Offer]) -> Iterator[dict[str, str]]:
-    """Yield the specs that match the devices of an offer: all of their ids, or the address of each card.
+    """Yield the specs that match the devices of an offer: by all of their ids, or by the address of each card.
 
-    The latter where another offer has the same ids; nova takes it for the card's VFs too."""
+    The latter is for offers that share ids with another one; nova applies it to the card's VFs as well."""
     alone = sum(_ids(other.first) == _ids(offer.first) for other in others) == 1
     addresses = () if alone else dict.fromkeys(_card(device) for device in offer.devices)
     for address in addresses:
@@ -84,7 +84,7 @@ def _ids(device: Device) -> dict[str, str]:
 
 
 def _placed(offer: Offer) -> dict[str, str]:
-    """Return what tells a device in Placement: a class of its sort, and a trait of its model."""
+    """Return a device's resource class, of its sort, and trait, of its model, in Placement."""
     device = offer.first
     trait = gpu_trait(device) if device.kind is Kind.GPU else None
     return {"resource_class": orc.normalize_name(offer.sort),

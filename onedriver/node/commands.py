@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run commands of OpenNebula in containers (``onevm exec``): one at a time in each.
+"""Run commands of OpenNebula in containers (``onevm exec``), one at a time in each.
 
-oned waits only until a command has begun. A process of its own on the host stays with it and leaves the outcome in the
-VM's directory. Each round of monitoring reports the outcome until two rounds have sent it: one report may reach oned
-before the answer to the start of the command, which makes oned wait for a report.
+oned waits only until a command has started. A separate process on the host supervises it and leaves the outcome in
+the VM's directory. Each round of monitoring reports the outcome until two rounds have sent it: one report may reach
+oned before the answer to the start of the command, after which oned waits for a report.
 """
 
 import base64
@@ -36,14 +36,14 @@ REPORTED_FOR = 3600  # seconds, where no round acknowledges: an earlier release'
 
 
 class CommandFailed(DriverError):
-    """Signal that the command did not begin."""
+    """Signal that the command did not start."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
     """Hold the result of a command that ran in a container: its status, exit code and output.
 
-    :ivar status: DONE when the command ended by itself, else ERROR, with the reason in ``stderr``
+    :ivar status: DONE if the command exited, otherwise ERROR, with the reason in ``stderr``
     """
 
     status: str
@@ -56,7 +56,7 @@ class Commands:
     """Start and cancel the commands of ``onevm exec`` in containers, one at a time in each.
 
     :param state: the driver's directory
-    :param driver: its program has a command that begins one in a container and stays with it (exec_agent.py)
+    :param driver: its program has a command that starts one in a container and supervises it (exec_agent.py)
     """
 
     def __init__(self, state: Path, driver: str) -> None:
@@ -70,7 +70,7 @@ class Commands:
         :param command: program and arguments, quoted as for a shell; no shell sees them
         :param stdin: base64
         :raises BadInput: one of these cannot be read
-        :raises CommandFailed: the container does not run, or has a command already
+        :raises CommandFailed: the container is not running, or already has a command
         """
         task = json.dumps({"command": words(command), "stdin": base64.b64encode(decoded(stdin)).decode()})
         try:
@@ -85,7 +85,7 @@ class Commands:
             raise CommandFailed(problem)
 
     def cancel(self, name: str) -> None:
-        """End the container's command, and report nothing more of it. Idempotent. Raise AlreadyRunning if it stays."""
+        """Kill the container's command and discard its outcome. Idempotent. Raise AlreadyRunning if it does not end."""
         single_instance.end(holder(name), CANCEL_TIMEOUT)
         forget(self._state / name)
 
@@ -96,7 +96,7 @@ def forget(directory: Path) -> None:
 
 
 def leave(directory: Path, outcome: Outcome) -> None:
-    """Leave the outcome in the VM's directory for the rounds of monitoring, unless the VM has ended meanwhile."""
+    """Store the outcome in the VM's directory for the rounds of monitoring, unless the VM has ended."""
     if directory.is_dir():
         atomic_write(directory / FILE, json.dumps({
             "STATUS": outcome.status, "RETURN_CODE": outcome.code,
@@ -106,7 +106,7 @@ def leave(directory: Path, outcome: Outcome) -> None:
 
 
 def unreported(state: Path, sent: Collection[str] = ()) -> str:
-    """Return the outcomes to report (vm/execution), one a line; ``sent`` has the tokens of what the last round sent."""
+    """Return the outcomes to report (vm/execution), one a line; ``sent`` has the tokens of the last round."""
     return "\n".join(lines(state, sent))
 
 
@@ -126,7 +126,7 @@ def lines(state: Path, sent: Collection[str]) -> Iterator[str]:
 
 
 def token(line: str) -> str:
-    """Return a short name of a reported line."""
+    """Return an identifier of a reported line."""
     return hashlib.sha256(line.encode()).hexdigest()[:16]
 
 
@@ -152,7 +152,7 @@ def holder(name: str) -> str:
 
 
 def begun(driver: str, name: str, listener: socket.socket, task: str) -> str:
-    """Start the process of a command, and return why the command did not begin; empty when it did."""
+    """Start the supervisor of a command, and return the reason of a failure; empty on success."""
     process = detached([sys.executable, "-m", driver, "command", name, str(listener.fileno())],
                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[listener.fileno()])
     if process.stdin is None or process.stdout is None:

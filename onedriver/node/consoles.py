@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manage consoles over VNC of a node's VMs: which have one, its start and its end.
+"""Manage the VNC consoles of a node's VMs: which have one, its start and its end.
 
-A console is a process of its own, which holds a name as long as it lives (``single_instance``) and ends with its
-container. What it was asked for is in the VM's directory, readable by root alone, so that a round of monitoring can
-bring back one that died.
+A console is a separate process, which holds a name while it lives (``single_instance``) and ends with its container.
+Its settings are in the VM's directory, readable by root only, so that a round of monitoring can restart one that
+died.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ RETRY = 60  # s from one try to bring a console back to the next
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """Record a console's settings and, by the container's first process, the run of the container that it shows."""
+    """Record a console's settings, and the container's first process, which identifies the run it shows."""
 
     vnc: Vnc
     pid: int
@@ -48,7 +48,7 @@ class Consoles:
 
     :param state: the driver's directory
     :param module: the driver's program for a client
-    :param pid: of a container's first process; None when it does not run
+    :param pid: returns a container's first process; None if it is not running
     """
 
     def __init__(self, state: Path, module: str, pid: Callable[[str], int | None]) -> None:
@@ -57,11 +57,11 @@ class Consoles:
         self._pid = pid
 
     def provide(self, vm: Vm) -> None:
-        """Provide the console that a running VM is to have; an existing one goes on.
+        """Provide the console of a running VM, keeping an existing one.
 
-        One that cannot begin is told in the VM's log: the VM is worth more than its console.
+        A console that cannot start is only logged, so that the VM keeps running.
 
-        :raises BadInput: GRAPHICS cannot be understood
+        :raises BadInput: GRAPHICS is invalid
         """
         name, wanted = names.name(vm.id), graphics.vnc(vm.id, vm.graphics)
         if wanted is None:
@@ -73,12 +73,12 @@ class Consoles:
         self._begin(name, wanted)
 
     def end(self, name: str) -> None:
-        """End the console of a VM. Idempotent. Raise AlreadyRunning if it goes on."""
+        """End the console of a VM. Idempotent. Raise AlreadyRunning if it does not end."""
         (self._state / name / FILE).unlink(missing_ok=True)
         self._stop(name)
 
     def dead(self, running: Collection[str]) -> tuple[str, ...]:
-        """Return the running containers that should have a console and have none, and were not retried lately."""
+        """Return the running containers whose console is missing and was not retried recently."""
         found = [file for file in self._state.glob(f"*/{FILE}")
                  if file.parent.name in running and not changed_lately(file)]
         return tuple(file.parent.name for file in found if not single_instance.is_held(HOLDER + file.parent.name))
@@ -109,7 +109,7 @@ class Consoles:
 
 
 def serve(module: str, name: str, record: Record) -> None:
-    """Open the console's port, and start its process, which may still be starting when this returns.
+    """Open the console's port and start its process, without waiting until it has started.
 
     :raises OSError: the port is taken, or the container has ended
     """
@@ -137,7 +137,7 @@ def write(file: Path, record: Record) -> None:
 
 
 def changed_lately(file: Path) -> bool:
-    """Return whether a file was changed within :data:`RETRY`, or is gone. A time in the future is no recent one."""
+    """Return whether a file was changed within :data:`RETRY`, or is gone. A time in the future does not count."""
     try:
         return 0 <= time.time() - file.stat().st_mtime <= RETRY
     except FileNotFoundError:

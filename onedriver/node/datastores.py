@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Open disks and directories of VMs in OpenNebula's system datastores as root.
 
-They belong to the user of OpenNebula (oneadmin), who may rename, replace and link everything in them at any time, also
-between a check and the use of what was checked. So root enters a VM's directory component by component without
-following a link, opens of it only files that the directory's owner owns, and then works with the open file: by the path
-``/proc/<pid>/fd/<n>`` that this module yields, which this process and the programs that it starts can open again.
+They belong to the user of OpenNebula (oneadmin), who may rename, replace and link everything in them at any time,
+also between a check and its use. So root enters a VM's directory component by component without following a link,
+opens only files that belong to the directory's owner, and then uses the open file by the path ``/proc/<pid>/fd/<n>``
+that this module yields, which this process and its child programs can open again.
 
 A path is always ``<datastores>/<datastore>/<vm>/<name>``.
 """
@@ -25,7 +25,7 @@ UNFINISHED = ".unfinished"  # ends the name of a disk's new file; one that a kil
 
 
 class Disk(NamedTuple):
-    """Describe the file of a VM's disk while it is open.
+    """Describe an open file of a VM's disk.
 
     :ivar path: opens it again, in this process and its children
     :ivar file: its real path, for messages and for comparisons only
@@ -41,7 +41,7 @@ def open_directory(path: Path) -> Directory:
     """Open the directory of a VM, or of a datastore.
 
     :raises DriverError: a component is a link
-    :raises FileNotFoundError: it is not there
+    :raises FileNotFoundError: it is missing
     """
     with Directory("/") as root:
         try:
@@ -59,10 +59,11 @@ def unwritable(error: OSError) -> DriverError:
 
 @contextlib.contextmanager
 def opened(file: Path, *, write: bool = False) -> Iterator[Disk]:
-    """Open a disk for as long as the block lasts. It may be a link to another file of the datastores.
+    """Open a disk within the block. It may be a link to another file of the datastores.
 
-    :raises BadInput: it is not there
-    :raises DriverError: it is no regular file, of another owner than the VM's directory, or not in a datastore
+    :raises BadInput: it is missing
+    :raises DriverError: it is not a regular file, has another owner than the VM's directory, or is not in a
+        datastore
     """
     flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
     with contextlib.ExitStack() as stack:
@@ -98,7 +99,7 @@ def reopening(fd: int) -> Path:
 
 @contextlib.contextmanager
 def _named(path: Path, file: Path) -> Iterator[None]:
-    """Let errors name the file instead of the path that opens it."""
+    """Name the file in errors instead of the path that opens it."""
     try:
         yield
     except (DriverError, ContainerHostError) as error:
@@ -109,12 +110,12 @@ def _named(path: Path, file: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replaced(file: Path, ready: Callable[[Path], None] | None = None) -> Iterator[Path]:
-    """Write a disk anew: the file at the yielded path replaces it when the block ends without an error.
+    """Replace a disk: the file at the yielded path becomes the disk when the block ends without an error.
 
     It has the owner and mode of the old one. Only one process at a time may do this.
 
-    :param ready: called with the new file when it is whole, before it becomes the disk
-    :raises DriverError: it cannot be written, or was replaced meanwhile; it is as it was
+    :param ready: called with the complete new file before it becomes the disk
+    :raises DriverError: it cannot be written, or was replaced meanwhile; it is unchanged
     """
     with opened(file) as disk, _as_driver_error(f"disk {file} cannot be written and is as it was"), open_directory(
             disk.file.parent) as directory:
@@ -133,7 +134,7 @@ def replaced(file: Path, ready: Callable[[Path], None] | None = None) -> Iterato
 
 @contextlib.contextmanager
 def created(file: Path) -> Iterator[Path]:
-    """Write a file of a VM's directory: the one at the yielded path takes the name when the block succeeds.
+    """Create a file in a VM's directory: the one at the yielded path gets the name when the block succeeds.
 
     It belongs to the directory's owner, with mode 0600. Only one process at a time may do this.
 
@@ -148,7 +149,7 @@ def created(file: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _as_driver_error(result: str) -> Iterator[None]:
-    """Raise a DriverError instead of an OSError, the reason first: OpenNebula cuts long errors, and paths are long."""
+    """Raise a DriverError instead of an OSError, with the reason first, because OpenNebula truncates errors."""
     try:
         yield
     except OSError as error:
@@ -156,15 +157,15 @@ def _as_driver_error(result: str) -> Iterator[None]:
 
 
 def is_gone(store: Path, mark: str, identity: str | None, *names: str) -> bool:
-    """Return whether something was surely removed from a datastore: the datastore is there, and it is not.
+    """Return whether a file is certainly gone from a datastore, which itself is present.
 
-    A link whose target is missing is there.
+    A link with a missing target counts as present.
 
     :param store: the datastore's directory
-    :param mark: name of a file in it, by which a datastore that is mounted is known
-    :param identity: what the mark has; None where that is not known
-    :param names: of the directories below it, and of what is looked for
-    :raises DriverError: neither is certain
+    :param mark: name of a file in it that identifies a mounted datastore
+    :param identity: content of the mark; None if unknown
+    :param names: path components of the file below it
+    :raises DriverError: it is uncertain
     """
     try:
         with open_directory(store) as directory:
@@ -182,7 +183,7 @@ def is_gone(store: Path, mark: str, identity: str | None, *names: str) -> bool:
 
 
 def _require_identity(store: Directory, mark: str, identity: str | None) -> None:
-    """Raise DriverError if this is another datastore, or the place where one is to be mounted."""
+    """Raise DriverError for another datastore, or for an empty mount point."""
     if identity is None:
         store.stat(mark)
         return

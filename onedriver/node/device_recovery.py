@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finish or undo what killed actions began with devices and shared memory of VMs, without an operator.
+"""Finish or undo the interrupted changes of VMs' devices and shared memory by killed actions.
 
-An action holds its VM's lock, so what a record says of a VM whose lock is free was left by a process that ended. Only
-records of this driver and engine are looked at: those of the other driver, and of other clouds, are not touched.
+An action holds its VM's lock, so an unfinished record of a VM whose lock is free was left by a killed process. Only
+records of this driver and engine are processed, not those of the other driver or of other clouds.
 """
 
 import logging
@@ -25,8 +25,8 @@ class DeviceRecovery:
     """Finish or undo changes to VMs' devices and shared memory that a killed action left incomplete.
 
     :param driver, engine: of the VMs, as the allocation records name them
-    :param has_container: whether a VM has a container, or had one by this driver's own records, whatever the engine
-        says: the second witness
+    :param has_container: whether a VM has a container, or had one by this driver's own records, independent of the
+        engine: the second witness
     :param state: the driver's directory
     """
 
@@ -40,7 +40,7 @@ class DeviceRecovery:
         self._state = state
 
     def pending(self, containers: Iterable[ContainerState]) -> tuple[int, ...]:
-        """Return the VMs, by their ids, for which :meth:`recover` has something to do. Reads no device."""
+        """Return the ids of the VMs for which :meth:`recover` has work. Reads no device."""
         present = {state.name for state in containers}
 
         def exists(vm: Consumer) -> bool:
@@ -63,11 +63,11 @@ class DeviceRecovery:
             return True
 
     def recover(self, containers: Iterable[ContainerState]) -> None:
-        """Finish or undo what is pending, release ended runs' devices, and unmount unrecorded shared memory.
+        """Finish or undo pending changes, release devices of ended runs, and unmount unrecorded shared memory.
 
-        A VM that an action works on is left to that; an error is logged, and keeps no other VM from it.
+        A VM that an action is working on is skipped; an error is logged, and does not affect other VMs.
 
-        :param containers: all that the engine has
+        :param containers: all of the engine
         """
         for vm_id in self.pending(containers):
             try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translate the PCI devices the core chose for a VM to allocation requests. Pure, apart from the inventory it is given.
+"""Translate the PCI devices that the core chose for a VM to allocation requests. Pure, given the inventory.
 
-The core can hand out a device twice, or none where one was asked for: what has no address, or one that this host does
-not have, or names another device than was asked for, is refused.
+The core may assign a device twice, or none for a request: requests without an address, with an address that this
+host does not have, or with a mismatching device are refused.
 """
 
 from collections.abc import Iterable
@@ -25,8 +25,8 @@ _SHORT = {"": "f", "+me": "e"}  # suffix -> first digit of a number with four
 def requests(pcis: Iterable[Pci], inventory: Inventory, options: NodeOptions) -> tuple[Request, ...]:
     """Return the allocation requests for a VM's devices.
 
-    :raises DeviceNotFound: an address is not of this host
-    :raises BadInput: an address is missing, or belongs to another kind of device than was asked for
+    :raises DeviceNotFound: an address is not on this host
+    :raises BadInput: an address is missing, or belongs to another kind of device than requested
     """
     return tuple(request(pci, inventory, options) for pci in pcis)
 
@@ -45,7 +45,7 @@ def request(pci: Pci, inventory: Inventory, options: NodeOptions) -> Request:
 
 
 def rate(pci: Pci) -> int | None:
-    """Return the Mbit/s that a function may send, rounded down; raise NotSupported on less than a card can be told."""
+    """Return a function's transmit limit in Mbit/s, rounded down; raise NotSupported if it is below 1."""
     if pci.sent is None:
         return None
     if pci.sent < KILOBYTES_PER_MEGABIT:
@@ -55,9 +55,9 @@ def rate(pci: Pci) -> int | None:
 
 
 def is_switched(pci: Pci, device: Device) -> bool:
-    """Return whether the card's own switch holds the function to a MAC and a VLAN: an Ethernet VF that is a NIC.
+    """Return whether the card's switch enforces a MAC and a VLAN: the function is an Ethernet VF used as NIC.
 
-    :raises NotSupported: the element says how it is to be held where it cannot be
+    :raises NotSupported: the element requests enforcement that is not supported
     """
     if device.role is Role.VF and device.link_layer is LinkLayer.ETHERNET and pci.mac is not None:
         return True
@@ -86,7 +86,7 @@ def product(device: Device) -> str:
 
 
 def slice_product(profile: str | None) -> str:
-    """Return the product number of a slice of this profile; UNKNOWN_SLICE where the profile is not known.
+    """Return the product number of a slice of this profile; UNKNOWN_SLICE for an unknown profile.
 
     The numbers are described in :mod:`onedriver.pciaddress`.
     """
@@ -99,6 +99,6 @@ def slice_product(profile: str | None) -> str:
 
 
 def interface(pci: Pci, device: Device) -> str:
-    """Name a device's interface by NIC_ID where OpenNebula sees a NIC, else by PCI_ID; independent of other devices."""
+    """Name a device's interface by NIC_ID if it is a NIC for OpenNebula, otherwise by PCI_ID."""
     prefix = "ib" if device.link_layer is LinkLayer.INFINIBAND else "eth"
     return f"{prefix}{pci.nic_id}" if pci.nic_id is not None else f"{prefix}p{pci.id or 0}"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run beside a command in a container: start it, wait for its end, and leave its outcome.
+"""Supervise a command in a container: start it, wait for its end, and store its outcome.
 
-Called with the container's name and the file descriptor of a socket that holds the place of the container's one
-command; who connects to it ends the command. Standard input is the command and its input as JSON: neither is for the
-eyes of others on the host. On standard output it tells that the command has begun, or why not.
+Called with the container's name and the file descriptor of a socket that represents the container's one command; a
+connection to it ends the command. Standard input is the command and its input as JSON, so that other users cannot
+see them. Standard output reports that the command has started, or why not.
 """
 
 import base64
@@ -32,7 +32,7 @@ def run(name: str, fd: str, load: Callable[[], Options],
     """Run a command in a container until it ends.
 
     :param load: reads the node's options
-    :param begin: begins a command in a container of that name
+    :param begin: starts a command in a container of that name
     :returns: the exit status
     """
     task = json.load(sys.stdin)
@@ -50,7 +50,7 @@ def run(name: str, fd: str, load: Callable[[], Options],
 
 
 def tell_and_hang_up() -> None:
-    """Write the answer and close it: its reader waits until nobody can add to it."""
+    """Write the answer and close the output, whose reader waits for the end."""
     print(BEGUN, end="", flush=True)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
@@ -59,7 +59,7 @@ def tell_and_hang_up() -> None:
 
 def stay(begun: contract.Command, task: dict[str, Any], options: NodeOptions, listener: socket.socket,
          name: str) -> None:
-    """Wait until the command ends, or another process asks this one to end."""
+    """Wait until the command ends, or another process requests this one's end."""
     over, found = threading.Event(), list[Outcome]()
 
     def finish() -> None:

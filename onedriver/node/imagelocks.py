@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lock images, each on its own, so that a long action with one keeps nobody from another."""
+"""Lock images individually, so that a long action with one does not block others."""
 
 import hashlib
 from contextlib import AbstractContextManager
@@ -10,7 +10,7 @@ from onedriver.errors import DriverError
 
 
 class Busy(DriverError):
-    """Signal that another process has the lock."""
+    """Signal that another process holds the lock."""
 
 
 class ImageLocks:
@@ -25,7 +25,7 @@ class ImageLocks:
         self._timeout = timeout
 
     def held(self, image: str, *, shared: bool = False, wait: bool = True) -> AbstractContextManager[int]:
-        """Hold the image's lock in the block, alone or shared; raise Busy if others have it beyond the timeout."""
+        """Hold the image's lock within the block, exclusively or shared; raise Busy after the timeout."""
         timeout = self._timeout if wait else 0
         offset = int(hashlib.sha256(image.encode()).hexdigest()[:15], 16)
         return byte_held(self._file, offset, timeout, lambda _: Busy(
@@ -35,7 +35,7 @@ class ImageLocks:
 
 
 def naming(lock: FileLock) -> AbstractContextManager[int]:
-    """Exclude others that name or unname images, in a short block; raise Busy after the lock's timeout."""
+    """Exclude others that name or unname images, for a short block; raise Busy after the lock's timeout."""
     return lock.held(lambda told: Busy(
         f"another command on this node names or removes images and does not end: {told}. If it waits for the engine, "
         "see the engine's log; then try again"))

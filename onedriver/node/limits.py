@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translate CPUs, memory and disk speed of a VM to a container's limits. Pure."""
+"""Translate CPUs, memory and disk rates of a VM to a container's limits. Pure."""
 
 import dataclasses
 import re
@@ -24,10 +24,10 @@ BOUNDS = re.compile(r"(?P<key>cores|memory|priority|gpus)=(?P<least>[0-9]{1,9})(
 
 @dataclasses.dataclass(frozen=True)
 class NodeCores:
-    """Map the host's NUMA nodes to their cores, and to the nodes that their memory comes from.
+    """Map the host's NUMA nodes to their cores and memory nodes.
 
     :ivar cores: by NUMA node
-    :ivar memory: the node from which a NUMA node's containers have their memory, where that is another one
+    :ivar memory: the memory node of a NUMA node's containers, if it is another one
     """
 
     cores: Mapping[int, frozenset[int]] = dataclasses.field(default_factory=dict)
@@ -41,9 +41,9 @@ class NodeCores:
 
 
 def cpu(vm: Vm, host: NodeCores) -> Cpu:
-    """Return the CPU limits with the affinity that HPC asks for. Cores and nodes that OpenNebula's core chose stay.
+    """Return the CPU limits with HPC's affinity. Cores and nodes chosen by OpenNebula's core stay.
 
-    :raises BadInput: the affinity is none, or TOPOLOGY or CPU say something else
+    :raises BadInput: the affinity is invalid, or contradicts TOPOLOGY or CPU
     """
     found = placed_cpu(vm, host)
     if vm.affinity is None:
@@ -62,7 +62,7 @@ def cpu(vm: Vm, host: NodeCores) -> Cpu:
 
 
 def require_same(vm: Vm, affinity: Affinity, nodes: frozenset[int], host: NodeCores) -> None:
-    """Raise BadInput, with the names of both attributes, if the template contradicts the affinity."""
+    """Raise BadInput, naming both attributes, if the template contradicts the affinity."""
     said, policy = None, vm.topology.pin_policy
     if affinity is Affinity.ANY:
         said = f"TOPOLOGY binds it (PIN_POLICY or NODE_AFFINITY: {policy})" if policy != "NONE" else None
@@ -78,7 +78,7 @@ def require_same(vm: Vm, affinity: Affinity, nodes: frozenset[int], host: NodeCo
 
 
 def placed_cpu(vm: Vm, host: NodeCores) -> Cpu:
-    """Return the CPU limits: pinned to the CPUs, or to all of the nodes, that the core chose; else CPU's time."""
+    """Return the CPU limits: pinned to the CPUs, or all of the nodes, that the core chose; otherwise CPU's time."""
     nodes = frozenset(node.memory_node for node in vm.topology.nodes)
     unknown = nodes - host.cores.keys()
     if unknown:
@@ -103,12 +103,12 @@ def memory(vm: Vm) -> Memory:
 
 
 def processes(own: Mapping[str, str], key: str, most: int) -> int:
-    """Return the most processes and threads of a container.
+    """Return the maximum number of processes and threads of a container.
 
     :param own: the template's attributes of the driver
-    :param key: of them, by which it asks for fewer
-    :param most: what the administrator allows
-    :raises BadInput: it asks for something else
+    :param key: the one that requests fewer
+    :param most: the administrator's maximum
+    :raises BadInput: the value is invalid
     """
     text = own.get(key, "").strip()
     if text and (not NUMBER.fullmatch(text) or int(text) > most):
@@ -117,9 +117,9 @@ def processes(own: Mapping[str, str], key: str, most: int) -> int:
 
 
 def shared_memory(vm: Vm) -> JobMemory | None:
-    """Return the memory that a VM shares with others of its owner's job; None if it shares none.
+    """Return the size of the shared memory of a VM with others of its owner's job; None if it has none.
 
-    :raises BadInput: HPC says something else
+    :raises BadInput: HPC is invalid
     """
     size, job = vm.hpc.get("SHARED_MEMORY", ""), vm.hpc.get("JOB", "")
     if not size and not job:
@@ -136,9 +136,9 @@ def shared_memory(vm: Vm) -> JobMemory | None:
 
 
 def elastic(vm: Vm, cpu: Cpu, memory: Memory) -> Bounds | None:
-    """Return between which sizes a VM may be while it runs; None if its template does not say ELASTIC.
+    """Return the bounds of a VM's size while it runs; None if its template lacks ELASTIC.
 
-    :raises BadInput: HPC says something else, or more than CPU, VCPU and MEMORY
+    :raises BadInput: HPC is invalid, or exceeds CPU, VCPU and MEMORY
     """
     found = bounds(vm)
     if not found.keys() - {GPUS}:
@@ -160,10 +160,10 @@ def elastic(vm: Vm, cpu: Cpu, memory: Memory) -> Bounds | None:
 
 
 def elastic_gpus(vm: Vm, capabilities: Iterable[str]) -> GpuBounds | None:
-    """Return without how many of its GPUs a VM can run; None if its template does not say so.
+    """Return how many of its GPUs a VM can lose; None if its template does not set it.
 
-    :param capabilities: which of the driver's libraries come with its GPUs
-    :raises BadInput: HPC says something else
+    :param capabilities: driver capabilities whose libraries come with its GPUs
+    :raises BadInput: HPC is invalid
     """
     least, most = _bounds(bounds(vm).get(GPUS))
     if least is None:
@@ -178,9 +178,9 @@ def elastic_gpus(vm: Vm, capabilities: Iterable[str]) -> GpuBounds | None:
 
 
 def bounds(vm: Vm) -> dict[str, re.Match[str]]:
-    """Return the parts of a template's ELASTIC by their keys; none where it has none.
+    """Return the parts of a template's ELASTIC by key; none without ELASTIC.
 
-    :raises BadInput: HPC says something else
+    :raises BadInput: HPC is invalid
     """
     text = vm.hpc.get("ELASTIC", "")
     items = text.split(",") if text else []
@@ -192,13 +192,13 @@ def bounds(vm: Vm) -> dict[str, re.Match[str]]:
 
 
 def _bounds(match: re.Match[str] | None) -> tuple[int | None, int | None]:
-    """Return the least and the most; None where it is not said."""
+    """Return the minimum and the maximum; None if unset."""
     if match is None:
         return None, None
     return int(match["least"]), int(match["most"]) if match["most"] else None
 
 
 def io_limit(disk: Disk) -> IoLimit:
-    """Return the limits of a disk's speed; a total limits reading and writing each, which cgroups count apart."""
+    """Return the rate limits of a disk; a total limits reading and writing each, which cgroups count separately."""
     return IoLimit(*(disk.speed.get(f"{way}_{unit}_SEC", disk.speed.get(f"TOTAL_{unit}_SEC"))
                      for unit in ("BYTES", "IOPS") for way in ("READ", "WRITE")))

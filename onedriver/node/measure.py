@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure what the probes report, with few requests to the engine for any number of containers."""
+"""Measure the probes' data, with few requests to the engine for any number of containers."""
 
 import json
 import logging
@@ -49,11 +49,11 @@ class Measure:
     """Measure the node and its containers for monitoring, by one method for each probe.
 
     :param driver: its name in OpenNebula and in the allocation records
-    :param containers: returns them as OpenNebula is to see them
+    :param containers: returns the containers as shown to OpenNebula
     :param owners: directory of the allocation records
-    :param state: the driver's directory, where it keeps what a round tells the next
+    :param state: the driver's directory, for data kept between rounds
     :param reported: selects the devices that are reported
-    :param datastores: OpenNebula's directory of them; it need not be there yet
+    :param datastores: OpenNebula's directory of them, which need not exist yet
     """
 
     def __init__(self, driver: str, engine: Containers, containers: Callable[[], tuple[ContainerState, ...]],
@@ -78,10 +78,10 @@ class Measure:
         return "\n".join(filter(None, (found, probes.wilds(self._containers()), self._space())))
 
     def _space(self) -> str:
-        """Return the space of the directory of datastores, and of those whose TM driver asks for it by a file.
+        """Return the space of the directory of datastores, and of those whose TM driver requests it by a file.
 
-        Without the former oned schedules no VM to a host. On a new node the first VM's transfer makes the directory:
-        its file system's space is reported until then."""
+        Without the former oned schedules no VM to a host. On a new node the first VM's transfer creates the
+        directory: its file system's space is reported until then."""
         directory = self._datastores
         asked = sorted(int(file.parent.name) for file in directory.glob(f"*/{ASKED}") if file.parent.name.isdigit())
         location = next(path for path in (directory, *directory.parents) if path.is_dir())
@@ -99,11 +99,11 @@ class Measure:
         return "\n".join(filter(None, (whole, probes.vm_status(found))))
 
     def _idle(self) -> tuple[tuple[ContainerState, ...], bool]:
-        """Return the containers without those of VMs that an action works on, and whether there are none of these.
+        """Return the containers of VMs without a running action, and whether these are all.
 
-        oned takes a container that is stopped to be started again for a VM that is powered off, and one that exists
-        before the end of a deploy for the success of that, which may still fail. So their VMs are not in the list, and
-        the list is not marked as complete. Containers are read once more after the look at who works on them.
+        oned interprets a container that is stopped for a restart as a VM that is powered off, and one that exists
+        before the end of a deploy as the success of that, which may still fail. So such VMs are excluded, and the
+        list is not marked as complete. Containers are read again after the check of the locks.
         """
         found = self._containers()
         busy = {label for state in found if (label := state.labels.get(LABEL, "")).isdecimal()
@@ -113,7 +113,7 @@ class Measure:
         return tuple(state for state in found if state.labels.get(LABEL) not in busy), not busy
 
     def vm_monitor(self) -> str:
-        """Report the VMs' metrics. Without devices in use, no device and no vendor's library is read."""
+        """Report the VMs' metrics. Without devices in use, neither devices nor vendors' libraries are read."""
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         measured = [(state, metrics) for state, metrics in self._engine.measured()
                     if LABEL in state.labels and state.status is Status.RUNNING]
@@ -129,10 +129,10 @@ class Measure:
             probes.disk_values(disks.get(state.name, 0))) for state, metrics in measured)
 
     def _disks(self, names: Sequence[str]) -> Mapping[str, int]:
-        """Return the bytes that root disks use, where the storage pool tells.
+        """Return the used bytes of root disks, if the storage pool reports them.
 
-        The engine has to be asked for each, so a round asks for new containers and the share of the others that was
-        asked for longest ago, at most for ``DISK_TIME``.
+        Each needs a request to the engine, so a round queries new containers and the share of the others with the
+        oldest values, for at most ``DISK_TIME``.
 
         :param names: of containers
         """
@@ -156,7 +156,7 @@ class Measure:
         return {name: used.size for name, used in found.items()}
 
     def _devices(self) -> tuple[Mapping[str, Sequence[Use | None]], Mapping[str, Sequence[str]]]:
-        """Return how each GPU of the containers is used, and what is wrong with which device, by container."""
+        """Return the use of each GPU, and the faults of devices, by container."""
         held = [record for record in self._store.records().values() if record.consumer.driver == self._driver]
         uses: dict[str, list[Use | None]] = {}
         faulty: dict[str, list[str]] = {}
@@ -210,7 +210,7 @@ class Measure:
         return True
 
     def _busy(self, times: "CpuTimes") -> float:
-        """Return the share of busy time since the previous sample; at the first one since the host's start."""
+        """Return the share of busy time since the previous sample, or since the host's start."""
         now = totals(times)
         before = last(self._state / LAST)
         self._keep(LAST, now)
@@ -223,13 +223,13 @@ class Measure:
 
 
 def totals(times: "CpuTimes") -> tuple[int, int]:
-    """Return all and idle time."""
+    """Return the total and idle time."""
     idle = times.idle + times.iowait
     return times.kernel + times.user + idle, idle
 
 
 def last(file: Path) -> tuple[int, int]:
-    """Return the previous sample, or none if it cannot be read."""
+    """Return the previous sample; none if it cannot be read."""
     try:
         total, idle = json.loads(file.read_text())
         return int(total), int(idle)
@@ -238,7 +238,7 @@ def last(file: Path) -> tuple[int, int]:
 
 
 def samples(file: Path) -> dict[str, Sample]:
-    """Return the previous samples, or {} if they cannot be read."""
+    """Return the previous samples; {} if they cannot be read."""
     try:
         return {name: Sample(int(pid), int(cpu_time), float(moment))
                 for name, (pid, cpu_time, moment) in json.loads(file.read_text()).items()}
@@ -262,7 +262,7 @@ class Used(NamedTuple):
 
 
 def uses(file: Path) -> dict[str, Used]:
-    """Return the use of disks that is known, or {} if it cannot be read."""
+    """Return the known use of disks; {} if it cannot be read."""
     try:
         return {name: Used(int(size), float(moment)) for name, (size, moment) in json.loads(file.read_text()).items()}
     except (OSError, ValueError, TypeError, AttributeError):
@@ -270,7 +270,7 @@ def uses(file: Path) -> dict[str, Used]:
 
 
 def share(before: tuple[int, int], now: tuple[int, int]) -> float:
-    """Return the share of time in use, 0 to 1. A total below the previous one means that the host restarted."""
+    """Return the share of time in use, 0 to 1. A total below the previous one means that the host has restarted."""
     if now[0] < before[0]:
         before = (0, 0)
     total, idle = now[0] - before[0], now[1] - before[1]
@@ -278,7 +278,7 @@ def share(before: tuple[int, int], now: tuple[int, int]) -> float:
 
 
 def network(host: Host) -> tuple[int, int]:
-    """Return the bytes received and sent by the host's own cards; what a bridge passes on is counted once."""
+    """Return the bytes received and sent by the host's physical cards, so that forwarded bytes count once."""
     names = [name for name in host.names("/sys/class/net") if host.exists(f"/sys/class/net/{name}/device")]
     received, sent = (sum(host.number(f"/sys/class/net/{name}/statistics/{counter}") or 0 for name in names)
                       for counter in ("rx_bytes", "tx_bytes"))

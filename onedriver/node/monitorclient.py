@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run ``lxdone-monitor`` and ``onedock-monitor``, which OpenNebula starts and stops on a node to monitor it.
 
-    lxdone-monitor DIRECTORY DRIVER HOST_ID HOSTNAME         print the first round, then go on in the background
-    lxdone-monitor DIRECTORY stop DRIVER HOST_ID HOSTNAME    end what goes on
+    lxdone-monitor DIRECTORY DRIVER HOST_ID HOSTNAME         print the first round, then continue in the background
+    lxdone-monitor DIRECTORY stop DRIVER HOST_ID HOSTNAME    end the background process
 
-DIRECTORY is ``remotes/im``. Standard input of the start is onemonitord's MONITOR_CONFIGURATION. It runs as the user who
-calls it, oneadmin: only its probes are root.
+DIRECTORY is ``remotes/im``. Standard input of the start is onemonitord's MONITOR_CONFIGURATION. It runs as the
+calling user, oneadmin: only its probes run as root.
 """
 
 import functools
@@ -56,7 +56,7 @@ def read_input() -> bytes:
 
 
 def name_of(driver: str, host: str) -> str:
-    """Return the name of the one client of a node in OpenNebula, and of its user."""
+    """Return the name of a node's client for one OpenNebula and user."""
     return f"opennebula-monitor/{os.getuid()}/{driver}/{host}"
 
 
@@ -101,7 +101,7 @@ def start(directory: Path, argv: Sequence[str], stdin: bytes) -> str:
 
 
 def detach(directory: Path, listener: socket.socket, argv: Sequence[str], stdin: bytes) -> None:
-    """Start the background process, which keeps no writer of the answer open: the caller reads to its end."""
+    """Start the background process without any open writer of the answer, whose reader waits for the end."""
     process = detached(
         [sys.executable, "-m", "onedriver.node.monitorclient", str(directory), BACKGROUND, str(listener.fileno()),
          *argv],
@@ -112,7 +112,7 @@ def detach(directory: Path, listener: socket.socket, argv: Sequence[str], stdin:
 
 
 def go_on(directory: Path, fd: int, argv: Sequence[str], stdin: bytes) -> None:
-    """Run the background process, with the fd of the socket that :func:`start` took."""
+    """Run the background process, with the socket's fd from :func:`start`."""
     config, ended = config_of(stdin), threading.Event()
     with socket.socket(fileno=fd) as listener:
 

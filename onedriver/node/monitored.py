@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start a driver's ``reconcile`` from the rounds of monitoring, where it has work."""
+"""Start a driver's ``reconcile`` from the rounds of monitoring if it has work."""
 
 import sys
 from collections.abc import Callable
@@ -10,9 +10,9 @@ from containerhost.linux.run import detached
 
 def containers(driver: str, engine: Containers, has_work: Callable[[tuple[ContainerState, ...]], object]
                ) -> tuple[ContainerState, ...]:
-    """Return the containers, and start reconciling if that has work.
+    """Return the containers, and start reconciling if there is work.
 
-    :param has_work: returns whether it has something to do, given all containers
+    :param has_work: returns whether there is work, given all containers
     """
     found = engine.containers()
     if has_work(found):
@@ -21,5 +21,5 @@ def containers(driver: str, engine: Containers, has_work: Callable[[tuple[Contai
 
 
 def start_reconciling(driver: str) -> None:
-    """Start a background process, as cleaning takes long; a second one finds the VMs locked and leaves them."""
+    """Start a background process, because cleaning is slow; a concurrent one skips the locked VMs."""
     detached([sys.executable, "-m", driver, "reconcile"])

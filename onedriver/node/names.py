@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Name a VM on its node, the same with every engine."""
+"""Name a VM on its node, for every engine."""
 
 from onedriver.vm import Vm
 

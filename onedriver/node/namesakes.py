@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recognize containers of older VMs whose numbers OpenNebula gives again, after its database was restored.
+"""Detect containers of older VMs whose ids OpenNebula has reused after its database was restored.
 
-The time at which OpenNebula made a VM (STIME) tells the two apart. Some of the transfer driver's requests, and the end
-of a VM that was refused, tell a number alone: a mark on the node keeps the container from them.
+The creation time of a VM (STIME) distinguishes them. Some of the transfer driver's requests, and the end of a
+refused VM, have only the id: a mark on the node protects the container from them.
 """
 
 from pathlib import Path
@@ -17,10 +17,10 @@ MARKS = "namesakes"  # directory below the driver's
 
 
 def require_own(state: ContainerState, vm: Vm, directory: Path) -> None:
-    """Refuse a container of another VM that had the same number.
+    """Refuse a container of another VM that had the same id.
 
     :param directory: the driver's own
-    :raises EngineConflict: the container is of another VM that had the number of ``vm``; it is marked
+    :raises EngineConflict: the container belongs to another VM that had the id of ``vm``; it is marked
     """
     made = state.labels.get(STIME)
     if made is None or not vm.stime or made == str(vm.stime):
@@ -34,7 +34,7 @@ def require_own(state: ContainerState, vm: Vm, directory: Path) -> None:
 
 
 def is_marked(state: ContainerState, directory: Path) -> bool:
-    """Return whether a container was found to be of another VM than the one that has its number now."""
+    """Return whether a container was found to belong to another VM than the one that has its id now."""
     mark = directory / MARKS / state.name
     if not mark.exists():
         return False

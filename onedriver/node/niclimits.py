@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limit the speed of a NIC of a VM that exists (``onevm nic-update``).
+"""Limit the rates of an existing VM's NIC (``onevm nic-update``).
 
 oned calls no script of the VMM driver for this, but ``update_nic`` of the network driver, which calls ``set_qos`` of
 the class of NICs that :mod:`onedriver.setup.networkdrivers` registers. That runs the driver's command ``vmm limit_nic``
@@ -20,7 +20,7 @@ KILOBYTE = 1000  # bytes, in OpenNebula's bandwidth attributes
 
 
 class NicLimits(NamedTuple):
-    """Hold the bytes per second that a NIC of a VM may receive and send; None is no limit."""
+    """Hold the receive and transmit limits of a VM's NIC in bytes per second; None is no limit."""
 
     vm_id: int
     nic_id: int
@@ -29,7 +29,7 @@ class NicLimits(NamedTuple):
 
 
 def parsed(argv: Sequence[str]) -> NicLimits:
-    """Parse the arguments of the command; raise BadInput if they are more or fewer, or no numbers."""
+    """Parse the arguments of the command; raise BadInput on a wrong number of them, or on non-numbers."""
     vm = DEPLOY_ID.fullmatch(argv[0]) if len(argv) == 4 else None
     if vm is None or not all(map(NUMBER.fullmatch, argv[1:])):
         raise BadInput(f"{ACTION} takes one-VM NIC_ID and the KB/s that it may receive and send, 0 for no limit, but "

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the parts of a driver's command on a node that are the same with every engine.
+"""Run the parts of a driver's command on a node that are common to all engines.
 
-What a short call does not need is not imported: most of its time would be that.
+Modules that a short call does not need are not imported: they would take most of its time.
 """
 
 import contextlib
@@ -26,9 +26,10 @@ class NodeCommand(Generic[Options]):
 
     :param load: reads the node's options
     :param backend: the driver's module that builds its parts from them
-    :param free_devices: called before a VM with devices starts, of which killed actions may have left some to others
-    :param unsupported: why, by action
-    :param own_prefix: of the attributes that belong to the driver
+    :param free_devices: called before a VM with devices starts, to recover devices that killed actions left to
+        others
+    :param unsupported: reasons by action
+    :param own_prefix: of the driver's attributes
     """
 
     def __init__(self, load: Callable[[], Options], backend: ModuleType, free_devices: Callable[[Options], None],
@@ -54,7 +55,7 @@ class NodeCommand(Generic[Options]):
         return self._probe(words[1])
 
     def vmm(self, script: str, argv: Sequence[str]) -> int:
-        """Run an action of oned's by the name of its script."""
+        """Run an action of oned by the name of its script."""
         from onedriver import actions, document
         from onedriver.node import validation
 
@@ -69,7 +70,7 @@ class NodeCommand(Generic[Options]):
         return run(script, act)
 
     def _limit_nic(self, argv: Sequence[str]) -> int:
-        """Limit the speed of a VM's NIC, for OpenNebula's network driver."""
+        """Limit the rates of a VM's NIC, for OpenNebula's network driver."""
         from onedriver.node import niclimits
 
         def act() -> None:
@@ -94,7 +95,7 @@ class NodeCommand(Generic[Options]):
     def alone(self, vm_id: int, timeout: float | None = None) -> Iterator[Options]:
         """Exclude all other actions on the VM within the block.
 
-        :param timeout: seconds to wait for another one; None is as long as an operation of the engine may take
+        :param timeout: seconds to wait for another one; None for the time limit of an operation of the engine
         """
         options = self._load()
         with vmlock.held(Path(options.state), vm_id, options.operation_timeout if timeout is None else timeout):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep the document of a VM's resources, and ask the guest before something is taken.
+"""Maintain the document of a VM's resources, and ask the guest before a loss.
 
-Its container has it as a label and its guest as a file.
+The document is a label of the container, and a file for its guest.
 
-A container on Docker that an earlier version made has no document, and its guest is not asked: the document comes with
-its next start, but the host writes no file into it.
+A container on Docker that an earlier version created has no document, and its guest is not asked: it gets the
+document at its next start, but no file.
 """
 
 import contextlib
@@ -27,9 +27,9 @@ LOG = logging.getLogger(__name__)
 
 
 class ResourceNotices:
-    """Keep the resource documents of containers current, and ask guests before resources are taken from them.
+    """Update the resource documents of containers, and ask guests before they lose resources.
 
-    :param timeout: seconds that a guest which listens has to let go
+    :param timeout: seconds that a listening guest has to release resources
     """
 
     def __init__(self, engine: Containers, timeout: float) -> None:
@@ -37,25 +37,25 @@ class ResourceNotices:
         self._notice = GuestNotice(GuestFiles(engine.pid, Privileged()), timeout)
 
     def document(self, own: str) -> str | None:
-        """Return the document of a container; None where there is none, or no container."""
+        """Return the document of a container; None if it, or the container, does not exist."""
         try:
             return self._engine.container(own).labels.get(resources.LABEL)
         except EngineNotFound:
             return None
 
     def noted(self, spec: ContainerSpec) -> ContainerSpec:
-        """Return the spec of a container that is to start again, with the document among its labels."""
+        """Return the spec of a container that will be restarted, with the document among its labels."""
         return resources.with_document(spec, self.document(spec.name))
 
     def resized(self, spec: ContainerSpec) -> ContainerSpec:
-        """Return the spec with the document of its new size, if the container has a document or is to have one."""
+        """Return the spec with the document of its new size, if the container has or needs a document."""
         before = self.document(spec.name)
         if before is None and not is_elastic(spec):
             return spec
         return dataclasses.replace(spec, labels=dict(spec.labels) | {resources.LABEL: sized(spec, before)})
 
     def tell(self, own: str) -> None:
-        """Write its document into a running container. Failures are logged: the change itself was made."""
+        """Write its document into a running container. Failures are logged, because the change itself was made."""
         try:
             state = self._engine.container(own)
         except EngineError as error:
@@ -66,7 +66,7 @@ class ResourceNotices:
 
     @contextlib.contextmanager
     def resizing(self, spec: ContainerSpec) -> Iterator[None]:
-        """Ask the guest of a running container before the block changes its size, and tell it afterwards."""
+        """Ask the guest of a running container before the block changes its size, and notify it afterwards."""
         before = self.document(spec.name)
         with self._announced(spec.name, before, sized(spec, before)):
             yield
@@ -74,7 +74,7 @@ class ResourceNotices:
 
     @contextlib.contextmanager
     def losing(self, own: str, remaining: Sequence[Grant]) -> Iterator[None]:
-        """Ask the guest before the block takes a device from it, and tell it afterwards which devices remain."""
+        """Ask the guest before the block detaches a device, and notify it afterwards of the remaining ones."""
         before = self.document(own)
         coming = before and resources.with_devices(before, remaining)
         with self._announced(own, before, coming):
@@ -82,7 +82,7 @@ class ResourceNotices:
         self._record(own, before, coming)
 
     def devices(self, own: str, grants: Sequence[Grant]) -> None:
-        """Let a container's document and its guest know the devices that it has now. Idempotent."""
+        """Update a container's document and its guest to its present devices. Idempotent."""
         before = self.document(own)
         self._record(own, before, before and resources.with_devices(before, grants))
 

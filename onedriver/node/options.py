@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Load the administrator's options of a node: a TOML file whose keys are the fields of a driver's dataclass.
 
-No file means all defaults. An option that does not exist, or is of the wrong type, is refused: a misspelt restriction
-would otherwise be none.
+Without a file all options have their defaults. Unknown options, and options of the wrong type, are refused: a
+misspelt restriction would otherwise be ignored.
 """
 
 import dataclasses
@@ -30,15 +30,15 @@ class NodeOptions:
 
     :ivar endpoint: the engine's socket
     :ivar datastores: directory of OpenNebula's datastores on this node
-    :ivar state: directory of what the driver keeps for each VM
+    :ivar state: directory of the driver's files for each VM
     :ivar owners: directory of the allocation records (device to container); all drivers of the node share it
-    :ivar stop_timeout: seconds a guest may take to shut down by itself
-    :ivar shrink_notice: seconds that a guest which listens has to let go before it loses something
-    :ivar request_timeout: seconds the engine may be silent
+    :ivar stop_timeout: seconds for a guest to shut down
+    :ivar shrink_notice: seconds that a listening guest has to release resources
+    :ivar request_timeout: seconds without an answer of the engine
     :ivar operation_timeout: seconds an operation of the engine may take
     :ivar exec_timeout: seconds a command of ``onevm exec`` may take; then it is killed
-    :ivar process_limit: most processes and threads that a container has at once; a template may ask for fewer
-    :ivar reserved_cores: the host's own, which no container with an affinity gets: ``0-1,32``
+    :ivar process_limit: maximum number of processes and threads of a container; a template may request fewer
+    :ivar reserved_cores: cores for the host, which no container with an affinity gets: ``0-1,32``
     :ivar memlock: locked-memory limit of containers with RDMA: ``unlimited`` or bytes
     :ivar management_nodes: give umad and issm with InfiniBand functions
     :ivar gpu_capabilities: which of the GPU driver's libraries come with a GPU (``compute``, ``utility``…)
@@ -80,7 +80,7 @@ def load(kind: type[Options], path: Path) -> Options:
     """Load options from a TOML file.
 
     :param kind: a dataclass in which every field has a default
-    :raises BadOptions: the file cannot be read, or says something that is no option
+    :raises BadOptions: the file cannot be read, or has an unknown option
     """
     try:
         return read(kind, values_of(path))
@@ -89,7 +89,7 @@ def load(kind: type[Options], path: Path) -> Options:
 
 
 def values_of(path: Path) -> dict[str, Any]:
-    """Return what a file of options says, {} without a file; raise BadOptions if it cannot be read."""
+    """Return the content of a file of options, {} without a file; raise BadOptions if it cannot be read."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

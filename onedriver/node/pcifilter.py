@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Select the PCI devices that a node reports, by the three options of OpenNebula's ``pci.conf``.
 
-Source: src/im_mad/remotes/node-probes.d/pci.conf and pci.rb of OpenNebula. Since OpenNebula 7.0 oned itself selects
-among what a node reports by PCI_FILTER and PCI_SHORT_ADDRESS of the host or its cluster (HostSharePCI.cc).
+Source: src/im_mad/remotes/node-probes.d/pci.conf and pci.rb of OpenNebula. Since OpenNebula 7.0 oned itself filters
+the reported devices by PCI_FILTER and PCI_SHORT_ADDRESS of the host or its cluster (HostSharePCI.cc).
 """
 
 import dataclasses
@@ -15,10 +15,10 @@ from collections.abc import Sequence
 class PciFilter:
     """Select the PCI devices that a node reports to oned, by id, address and name.
 
-    :ivar ids: ``VENDOR:DEVICE:CLASS``; an asterisk, nothing or a part that is left out is any. Several in one text
-        have commas between
-    :ivar short_addresses: as oned shows them (SHORT_ADDRESS); none for any
-    :ivar names: regular expressions that are looked for in DEVICE_NAME, whatever the case; none for any
+    :ivar ids: ``VENDOR:DEVICE:CLASS``; an asterisk, or an empty or missing part, matches any; several are separated
+        by commas
+    :ivar short_addresses: in oned's format (SHORT_ADDRESS); empty matches any
+    :ivar names: case-insensitive regular expressions for DEVICE_NAME; empty matches any
     """
 
     ids: Sequence[str] = ("*:*:*",)
@@ -26,7 +26,7 @@ class PciFilter:
     names: Sequence[str] = ()
 
     def passes(self, ids: Sequence[str], short_address: str, name: str) -> bool:
-        """Return whether each of the three options lets a device pass; ``ids`` are vendor, product and class."""
+        """Return whether a device passes all three options; ``ids`` are vendor, product and class."""
         return (any(_match(one, ids) for text in self.ids for one in text.split(","))
                 and (not self.short_addresses or short_address in self.short_addresses)
                 and (not self.names or any(re.search(one, name, re.IGNORECASE) for one in self.names)))

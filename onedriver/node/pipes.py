@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read and write pipes with a time limit: a hanging other end must not hold, say, one of oned's few threads."""
+"""Read and write pipes with a time limit, so that a hanging other end does not block one of oned's few threads."""
 
 import io
 import os
@@ -15,10 +15,10 @@ STALL_TIMEOUT = 1800.0  # s; an engine may take long to commit a large container
 
 
 class Pipe(io.RawIOBase):
-    """Read or write a pipe, and fail when no data moves for :data:`STALL_TIMEOUT` seconds.
+    """Read or write a pipe, and fail if no data moves for :data:`STALL_TIMEOUT` seconds.
 
-    :param file: one end of a pipe, which no other process uses; it is closed with this
-    :param what: what is done, which begins the error
+    :param file: one end of a pipe, not used by other processes; closed with this object
+    :param what: begins the error message
     """
 
     def __init__(self, file: IO[bytes], what: str) -> None:
@@ -44,7 +44,7 @@ class Pipe(io.RawIOBase):
         return os.write(self.fileno(), data)
 
     def _await(self, event: int) -> None:
-        """Wait until the other end moves or has closed; raise DriverError after :data:`STALL_TIMEOUT` seconds."""
+        """Wait until the other end reads, writes or closes; raise DriverError after :data:`STALL_TIMEOUT` seconds."""
         poll = select.poll()
         poll.register(self.fileno(), event)
         if not poll.poll(STALL_TIMEOUT * 1000):

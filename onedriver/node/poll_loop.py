@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the rounds of monitoring: every directory of probes on its own period, its message sent, until the end."""
+"""Run the rounds of monitoring: every directory of probes with its own period, sending its message."""
 
 import logging
 import threading
@@ -28,13 +28,13 @@ class ProbeFailed(DriverError):
 
 
 class PollLoop:
-    """Run a node's monitoring probes periodically, and send what they print to onemonitord.
+    """Run a node's monitoring probes periodically, and send their output to onemonitord.
 
     :param directory: of the driver's probes
     :param argv: every probe's arguments
     :param stdin: every probe's input
     :param allocations: directory of the records of this host's allocations
-    :param state: the driver's directory, which changes when a command leaves its outcome
+    :param state: the driver's directory, which changes when a command's outcome is stored
     """
 
     def __init__(self, directory: Path, argv: Sequence[str], stdin: bytes, allocations: Path, state: Path) -> None:
@@ -51,7 +51,7 @@ class PollLoop:
         return probe_directory.run(self._directory / DIRECTORIES[kind], argv, self._stdin)
 
     def first(self) -> list[tuple[str, str]]:
-        """Return the answer to the start. Probes of VMs that fail are left out here, and reported later.
+        """Return the answer to the start. Failing probes of VMs are left out here, and reported later.
 
         :raises ProbeFailed: the host cannot be measured
         """
@@ -81,7 +81,7 @@ class PollLoop:
             ended.wait(min(period << min(failures, 16), max(period, BACK_OFF_LIMIT)))
 
     def _watch(self, seen: int | None, send: Send, ended: threading.Event) -> None:
-        """Report the host's devices when an allocation changes: oned does not know of those of the other driver."""
+        """Report the host's devices when an allocation changes: oned does not know those of the other driver."""
         while not ended.wait(WATCH_INTERVAL):
             now = modified(self._allocations)
             if now != seen:
@@ -89,7 +89,7 @@ class PollLoop:
                 self._survived(Type.SYSTEM_HOST, send)
 
     def _survived(self, kind: Type, send: Send) -> bool:
-        """Run a round, and return whether it raised nothing; an error is logged, and must not end all later rounds."""
+        """Run a round, logging an error so that later rounds still run; return whether it succeeded."""
         try:
             self.once(kind, send)
         except Exception:
@@ -119,7 +119,7 @@ class PollLoop:
 
 
 def modified(directory: Path) -> int | None:
-    """Return when an entry of a directory came, went or was replaced, in ns; None if the directory cannot be read."""
+    """Return when an entry of a directory was added, removed or replaced, in ns; None if it cannot be read."""
     try:
         return directory.stat().st_mtime_ns
     except OSError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run every probe in a directory; what they print is one message."""
+"""Run every probe in a directory, with their output as one message."""
 
 import dataclasses
 import os
@@ -15,7 +15,7 @@ LEFT_BY_PACKAGES = (".rpmnew", ".rpmsave", ".dpkg-old", ".dpkg-new", ".dpkg-dist
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """Hold what one probe, or all probes in a directory, printed, or why one of them failed."""
+    """Hold the output of one probe, or of all probes in a directory, or the reason of a failure."""
 
     success: bool
     text: str
@@ -37,7 +37,7 @@ def run(directory: Path, argv: Sequence[str], stdin: bytes, limit: float = LIMIT
 
 
 def programs(directory: Path) -> list[Path]:
-    """Return the programs of a directory; none where it is missing."""
+    """Return the programs in a directory; none if it is missing."""
     try:
         entries = sorted(directory.iterdir())
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write what OpenNebula's monitoring reads about a node and its VMs, as text in its template syntax. Pure.
+"""Write data about a node and its VMs for OpenNebula's monitoring in its template syntax. Pure.
 
-Memory of hosts and VMs is in KiB, of GPUs in MiB, CPU in hundredths of a CPU, as OpenNebula has it.
+As in OpenNebula, memory of hosts and VMs is in KiB, of GPUs in MiB, and CPU in hundredths of a CPU.
 """
 
 import dataclasses
@@ -63,9 +63,9 @@ class Sample:
 
 def host_system(driver: str, engine: str, server: ServerInfo, host: "Topology", inventory: Inventory,
                 own: Collection[str], elsewhere: Collection[str], reported: PciFilter) -> str:
-    """Report host/system: what seldom changes.
+    """Report host/system: rarely changing data.
 
-    :param engine: what containers are made with: ``lxd``
+    :param engine: name of the engine: ``lxd``
     :param own: ids of devices that containers of this driver have
     :param elsewhere: ids of devices that containers of other drivers have
     """
@@ -88,15 +88,15 @@ def numa_system(nodes: "Iterable[NumaNode]") -> Iterator[str]:
 
 
 def nearest_first(node: "NumaNode", ids: Sequence[int]) -> str:
-    """Order all nodes by distance, the node itself first, as OpenNebula wants them."""
+    """Sort all nodes by distance, the node itself first, as OpenNebula requires."""
     return " ".join(str(other) for _, other in sorted(zip(node.distances, ids, strict=False))) or str(node.id)
 
 
 def host_monitor(memory: "MemoryUse", cpus: int, busy: float, network: tuple[int, int],
                  nodes: "Iterable[NumaNode]") -> str:
-    """Report host/monitor: what changes all the time.
+    """Report host/monitor: constantly changing data.
 
-    :param cpus: how many the host has
+    :param cpus: number of the host's CPUs
     :param busy: share of all CPUs' time in use, 0 to 1
     :param network: bytes received and sent
     """
@@ -115,7 +115,7 @@ def numa_monitor(nodes: "Iterable[NumaNode]") -> Iterator[str]:
 
 
 def datastores(location: Space, each: Iterable[Space]) -> str:
-    """Report the datastores, and the space of the directory that holds them."""
+    """Report the datastores, and the space of the directory that contains them."""
     total = {"DS_LOCATION_TOTAL_MB": location.total // MIB, "DS_LOCATION_USED_MB": location.used // MIB,
              "DS_LOCATION_FREE_MB": location.free // MIB}
     rows = [template.vector("DS", {"ID": space.datastore, "TOTAL_MB": space.total // MIB, "USED_MB": space.used // MIB,
@@ -128,11 +128,11 @@ def datastores(location: Space, each: Iterable[Space]) -> str:
 
 def pci(inventory: Inventory, own: Collection[str], elsewhere: Collection[str], reported: PciFilter
         ) -> Iterator[str]:
-    """Yield the PCI devices of the host: parts of divided GPUs and cards, not the whole.
+    """Yield the PCI devices of the host, with the parts of divided GPUs and cards instead of the whole.
 
-    A whole GPU and its slices exclude each other, a physical function and its virtual ones too. What cannot be given
-    away is left out, and the core forgets it; what a VM has stays, healthy or not. A slice whose profile is not known
-    could pass for any other: it is left out, too."""
+    A whole GPU and its slices exclude each other, and so do a physical function and its virtual ones. Devices that
+    cannot be allocated are left out, and the core removes them; a VM's devices stay, healthy or not. A slice with an
+    unknown profile could be taken for any other: it is left out, too."""
     whole = {device.parent for device in inventory.devices if device.parent} | divided((*own, *elsewhere))
     for device in inventory.devices:
         taken = {device.id, *(other.id for other in inventory.related(device))} & set(elsewhere)
@@ -152,7 +152,7 @@ def kind(device: Device) -> str:
 
 
 def pci_attributes(device: Device) -> dict[str, str | int | None]:
-    """Return the PCI attributes of a device, as the core stores them."""
+    """Return the PCI attributes of a device in the core's format."""
     address, class_code = from_device_id(device.id), device.class_code[:4]
     return {
         "ADDRESS": address.address, "SHORT_ADDRESS": address.short, "DOMAIN": address.domain, "BUS": address.bus,
@@ -176,19 +176,19 @@ def device_name(device: Device) -> str:
 
 
 def vm_status(containers: Iterable[ContainerState]) -> str:
-    """Report vm/status: the state of every VM. A container that replaces another one has another name until then."""
+    """Report vm/status: the state of every VM. A replacing container has another name until it replaces."""
     rows = (template.vector("VM", {"ID": state.labels[LABEL], "DEPLOY_ID": state.name, "STATE": STATES[state.status]})
             for state in containers if LABEL in state.labels and state.name == f"{PREFIX}{state.labels[LABEL]}")
     return "\n".join(rows)
 
 
 def complete() -> str:
-    """Return the line that marks a list of states as complete: oned sets VMs that are not in it to off or unknown."""
+    """Return the line that marks a list of states as complete: oned sets VMs missing from it to off or unknown."""
     return template.lines({"SYNC_STATE": "yes", "MISSING_STATE": STATES[Status.STOPPED]})
 
 
 def wilds(containers: Iterable[ContainerState]) -> str:
-    """Report containers that OpenNebula did not make: an administrator sees them in the host."""
+    """Report containers that OpenNebula did not create, for the administrator."""
     names = [state.name for state in containers if LABEL not in state.labels]
     return template.lines({"TOTAL_WILDS": len(names), "WILDS": ",".join(names)}) if names else ""
 
@@ -203,7 +203,7 @@ def vm_values(now: Metrics, moment: float, before: Sample | None) -> dict[str, t
     """Return the values of a container's metrics.
 
     :param moment: seconds since the host's start
-    :param before: of an earlier round; without it, or over a restart, CPU is not reported
+    :param before: of an earlier round; without it, or after a restart, CPU is not reported
     """
     values: dict[str, template.Value] = {
         "MEMORY": now.memory // KIB,
@@ -222,17 +222,17 @@ def io_values(found: DiskIo | None) -> dict[str, template.Value]:
 
 
 def disk_values(used: int) -> str:
-    """Return the root disk's use; 0 bytes are unknown."""
+    """Return the root disk's use; 0 bytes mean unknown."""
     return template.vector("DISK_SIZE", {"ID": 0, "SIZE": math.ceil(used / MIB)}) if used else ""
 
 
 def fault_values(faults: Sequence[str]) -> dict[str, template.Value]:
-    """Return what is wrong with the VM's devices, for an administrator and its owner."""
+    """Return the faults of the VM's devices, for the administrator and its owner."""
     return {"DEVICE_FAULTS": ", ".join(faults)} if faults else {}
 
 
 def gpu_values(uses: Sequence[Use | None]) -> dict[str, template.Value]:
-    """Return average use, sums of free memory and power of a VM's GPUs, where all report it; None is unknown."""
+    """Return average use, total free memory and total power of a VM's GPUs if all report it; None is unknown."""
     if not uses:
         return {}
     known = [use for use in uses if use is not None]

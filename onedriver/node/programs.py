@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run programs of the host as :mod:`containerhost.linux.run` does; what fails is an error of the driver."""
+"""Run programs of the host like :mod:`containerhost.linux.run`, raising the driver's errors."""
 
 import functools
 

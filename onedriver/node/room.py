@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copy disks within a datastore without taking the room that the disks of running VMs grow into.
+"""Copy disks within a datastore without using the space into which the disks of running VMs grow.
 
-Such a disk is a sparse file behind a loop device. If its datastore is full, the kernel aborts the journal of its file
-system, which is read-only from then on, and what the VM wrote is lost.
+Such a disk is a sparse file behind a loop device. If its datastore is full, the kernel aborts the journal of its
+file system, which becomes read-only, and the VM's recent writes are lost.
 """
 
 import errno
@@ -23,10 +23,10 @@ NOT_SHARED: Final = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, 
 
 
 def require(target: Path, size: int) -> None:
-    """Refuse to write ``size`` bytes to a file if its file system then has less than :data:`RESERVED` free.
+    """Refuse to write ``size`` bytes to a file if this leaves less than :data:`RESERVED` free on its file system.
 
     :param target: an existing file
-    :raises DriverError: it begins with the words of ENOSPC
+    :raises DriverError: the message begins with that of ENOSPC
     """
     found = os.statvfs(target)
     free = found.f_bavail * found.f_frsize
@@ -36,18 +36,18 @@ def require(target: Path, size: int) -> None:
 
 
 def allocated(file: Path) -> int:
-    """Return the bytes that a sparse file takes."""
+    """Return the allocated bytes of a sparse file."""
     found = file.stat()
     return min(found.st_size, found.st_blocks * BLOCK)
 
 
 def duplicate(source: Path, target: Path, timeout: int, what: str, lock: Sequence[int] = ()) -> None:
-    """Copy a disk on this host, without copying where the file system can share blocks; zeros take no room.
+    """Copy a disk on this host, sharing blocks if the file system supports it; zeros take no space.
 
     :param timeout: seconds it may take
     :param what: the disk, for the message
     :param lock: file descriptors that hold a lock on the disk, for the program that copies it
-    :raises DriverError: it cannot be copied, or a copy would take the room that other disks need to grow
+    :raises DriverError: it cannot be copied, or the copy would use the space that other disks need to grow
     """
     if not prepare(source, target):
         run(["cp", "--reflink=never", "--sparse=always", "--", str(source), str(target)], timeout,
@@ -55,10 +55,10 @@ def duplicate(source: Path, target: Path, timeout: int, what: str, lock: Sequenc
 
 
 def prepare(source: Path, target: Path) -> bool:
-    """Prepare a copy: let the new file share the blocks of ``source``, or require the room for them.
+    """Prepare a copy: share the blocks of ``source`` with the new file, or require the space for them.
 
-    :param target: made if it is absent; empty unless it shares the blocks
-    :returns: whether it shares them, and nothing is left to do
+    :param target: created if missing; empty unless it shares the blocks
+    :returns: whether it shares them, so that the copy is complete
     :raises DriverError: the copy has no room
     """
     with source.open("rb") as old, target.open("wb") as new:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Send messages to onemonitord: datagrams, and a connection of its own for what may not be lost."""
+"""Send messages to onemonitord: by datagrams, or by a connection for those that must not be lost."""
 
 import socket
 import time

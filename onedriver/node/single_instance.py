@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ensure one process of a name: the holder listens on a socket in a directory that only its user can enter.
 
-Root's is in /run, and that of another user in the user's home, so that nobody else can take a name first; each has one
-for every network namespace. The kernel closes the socket with the process. Its file may stay, and tells nothing: who
-takes the name removes it. A file with the process's number would also do to find it, but not to end it: another process
-may have the number by then, and only the socket tells when all that it held is closed.
+Root's is in /run, and that of another user in the user's home, so that no other user can take a name first; there is
+one for every network namespace. The kernel closes the socket with the process. Its file may stay, without meaning:
+the next holder removes it. A file with the process's pid would be enough to find the process, but not to end it: the
+pid may have been reused, and only the socket shows when all its resources are closed.
 """
 
 import contextlib
@@ -33,10 +33,10 @@ class AlreadyRunning(DriverError):
 
 
 def take(name: str) -> socket.socket:
-    """Take the name, for as long as the socket is open.
+    """Take the name for as long as the socket is open.
 
     :raises AlreadyRunning: another process has it
-    :raises DriverError: there is no directory for it
+    :raises DriverError: its directory is missing
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -54,7 +54,7 @@ def take(name: str) -> socket.socket:
 
 
 def await_end(listener: socket.socket) -> socket.socket:
-    """Wait until another process wants this one to end; the connection is to stay open until this one has ended."""
+    """Wait until another process requests this one's end; the connection must stay open until this one has ended."""
     while True:
         connection = asked_to_end(listener)
         if connection:
@@ -62,7 +62,7 @@ def await_end(listener: socket.socket) -> socket.socket:
 
 
 def asked_to_end(listener: socket.socket) -> socket.socket | None:
-    """Return the next connection of :func:`await_end` that asks to end; None for one that only looked."""
+    """Return the next connection of :func:`await_end` that requests the end; None for a mere check."""
     connection, _ = listener.accept()
     try:
         connection.settimeout(TIMEOUT)
@@ -76,11 +76,11 @@ def asked_to_end(listener: socket.socket) -> socket.socket | None:
 
 
 def end(name: str, timeout: float) -> bool:
-    """End the process that has the name, and whoever takes it meanwhile, until nobody has it.
+    """End the process that has the name, and any that takes it meanwhile, until it is free.
 
     :param timeout: seconds for it to end
     :returns: whether there was one
-    :raises AlreadyRunning: it goes on
+    :raises AlreadyRunning: it does not end
     """
     until, found = time.monotonic() + timeout, False
     # The kernel may close a connection of a process that ends before it closes what that listens at.
@@ -101,14 +101,14 @@ def end(name: str, timeout: float) -> bool:
 
 
 def forget(name: str) -> None:
-    """Remove the file of a socket that nobody listens at."""
+    """Remove the file of a socket without a listener."""
     with locked() as directory:
         if not is_held(name):
             directory.unlink(path_of(name).name)
 
 
 def connected(name: str) -> socket.socket | None:
-    """Connect to the process that has the name; raise AlreadyRunning if too many wait for it to be asked."""
+    """Connect to the process that has the name; raise AlreadyRunning if too many processes wait for it."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(TIMEOUT)
     try:
@@ -123,7 +123,7 @@ def connected(name: str) -> socket.socket | None:
 
 
 def names() -> frozenset[str]:
-    """Return all names that are held now by processes of this user."""
+    """Return all names currently held by processes of this user."""
     with locked() as directory:
         found = [name.replace(":", "/") for name in directory.names()]
     return frozenset(filter(is_held, found))
@@ -139,7 +139,7 @@ def is_held(name: str) -> bool:
 
 @contextlib.contextmanager
 def locked() -> Iterator[Directory]:
-    """Open this user's own directory, with the lock of those who take and remove names, or raise DriverError."""
+    """Open this user's directory with the lock for taking and removing names; raise DriverError if it fails."""
     place = directory()
     base = place.parents[1] if os.getuid() == 0 else place.parents[2]
     try:
@@ -152,7 +152,7 @@ def locked() -> Iterator[Directory]:
 
 
 def directory() -> Path:
-    """Return the directory of this user, this network namespace and, as a home may be on several hosts, this host."""
+    """Return the directory of this user, network namespace, and host, because hosts may share a home directory."""
     network = str(os.stat("/proc/self/ns/net").st_ino)
     if os.getuid() == 0:
         return RUN / network
@@ -164,7 +164,7 @@ def directory() -> Path:
 
 
 def path_of(name: str) -> Path:
-    """Return the path of the name's socket; raise DriverError on a name that no socket can have."""
+    """Return the path of the name's socket; raise DriverError if the name is too long or invalid for a socket."""
     path = directory() / name.replace("/", ":")
     if not NAME.fullmatch(name) or len(os.fsencode(path)) > LONGEST:
         raise DriverError(f"{name[:120]!r} is no name of a process, or too long for the path of a socket, {path}")

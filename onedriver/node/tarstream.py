@@ -17,7 +17,7 @@ CHUNK = 1 << 16  # bytes
 
 def tar(arguments: list[str], problem: str, source: BinaryIO | None = None, out: BinaryIO | None = None,
         inherited: Sequence[int] = ()) -> None:
-    """Run tar between two streams; raise DriverError with its words if it fails, or if a stream does not move."""
+    """Run tar between two streams; raise DriverError with its output if it fails, or if a stream stalls."""
     with tempfile.TemporaryFile() as complaints:
         # No `with`: a program that waits in the kernel for its storage is not waited for.
         process = start(["tar", "--file", "-", *arguments], problem, DriverError, bufsize=0, stderr=complaints,

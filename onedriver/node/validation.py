@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validate the changes of a VM, the same with every engine. Pure."""
+"""Validate changes of a VM, for every engine. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -29,10 +29,10 @@ def stays(vm: Vm) -> bool:
 
 
 def of_a_new_container(vm: Vm, kept: bool = False) -> None:
-    """Refuse a new container where the VM's own would be needed.
+    """Refuse a new container if the VM's own one is required.
 
-    :param kept: its disk is what the VM wrote before
-    :raises DriverError: it is not, so a new container would silently lose that
+    :param kept: its disk has the VM's data
+    :raises DriverError: it has not, so a new container would silently lose the data
     """
     before = RESUMING.get(vm.lcm_state)
     if before and not kept:
@@ -41,14 +41,14 @@ def of_a_new_container(vm: Vm, kept: bool = False) -> None:
 
 
 def of_shrinking(name: str, size: int, used: int) -> None:
-    """Refuse to shrink memory below the bytes in use."""
+    """Refuse to shrink memory below the used bytes."""
     if used > size:
         raise DriverError(f"container {name} uses {used >> 20} MiB of memory, more than the {size >> 20} MiB it is to "
                           "have; nothing was changed")
 
 
 def bridge(vm_id: int, nic: Nic) -> str:
-    """Return a NIC's bridge; raise BadInput without one, or if the NIC has no name that OpenNebula's drivers know."""
+    """Return a NIC's bridge; raise BadInput without one, or if OpenNebula's drivers do not know the NIC's name."""
     own = f"{name(vm_id)}-{nic.id}"
     if nic.bridge is None:
         raise BadInput(f"NIC {nic.id} of VM {vm_id} has no BRIDGE to be plugged into")
@@ -58,10 +58,10 @@ def bridge(vm_id: int, nic: Nic) -> str:
 
 
 def disk_size(vm: Vm, disk_id: str, size: str) -> tuple[Disk, int]:
-    """Return the disk that is to be resized, and bytes.
+    """Return the disk to resize, and its bytes.
 
     :param size: MiB
-    :raises BadInput: it has no such disk
+    :raises BadInput: the VM has no such disk
     """
     found = next((disk for disk in vm.disks if str(disk.id) == disk_id), None)
     if found is None or not SIZE.fullmatch(size):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Name a VM on its node, and find which of its parts an action is about: the same with every engine."""
+"""Name a VM on its node, and find the part of an action, for every engine."""
 
 import logging
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def consumer(driver: str, engine: str, vm_id: int) -> Consumer:
 
 
 def own_name(call: "Call") -> str:
-    """Return the name of the VM's container; raise BadInput if OpenNebula knows it by another."""
+    """Return the name of the VM's container; raise BadInput if OpenNebula has another name for it."""
     own = name(call.vm_id)
     if call.deploy_id not in ("", "-", own):
         raise BadInput(f"VM {call.vm_id} has the deploy id {call.deploy_id[:60]!r}, but its container is {own}")
@@ -30,13 +30,13 @@ def own_name(call: "Call") -> str:
 
 
 def complain(complaints: Sequence[str]) -> None:
-    """Log that a device could not be cleaned. It stays blocked; the VM's end does not wait for its repair."""
+    """Log that a device could not be cleaned. It stays blocked; ending the VM does not wait for its repair."""
     for complaint in complaints:
         LOG.error("A device came back, but is not used again: %s", complaint)
 
 
 def attached(call: "Call") -> Nic | Pci:
-    """Return the NIC or device that attach_nic or detach_nic is about."""
+    """Return the NIC or device of attach_nic or detach_nic."""
     everything: tuple[Nic | Pci, ...] = (*call.vm.nics, *call.vm.pcis)
     marked = [part for part in everything if part.attach]
     if len(marked) != 1:
@@ -46,7 +46,7 @@ def attached(call: "Call") -> Nic | Pci:
 
 
 def attached_disk(call: "Call") -> Disk:
-    """Return the disk that attach_disk or detach_disk is about."""
+    """Return the disk of attach_disk or detach_disk."""
     marked = [disk for disk in call.vm.disks if disk.attach]
     if len(marked) != 1:
         raise BadInput(f"{call.action}: {len(marked)} disks of VM {call.vm_id} are marked ATTACH, but one was expected")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lock a VM for one action of oned, or of the node for a stopped VM; limit how many of the latter run at once."""
+"""Lock a VM for one action of oned, or of the node for a stopped VM, and limit the number of the latter."""
 
 import contextlib
 from collections.abc import Iterator
@@ -19,10 +19,10 @@ class Busy(DriverError):
 
 
 def held(state: Path, vm_id: int, timeout: float) -> AbstractContextManager[int]:
-    """Hold the VM's lock while the block runs.
+    """Hold the VM's lock within the block.
 
     :param timeout: seconds to wait for another process
-    :raises Busy: it went on for longer
+    :raises Busy: another process worked on it for longer
     """
     return byte_held(state / FILE, vm_id, timeout, lambda _: Busy(
         f"another command has worked on VM {vm_id} for more than {timeout:g} s"))
@@ -35,13 +35,13 @@ def is_held(state: Path, vm_id: int) -> bool:
 
 @contextlib.contextmanager
 def worker(state: Path) -> Iterator[bool]:
-    """Enter as one of at most :data:`MOST_WORKERS` processes for the block, and yield whether this is one."""
+    """Enter as one of at most :data:`MOST_WORKERS` processes for the block, and yield whether there was room."""
     with contextlib.ExitStack() as stack:
         yield any(_entered(stack, state, number) for number in range(MOST_WORKERS))
 
 
 def may_work(state: Path) -> bool:
-    """Return whether one more process may be a :func:`worker`."""
+    """Return whether one more process could become a :func:`worker`."""
     return not all(byte_is_held(state / WORKERS, number) for number in range(MOST_WORKERS))
 
 

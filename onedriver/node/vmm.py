@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run oned's actions on a VM's container, the same for every engine: one repeatable method for each action.
+"""Run oned's actions on a VM's container, for every engine: one repeatable method for each action.
 
 A driver adds the engine-specific parts: images, disks, interfaces.
 
-What a VM has on this host is always found by its id: the container's name, the allocation records, the directory of its
-context.
+A VM's resources on this host are always found by its id: the container's name, the allocation records, the directory
+of its context.
 """
 
 import abc
@@ -50,7 +50,7 @@ SNAPSHOT = "snap-"
 
 
 class BaseVmm(abc.ABC):
-    """Run oned's actions on VMs' containers; each driver's subclass adds its engine's images, disks and interfaces.
+    """Run oned's actions on VMs' containers; subclasses add their engine's images, disks and interfaces.
 
     :cvar driver: its name in the allocation records
     """
@@ -86,7 +86,7 @@ class BaseVmm(abc.ABC):
         return own
 
     def shutdown(self, call: Call) -> None:
-        """Ask the VM to shut down; it may refuse, and then it goes on."""
+        """Request a shutdown of the VM; it keeps running if it refuses."""
         self._end(call, force=False)
 
     def cancel(self, call: Call) -> None:
@@ -113,7 +113,7 @@ class BaseVmm(abc.ABC):
         self._engine.freeze(self._existing(call).name)
 
     def restore(self, call: Call) -> None:
-        """Resume a suspended VM; start one anew that was stopped (onevm stop) after its host had restarted."""
+        """Resume a suspended VM; start one that was stopped (onevm stop) and whose host has restarted."""
         if call.vm.lcm_state == validation.BOOT_STOPPED:
             self.deploy(call)
             return
@@ -184,7 +184,7 @@ class BaseVmm(abc.ABC):
             self._take_back(vm.id, grant, others, view)
 
     def _take_back(self, vm_id: int, grant: Grant, others: Sequence[Grant], view: HostView) -> None:
-        """Detach a device after a failure. What cannot be detached stays the VM's, and nobody else gets it."""
+        """Detach a device after a failure. A device that cannot be detached stays with the VM."""
         self._engine.detach(name(vm_id), grant, others)
         complain(self._release(vm_id, grant.device.id, view))
 
@@ -207,7 +207,7 @@ class BaseVmm(abc.ABC):
                 self._reconfigure(vm, spec)
 
     def _resize_running(self, vm: Vm, spec: ContainerSpec) -> None:
-        """Resize a running VM; the elastic service's size stays as long as the VM's bounds are the same."""
+        """Resize a running VM, keeping the size set by the elastic service while the bounds are unchanged."""
         labels = self._engine.container(spec.name).labels
         spec = bounds.keeping_size(spec, labels.get(bounds.LABEL), resources.parse(labels.get(resources.LABEL)))
         with self._notices.resizing(self._cores.preview(spec)):
@@ -239,20 +239,20 @@ class BaseVmm(abc.ABC):
 
     @abc.abstractmethod
     def has_container(self, vm_id: int) -> bool:
-        """Return whether the VM has a container, or had one that this driver did not remove by its records.
+        """Return whether the VM has a container, or had one that this driver's records do not show as removed.
 
         An engine without its storage reports none. Changes nothing.
 
-        :raises DriverError, EngineError: this is not known
+        :raises DriverError, EngineError: this is unknown
         """
 
     @abc.abstractmethod
     def _spec(self, vm: Vm) -> ContainerSpec:
-        """Return the VM's spec. What can be refused without a look at the host's containers is refused here."""
+        """Return the VM's spec, refusing what can be checked without reading the host's containers."""
 
     @abc.abstractmethod
     def _boot(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
-        """Make and start its first container. Every step can be undone, and undoes itself on an error."""
+        """Create and start its first container; steps are undone on an error."""
 
     def _run_again(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
         """Start the container. Idempotent: does nothing if it runs."""
@@ -261,21 +261,21 @@ class BaseVmm(abc.ABC):
 
     @abc.abstractmethod
     def _restart(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
-        """Start a stopped container with what its VM is to have now. On an error it stays stopped, with its devices.
+        """Start a stopped container with its VM's present parts. On an error it stays stopped, with its devices.
 
-        What it wrote is in it, and the VM still has them for OpenNebula."""
+        It contains the VM's data, and for OpenNebula the VM still has the devices."""
 
     @abc.abstractmethod
     def _reconfigure(self, vm: Vm, spec: ContainerSpec) -> None:
-        """Let its container, stopped or running, have the limits of ``spec``."""
+        """Set the limits of ``spec`` on its container, stopped or running."""
 
     @abc.abstractmethod
     def _end(self, call: Call, *, force: bool) -> None:
-        """Stop the container. A VM that stays on this host keeps its container, with what it wrote, and its devices."""
+        """Stop the container. A VM that stays on this host keeps its container, data and devices."""
 
     @abc.abstractmethod
     def _require_suspendable(self, vm: Vm) -> None:
-        """Raise NotSupported if OpenNebula would do with a suspended VM what a frozen container cannot."""
+        """Raise NotSupported if OpenNebula may request of a suspended VM what a frozen container does not support."""
 
     @abc.abstractmethod
     def _attach_interface(self, vm: Vm, nic: Nic) -> None: ...
@@ -292,7 +292,7 @@ class BaseVmm(abc.ABC):
         self._engine.stop(own, timeout=self._options.stop_timeout, force=force)
 
     def _join_job(self, vm: Vm) -> JobMemory | None:
-        """Make the VM, whose container does not run, a member of its job's shared memory, or of none."""
+        """Make the VM, whose container is not running, a member of its job's shared memory, or of none."""
         wanted = limits.shared_memory(vm)
         if wanted is None:
             self._memories.leave(self._consumer(vm.id))
@@ -308,7 +308,7 @@ class BaseVmm(abc.ABC):
         return self._allocator.acquire(requests, self._consumer(vm.id), view) if requests else ()
 
     def _acquire_anew(self, vm: Vm, view: HostView) -> tuple[Grant, ...]:
-        """Acquire a stopped container's devices anew: while it was off, no script is called for a detachment."""
+        """Acquire a stopped container's devices again: oned calls no script for detachments while it is off."""
         with self._alone(vm):
             pass  # the elastic service may be taking a GPU from the container, which ran a moment ago
         consumer, bounds = self._consumer(vm.id), limits.elastic_gpus(vm, ())
@@ -321,7 +321,7 @@ class BaseVmm(abc.ABC):
         return self._acquire(vm, requests, view)
 
     def _require_startable(self, vm: Vm, view: HostView) -> None:
-        """Raise before the stop of a container that could not start again: a device is gone or unhealthy."""
+        """Raise, before the stop, for a container that could not start again: a device is missing or unhealthy."""
         consumer, bounds, requests = self._consumer(vm.id), limits.elastic_gpus(vm, ()), self._all_requests(vm, view)
         if bounds is not None:
             self._allocator.require_gpus(requests, consumer, bounds.least, view)
@@ -329,7 +329,7 @@ class BaseVmm(abc.ABC):
             self._allocator.preview(requests, consumer, view)
 
     def _alone(self, vm: Vm) -> AbstractContextManager[object]:
-        """Keep the elastic service from changing the devices of a VM that may lose some."""
+        """Exclude changes by the elastic service of the devices of a VM that may lose some."""
         elastic = limits.elastic_gpus(vm, ()) is not None
         return resizing(Path(self._options.owners), name(vm.id)) if elastic else nullcontext()
 
@@ -339,7 +339,7 @@ class BaseVmm(abc.ABC):
         return consumer(self.driver, self._engine.name, vm_id)
 
     def _requests(self, vm: Vm, pcis: Sequence[Pci], view: HostView) -> tuple[devices.Request, ...]:
-        """Return the VM's device requests; the host is scanned only where there are any."""
+        """Return the VM's device requests, scanning the host only if there are any."""
         return devices.requests(pcis, view.inventory, self._device_options(vm)) if pcis else ()
 
     def _all_requests(self, vm: Vm, view: HostView) -> tuple[devices.Request, ...]:
@@ -351,7 +351,7 @@ class BaseVmm(abc.ABC):
         return frozenset() if limits.elastic_gpus(vm, ()) is None else self._allocator.gone(self._consumer(vm.id), view)
 
     def _node_cores(self, vm: Vm) -> NodeCores:
-        """Return the host's cores, for a VM that OpenNebula has placed on some, or that asks for an affinity."""
+        """Return the host's cores, for a VM that OpenNebula has placed on some, or that has an affinity."""
         if not vm.topology.nodes and vm.affinity is None:
             return NodeCores()
         from containerhost.inventory import topology  # noqa: PLC0415  (few VMs are placed on cores)
@@ -367,7 +367,7 @@ class BaseVmm(abc.ABC):
     def _find(self, own: str, vm: Vm | None = None) -> ContainerState | None:
         """Find a VM's container.
 
-        :param vm: whose container it must be
+        :param vm: required owner of the container
         :raises EngineConflict: a container of that name is not this driver's, or another VM's
         """
         try:
@@ -384,7 +384,7 @@ class BaseVmm(abc.ABC):
             namesakes.require_own(state, vm, Path(self._options.state))
 
     def _is_namesake(self, own: str) -> bool:
-        """Return whether the container is known to be of an older VM of the same number."""
+        """Return whether the container is known to belong to an older VM with the same id."""
         try:
             return namesakes.is_marked(self._engine.container(own), Path(self._options.state))
         except EngineNotFound:
@@ -401,7 +401,7 @@ class BaseVmm(abc.ABC):
         return self._engine.container(own).status is Status.RUNNING
 
     def _held(self, vm: Vm, view: HostView, but: Pci | None = None) -> tuple[Grant, ...]:
-        """Return the container's devices without ``but``; raise DeviceNotFound if one of them left the host."""
+        """Return the container's devices without ``but``; raise DeviceNotFound if one has left the host."""
         consumer = self._consumer(vm.id)
         elastic = limits.elastic_gpus(vm, ()) is not None
         away = self._allocator.detached(consumer) if elastic else frozenset[str]()
@@ -412,6 +412,6 @@ class BaseVmm(abc.ABC):
         return self._allocator.grants(mine, consumer, view) if mine else ()
 
     def _others(self, vm_id: int, grant: Grant, view: HostView) -> tuple[Grant, ...]:
-        """Return the VM's other devices that the host still has, as grants without options: they may share nodes."""
+        """Return the VM's other devices on this host, as grants without options: they may share nodes."""
         return tuple(other for other in self._allocator.held(self._consumer(vm_id), view)
                      if other.device.id != grant.device.id)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Change a configuration file as a whole or not at all; its former content stays beside it."""
+"""Change a configuration file atomically, keeping its previous content beside it."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from containerhost.linux.files import atomic_write
 
 
 def replace(path: Path, text: str, driver: str) -> None:
-    """Replace a file's content, or raise OSError and leave it. Owner and mode stay, and so does a link."""
+    """Replace a file's content, or raise OSError and keep it. Owner, mode and links are preserved."""
     file = path.resolve()
     shutil.copy2(file, backup(file, driver))
     status = file.stat()
@@ -20,13 +20,13 @@ def replace(path: Path, text: str, driver: str) -> None:
 
 
 def write(file: Path, text: str) -> None:
-    """Write a file as :func:`replace` does, without a backup."""
+    """Write a file like :func:`replace`, without a backup."""
     status = file.stat()
     atomic_write(file, text.encode(), stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid))
 
 
 def change(path: Path, how: Callable[[str], str]) -> bool:
-    """Change a file's content as :func:`replace` does, without a backup, and return whether ``how`` changed it."""
+    """Change a file's content like :func:`replace`, without a backup, and return whether ``how`` changed it."""
     file = path.resolve()
     before = file.read_text(encoding="utf-8")
     after = how(before)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the command ``<driver>-install``: put a driver on a front-end, and check a node."""
+"""Run the command ``<driver>-install``: install a driver on a front-end, and check a node."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -24,11 +24,10 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 class Driver(NamedTuple):
     """Describe a driver to its installer: its check of a node and its entries in oned's configuration.
 
-    :ivar engine: for people: ``LXD``
-    :ivar check: whether this node can run VMs, for the user that the front-end logs in as: complaints by what was
-        looked at
-    :ivar lists: of oned.conf, in which the driver's name is to be
-    :ivar live: the transfer drivers with which disks of its running VMs can be copied
+    :ivar engine: display name: ``LXD``
+    :ivar check: checks this node for the user that the front-end logs in as: complaints by subject
+    :ivar lists: lists of oned.conf that must contain the driver's name
+    :ivar live: the transfer drivers that can copy disks of its running VMs
     """
 
     name: str
@@ -48,7 +47,7 @@ class Driver(NamedTuple):
 
 
 class Commands(click.Group):
-    """Report errors with an explanation as a message and status 1, not as a traceback."""
+    """Show errors with an explanation as a message and status 1, not as a traceback."""
 
     def invoke(self, context: click.Context) -> Any:
         try:
@@ -91,14 +90,14 @@ def commands(driver: Driver) -> click.Group:
 
     @main.command()
     def sample() -> None:
-        """Print a node's options, all at their defaults, as the file that an administrator changes."""
+        """Print a node's options with their defaults, as the file that an administrator edits."""
         click.echo(remotes.sample(driver.name).read_text(encoding="utf-8"), nl=False)
 
     @main.command()
     @click.option("--user", default="oneadmin", show_default=True, help="Who the front-end logs in as.")
     @_json
     def node(user: str, as_json: bool) -> None:
-        """Check that this node can run VMs; status 1 if something is wrong."""
+        """Check that this node can run VMs; status 1 if there are problems."""
         found = driver.check(user)
         if as_json:
             click.echo(json.dumps(found))
@@ -112,7 +111,7 @@ def commands(driver: Driver) -> click.Group:
 
 
 def warnings_of(configuration: Path) -> list[str]:
-    """Return what of OpenNebula's configuration endangers the front-end."""
+    """Return warnings about OpenNebula's configuration that endanger the front-end."""
     path = configuration / CONFIGURED[0]
     if path.exists() and stanza.lets_owners_exec(path.read_text(encoding="utf-8")):
         return [EXEC_WARNING.format(path=path)]
@@ -132,7 +131,7 @@ def by_hand_in(driver: Driver, name: str) -> str:
 
 
 def planned(driver: Driver, configuration: Path, to_remove: bool) -> dict[Path, str]:
-    """Return the new text of every file that changes; raise CannotConfigure if one cannot be changed."""
+    """Return the new text of every changed file; raise CannotConfigure if a file cannot be changed."""
     changes = {}
     for name in (*CONFIGURED, *([LIVE_FILE] if (configuration / LIVE_FILE).exists() else ())):
         path = configuration / name

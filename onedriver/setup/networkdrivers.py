@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Let OpenNebula's network drivers know the interfaces of a driver's VMs.
+"""Register the interfaces of a driver's VMs with OpenNebula's network drivers.
 
-Theirs is a class for each virtualisation driver that tells an interface's name on the host (``vnm/nic.rb``). One that
-they do not know they take for KVM's, whose interfaces libvirt names: they find none, ports of Open vSwitch have no
-VLAN then, and the rules of security groups are about no interface at all.
+They have a class for each virtualisation driver that returns an interface's name on the host (``vnm/nic.rb``). They
+treat an unknown driver as KVM, whose interfaces libvirt names: they find none, so ports of Open vSwitch have no
+VLAN, and the rules of security groups match no interface.
 """
 
 from collections.abc import Callable
@@ -31,8 +31,8 @@ end
 def install(remotes: Path, driver: str) -> list[Path]:
     """Register the interfaces with OpenNebula's network drivers.
 
-    :returns: what was changed; nothing where the front-end has no network drivers
-    :raises CannotConfigure: this OpenNebula has no class of such interfaces
+    :returns: the changes; none if the front-end has no network drivers
+    :raises CannotConfigure: this OpenNebula has no class for such interfaces
     """
     def with_class(text: str) -> str:
         if f"class {CLASS} " not in text:
@@ -44,7 +44,7 @@ def install(remotes: Path, driver: str) -> list[Path]:
 
 
 def uninstall(remotes: Path, driver: str) -> list[Path]:
-    """Remove the interfaces from OpenNebula's network drivers, and return what was changed."""
+    """Remove the interfaces from OpenNebula's network drivers, and return the changes."""
     return changed(remotes, lambda text: stanza.removed(text, driver))
 
 

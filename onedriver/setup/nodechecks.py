@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check a node for every driver: complaints, each with what to do."""
+"""Check a node for every driver, with a remedy for each complaint."""
 
 import pwd
 import re
@@ -31,12 +31,12 @@ def run(load: Callable[[], NodeOptions], user: str, names: Sequence[str], tools:
     """Run the checks of a node.
 
     :param load: reads its options
-    :param user: who OpenNebula's front-end logs in as
+    :param user: the user that OpenNebula's front-end logs in as
     :param names: of the driver's commands; the first is its own
     :param tools: programs that it needs
     :param uses: of :func:`sudo`
     :param own: checks that only this driver has
-    :returns: complaints, by what was looked at
+    :returns: complaints by subject
     """
     def options() -> Iterable[str]:
         load()
@@ -64,7 +64,7 @@ def devices(owners: Path) -> Iterable[str]:
 
 
 def datastores(path: Path, user: str) -> Iterable[str]:
-    """Complain unless the directory of datastores is there and root can enter it without following a link."""
+    """Report a directory of datastores that is missing, or that root cannot enter without following a link."""
     try:
         node_datastores.open_directory(path).close()
     except FileNotFoundError:
@@ -73,7 +73,7 @@ def datastores(path: Path, user: str) -> Iterable[str]:
 
 
 def memlock(wanted: str, daemon: int) -> Iterable[str]:
-    """Complain where no container with RDMA could start, because its engine may not let it lock memory.
+    """Report a limit of the engine on locked memory that prevents the start of containers with RDMA.
 
     :param wanted: ``unlimited`` or bytes
     :param daemon: process id of the engine
@@ -97,7 +97,7 @@ def memlock(wanted: str, daemon: int) -> Iterable[str]:
 
 
 def peer(path: str) -> int:
-    """Return the process id of who listens at a socket; of a socket that systemd made, systemd's."""
+    """Return the pid of the listener on a socket, which is systemd's for a socket that it created."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -112,12 +112,12 @@ def commands(names: Sequence[str]) -> Iterable[str]:
 
 
 def version(text: str) -> tuple[int, ...]:
-    """Parse ``5.0.2`` to (5, 0, 2); a part that is no number is left out."""
+    """Parse ``5.0.2`` to (5, 0, 2); parts that are not numbers are skipped."""
     return tuple(int(part) for part in text.split(".") if part.isdigit())
 
 
 def sudo(user: str, command: str, uses: Iterable[Sequence[str]]) -> Iterable[str]:
-    """Complain of each kind of use for which the user may not run the driver's command as root without a password."""
+    """Report each kind of use for which the user may not run the driver's command as root without a password."""
     try:
         number = pwd.getpwnam(user).pw_uid
     except KeyError:

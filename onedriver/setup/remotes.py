@@ -41,7 +41,7 @@ def files(driver: str) -> list[Path]:
 
 
 def install(remotes: Path, driver: str) -> list[Path]:
-    """Install the driver's files, and return those that were new or different; other files stay."""
+    """Install the driver's files, and return the new or changed ones; other files stay."""
     content = {file: (source() / "remotes" / file).read_bytes() for file in files(driver)}
     with as_owner(remotes):
         return [file for file, text in content.items() if install_one(text, remotes / file)]
@@ -57,7 +57,7 @@ def install_one(content: bytes, target: Path) -> bool:
 
 @contextlib.contextmanager
 def as_owner(remotes: Path) -> Iterator[None]:
-    """Let root act as the directory's owner in the block: files get that owner, and links lead root nowhere."""
+    """Act as the directory's owner in the block: files get that owner, and root cannot be misled by links."""
     owner, groups = remotes.stat(), os.getgroups()
     if os.geteuid() != 0 or owner.st_uid == 0:
         yield
@@ -74,7 +74,7 @@ def as_owner(remotes: Path) -> Iterator[None]:
 
 
 def uninstall(remotes: Path, driver: str) -> list[Path]:
-    """Remove only this driver's files, and directories that are empty then; return the files."""
+    """Remove only this driver's files, and directories that are then empty; return the files."""
     names = files(driver)
     with as_owner(remotes):
         found = [file for file in names if (remotes / file).is_file()]

@@ -8,14 +8,14 @@ from onedriver.errors import DriverError
 
 
 class CannotConfigure(DriverError):
-    """Signal that the file has a setting that is in the way and cannot be changed."""
+    """Signal that the file has a conflicting setting that cannot be changed."""
 
 
 def inserted(text: str, stanza: str, driver: str, position: int | None = None) -> str:
     """Return the text with the driver's section.
 
-    :param stanza: replaces an earlier one where it is
-    :param position: where a new one comes, at the beginning of a line; None is the end
+    :param stanza: replaces an existing one in place
+    :param position: position of a new one, at the beginning of a line; None for the end
     :raises CannotConfigure: the driver was configured by hand, or a mark is missing
     """
     begin, end = marks(driver)
@@ -111,6 +111,6 @@ OWNERS_OPERATIONS = re.compile(r'^[ \t]*VM_MANAGE_OPERATIONS\s*=\s*"([^"]*)"', r
 
 
 def lets_owners_exec(text: str) -> bool:
-    """Return whether ``oned.conf`` lets the owner of a VM call ``exec``, as OpenNebula does where nothing is set."""
+    """Return whether ``oned.conf`` permits the owner of a VM to call ``exec``, which is OpenNebula's default."""
     found = OWNERS_OPERATIONS.findall(text)
     return not found or "exec" in re.split(r"[\s,]+", found[-1])

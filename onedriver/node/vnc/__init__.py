@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Provide a container's console over VNC: a terminal, drawn, for the viewers that OpenNebula's web interfaces have.
+"""Provide a container's console over VNC, as a drawn terminal for the viewers of OpenNebula's web interfaces.
 
-``server`` listens and does nothing else. For each client it starts a program of the driver, which is
-``console_client``: as root it attaches to the console, and carries bytes between that and a process without any rights,
-``session``, which talks with the client (``rfb``, ``keys``) and draws what the guest prints (``terminal``,
-``framebuffer``, ``glyphs``).
+``server`` only listens. For each client it starts a program of the driver, ``console_client``: as root it attaches
+to the console, and copies bytes between that and an unprivileged process, ``session``, which serves the client
+(``rfb``, ``keys``) and draws the guest's output (``terminal``, ``framebuffer``, ``glyphs``).
 """

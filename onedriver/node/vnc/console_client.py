@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serve a client of a console, knowing only a socket's bytes; the process that talks with it reaches only those.
+"""Serve a client of a console, copying bytes only; an unprivileged process handles the protocol.
 
-A console has one client: whoever comes last, and knows the password, since a browser that was closed may be noticed
-late.
+A console has one client, the last one with the password, because a closed browser may be detected late.
 """
 
 import contextlib
@@ -31,8 +30,8 @@ def main(client: socket.socket, name: str, password: str | None, attach: Callabl
          printed: Callable[[], bytes]) -> None:
     """Serve one client of a console.
 
-    :param attach: to the container's console
-    :param printed: what it printed so far
+    :param attach: attaches to the container's console
+    :param printed: returns its earlier output
     """
     ours, theirs = socket.socketpair()
     if os.fork() == 0:
@@ -54,12 +53,12 @@ def main(client: socket.socket, name: str, password: str | None, attach: Callabl
 
 
 def hold_console() -> None:
-    """Tell the process that has the port."""
+    """Notify the process that owns the port."""
     os.write(sys.stdout.fileno(), session.ADMITTED)
 
 
 def serve(ours: socket.socket, name: str, attach: Callable[[], Console], printed: Callable[[], bytes]) -> None:
-    """Serve the console to one client; raise AlreadyRunning or ContainerHostError if it cannot be had."""
+    """Serve the console to one client; raise AlreadyRunning or ContainerHostError if it is unavailable."""
     single_instance.end(holder(name), HANDOVER_TIMEOUT)
     place = single_instance.take(holder(name))  # until this process ends
     attached = threading.Event()
@@ -71,7 +70,7 @@ def serve(ours: socket.socket, name: str, attach: Callable[[], Console], printed
 
 
 def give_way(place: socket.socket, ours: socket.socket, attached: threading.Event) -> None:
-    """End the session for the next client, or at the end of the VM, also while the engine does not answer."""
+    """End the session for the next client, or at the end of the VM, even while the engine does not respond."""
     single_instance.await_end(place).detach()  # the kernel closes it once nothing of this process is left
     if not attached.is_set():
         os._exit(0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw a terminal as the viewer's framebuffer: what of it changed since, in the viewer's pixels."""
+"""Draw a terminal's changes for the viewer's framebuffer, in the viewer's pixel format."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -22,18 +22,18 @@ class Framebuffer:
         self._sent: Lines | None = None
 
     def forget(self) -> None:
-        """Forget what the viewer has, so that all is sent again."""
+        """Discard the viewer's known content, so that everything is sent again."""
         self._sent = None
 
     def update(self, cells: Lines, form: PixelFormat) -> bytes:
-        """Return the message that updates the viewer's framebuffer; empty when nothing changed."""
+        """Return the message that updates the viewer's framebuffer; empty without changes."""
         rectangles = [drawn(line_number, first, part, form) for line_number, first, part in changes(self._sent, cells)]
         self._sent = cells
         return struct.pack(">BxH", 0, len(rectangles)) + b"".join(rectangles) if rectangles else b""
 
 
 def changes(before: Lines | None, now: Lines) -> Iterator[tuple[int, int, Sequence[Cell]]]:
-    """Yield, for each line that is different, its cells from the first to the last that differ: line, column, cells."""
+    """Yield line, column and cells of each changed line, from the first to the last changed cell."""
     for line_number, line in enumerate(now):
         if before is None:
             yield line_number, 0, line
@@ -44,7 +44,7 @@ def changes(before: Lines | None, now: Lines) -> Iterator[tuple[int, int, Sequen
 
 
 def drawn(line_number: int, first: int, cells: Sequence[Cell], form: PixelFormat) -> bytes:
-    """Return a rectangle of one line of letters."""
+    """Return a rectangle with one line of characters."""
     letters = [glyphs.pixels(cell.letter, cell.underlined, form.pixel(cell.colour), form.pixel(cell.ground))
                for cell in cells]
     head = RECTANGLE.pack(first * glyphs.WIDTH, line_number * glyphs.HEIGHT, len(cells) * glyphs.WIDTH, glyphs.HEIGHT,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw letters as dots: a font, and one letter of it in a viewer's pixels."""
+"""Draw characters as dots: a font, and one character of it in a viewer's pixels."""
 
 import functools
 
@@ -15,7 +15,7 @@ FULL = 0xFF
 
 
 class NoFont(DriverError):
-    """Signal that nothing can be drawn on this node."""
+    """Signal that this node lacks a font for drawing."""
 
 
 @functools.cache
@@ -29,7 +29,7 @@ def font() -> ImageFont.FreeTypeFont:
 
 @functools.lru_cache(maxsize=4096)
 def dots(letter: str, underlined: bool) -> bytes:
-    """Return a byte for each line of dots, the first dot in its highest bit."""
+    """Return a byte for each line of dots, with the first dot in its highest bit."""
     image = Image.new("1", (WIDTH, HEIGHT))
     draw = ImageDraw.Draw(image)
     draw.fontmode = "1"
@@ -45,7 +45,7 @@ def dots(letter: str, underlined: bool) -> bytes:
 
 @functools.lru_cache(maxsize=8192)
 def pixels(letter: str, underlined: bool, colour: bytes, ground: bytes) -> tuple[bytes, ...]:
-    """Return the letter's lines of dots, in pixels of both colours."""
+    """Return the character's lines of dots as pixels of both colours."""
     return tuple(b"".join(colour if line & bit else ground for bit in BITS) for line in dots(letter, underlined))
 
 

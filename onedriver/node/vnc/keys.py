@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Translate a viewer's keys for a terminal. Pure.
 
-Keys are numbered as by X11 (keysymdef.h); what a terminal sends is that of the Linux console and of xterm.
+Keys are numbered as by X11 (keysymdef.h); the terminal's codes are those of the Linux console and of xterm.
 """
 
 from collections.abc import Mapping
@@ -26,13 +26,13 @@ ARROWS: Mapping[int, bytes] = {0xFF52: b"A", 0xFF54: b"B", 0xFF53: b"C", 0xFF51:
 
 
 class Keyboard:
-    """Remember which keys are held down that change others."""
+    """Track the pressed modifier keys."""
 
     def __init__(self) -> None:
         self._held: set[int] = set()
 
     def typed(self, key: int, down: bool, application: bool) -> bytes:
-        """Return what the guest is to receive, if anything; ``application`` selects the arrows' other form."""
+        """Return the guest's input for a key, if any; ``application`` selects the arrows' other form."""
         if key in CONTROL or key in ALT:
             (self._held.add if down else self._held.discard)(key)
             return b""
@@ -49,7 +49,7 @@ class Keyboard:
 
 
 def text(key: int) -> str:
-    """Return the letter on a key; empty where there is none. Latin-1's letters are their own numbers."""
+    """Return the character of a key; empty if there is none. Latin-1's characters are their own key numbers."""
     if 0x20 <= key <= 0x7E or 0xA0 <= key <= 0xFF:
         return chr(key)
     number = key - UNICODE
@@ -60,7 +60,7 @@ def text(key: int) -> str:
 
 
 def control(letter: str) -> bytes:
-    """Return the code of Ctrl and a letter; one that has no such code is itself."""
+    """Return the code of Ctrl and a character; the character itself if there is no such code."""
     if letter == " ":
         return b"\0"
     if letter == "?":

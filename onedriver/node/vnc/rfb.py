@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Implement the protocol of VNC, RFB 3.8 (RFC 6143): its greeting, and what a viewer sends. Pure.
+"""Implement the VNC protocol, RFB 3.8 (RFC 6143): its greeting, and a viewer's messages. Pure.
 
-A viewer is nobody who can be trusted: every message has a limit, and what is none of the protocol ends the connection.
+A viewer is not trusted: every message has a limit, and invalid messages end the connection.
 """
 
 import dataclasses
@@ -22,12 +22,12 @@ FORMAT = struct.Struct(">BBBBHHHBBBxxx")
 
 
 class NotRfb(DriverError):
-    """Signal that the other end is no viewer, or one that cannot be served."""
+    """Signal that the other end is not a VNC viewer, or not a supported one."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PixelFormat:
-    """Describe the pixel format that a viewer asks for, and encode colours in it.
+    """Describe the pixel format requested by a viewer, and encode colours in it.
 
     :ivar size: bytes of a pixel
     :ivar maxima, shifts: of red, green and blue
@@ -52,7 +52,7 @@ USUAL = PixelFormat(4, False, (255, 255, 255), (16, 8, 0))
 
 @dataclasses.dataclass(frozen=True)
 class UpdateRequest:
-    """Request a framebuffer update for the viewer: of what changed, or of everything."""
+    """Request a framebuffer update for the viewer, of changes or of everything."""
 
     changes_only: bool
 
@@ -79,7 +79,7 @@ def failure(reason: str) -> bytes:
 
 
 def answers(challenge: bytes, response: bytes, password: str) -> bool:
-    """Return whether a viewer knows the password: DES of the challenge, the key's bits reversed in each byte."""
+    """Return whether a viewer knows the password: DES of the challenge, with the key's bits reversed in each byte."""
     key = bytes(int(f"{byte:08b}"[::-1], 2) for byte in password.encode()[:KEY].ljust(KEY, b"\0"))
     # DES is three times DES with the same key. ECB, as the protocol has it.
     encryptor = Cipher(TripleDES(key * 3), modes.ECB()).encryptor()  # noqa: S305
@@ -87,7 +87,7 @@ def answers(challenge: bytes, response: bytes, password: str) -> bool:
 
 
 def taken(data: bytes) -> tuple[Message, int] | None:
-    """Return the first message of the input and its length, None while it is incomplete; raise NotRfb on others."""
+    """Return the first message of the input and its length; None while it is incomplete; raise NotRfb if invalid."""
     if not data:
         return None
     length = length_of(data)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Listen at the port of a container's console, reading nothing, and start a program for each client.
 
-It is small, because it waits as long as its container runs.
+It imports little, because it exists as long as its container runs.
 
-It ends with the container's first process, of which it has a handle from the start, or when the driver ends it.
+It ends with the container's first process, to which it has a handle from the start, or when the driver ends it.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ def main(argv: Sequence[str]) -> None:
     """Serve a console's port.
 
     :param argv: module of the program for a client, the container's name, and handles: the port, the socket that
-        holds the console's place, the container's first process
+        represents the console, the container's first process
     """
     module, name, *fds = argv
     port, place = (socket.socket(fileno=int(fd)) for fd in fds[:2])
@@ -48,16 +48,16 @@ def main(argv: Sequence[str]) -> None:
 
 
 def begun(module: str, name: str, client: socket.socket) -> subprocess.Popen[bytes]:
-    """Start the program for a client, which writes to its standard output once the client is admitted."""
+    """Start the program for a client, which writes to its standard output when it admits the client."""
     return subprocess.Popen([sys.executable, "-m", module, name, str(client.fileno())],
                             pass_fds=[client.fileno()], stdout=subprocess.PIPE, start_new_session=True)
 
 
 def with_room(workers: list[subprocess.Popen[bytes]]) -> list[subprocess.Popen[bytes]]:
-    """End the oldest worker whose client is not admitted, if there is no room: a viewer greets at once.
+    """End the oldest worker with an unadmitted client if there is no room: a viewer greets immediately.
 
-    :param workers: those that go on, the oldest first
-    :returns: those that are left
+    :param workers: running ones, oldest first
+    :returns: the remaining ones
     """
     oldest = next((worker for worker in workers if not is_admitted(worker)), None)
     if len(workers) < MAX_CLIENTS or oldest is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serve one viewer in a process that has no rights: its greeting, then keys one way and the framebuffer the other."""
+"""Serve one viewer in an unprivileged process: its greeting, then keys one way and the framebuffer the other."""
 
 import contextlib
 import logging
@@ -36,9 +36,9 @@ def main(client: socket.socket, guest: socket.socket, password: str | None, name
          hold_console: Callable[[], None]) -> None:
     """Run the session's process.
 
-    :param guest: to the process that has the console
+    :param guest: connection to the process with the console
     :param name: of the container
-    :param hold_console: called once the client may have the console: from then on no newer client takes its place
+    :param hold_console: called before the client gets the console: afterwards no newer client replaces it
     """
     give_up_rights()
     try:
@@ -65,11 +65,11 @@ def give_up_rights() -> None:
 
 
 def greet(client: socket.socket, password: str | None, name: str, hold_console: Callable[[], None]) -> None:
-    """Admit a client, or not.
+    """Admit or refuse a client.
 
-    :param hold_console: called before the client hears that it is admitted
-    :raises NotRfb: the client is no viewer, or does not know the password
-    :raises NoFont: nothing could be drawn
+    :param hold_console: called before the client is told that it is admitted
+    :raises NotRfb: the client is not a viewer, or does not know the password
+    :raises NoFont: there is no font
     """
     end = time.monotonic() + GREETING_TIMEOUT
     client.settimeout(GREETING_TIMEOUT)
@@ -107,7 +107,7 @@ def require_password(client: socket.socket, password: str, end: float) -> None:
 
 
 def exactly(client: socket.socket, length: int, end: float) -> bytes:
-    """Read exactly so many bytes before the time ``end``, however slowly they come."""
+    """Read exactly ``length`` bytes before the time ``end``."""
     data = b""
     while len(data) < length:
         client.settimeout(max(0.001, end - time.monotonic()))
@@ -119,7 +119,7 @@ def exactly(client: socket.socket, length: int, end: float) -> bytes:
 
 
 class Session:
-    """Serve one viewer after the greeting: draw what the guest prints, and pass on what is typed."""
+    """Serve one viewer after the greeting: draw the guest's output, and forward its input."""
 
     def __init__(self, client: socket.socket, guest: socket.socket) -> None:
         self._visitor = client
@@ -132,7 +132,7 @@ class Session:
         self._wanted = self._changed = self._typed = False
 
     def run(self) -> None:
-        """Serve until either end is gone."""
+        """Serve until either end closes."""
         next_picture = 0.0
         while True:
             pause = max(0.0, next_picture - time.monotonic()) if self._wanted and self._changed else None
@@ -178,13 +178,13 @@ class Session:
                 self._type(self._keyboard.typed(number, down, self._terminal.wants_application_keys))
 
     def _type(self, data: bytes) -> None:
-        """Send keys to the guest. What it cannot take is lost, so that it does not hold up its viewer."""
+        """Send keys to the guest. Keys that it does not accept are lost, so that it does not block its viewer."""
         if data:
             with contextlib.suppress(BlockingIOError):
                 self._guest.send(data, socket.MSG_DONTWAIT)
 
     def _draw(self) -> None:
-        """Send what has changed. Where nothing has, the viewer goes on waiting."""
+        """Send changes. Without changes, the viewer's request stays pending."""
         message = self._framebuffer.update(self._terminal.cells(), self._form)
         self._changed = False
         if message:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Emulate a terminal of 80 columns and 24 lines: what a guest prints, as cells with a letter and two colours."""
+"""Emulate a terminal of 80 columns and 24 lines: the guest's output as cells with a character and two colours."""
 
 import unicodedata
 from collections.abc import Iterator
@@ -28,17 +28,17 @@ class Cell(NamedTuple):
 
 
 class Screen(pyte.Screen):
-    """Hold the cells of the terminal, and collect its answers to the guest's queries, for the guest."""
+    """Hold the cells of the terminal, and collect its answers to the guest's queries."""
 
     def __init__(self) -> None:
         self.answers = b""
         super().__init__(COLUMNS, LINES)
 
     def draw(self, data: str) -> None:
-        """Draw text, with no more than one code point in a cell.
+        """Draw text with at most one code point in a cell.
 
-        pyte appends a combining character to the cell before it and normalizes the whole cell again, which takes
-        quadratic time: 200 kB of accents on one letter would keep the process busy for minutes.
+        pyte appends a combining character to the previous cell and normalizes the whole cell again, which takes
+        quadratic time: 200 kB of accents on one character would keep the process busy for minutes.
         """
         composed = unicodedata.normalize("NFC", data)
         super().draw("".join(letter for letter in composed if not unicodedata.combining(letter)))
@@ -53,7 +53,7 @@ class Terminal:
         self._stream = pyte.ByteStream(self._screen)
 
     def show(self, data: bytes) -> bytes:
-        """Show output of the guest, and return the terminal's answers for it."""
+        """Process the guest's output, and return the terminal's answers."""
         try:
             self._stream.feed(data)
         except Exception:
@@ -68,7 +68,7 @@ class Terminal:
         return APPLICATION_KEYS in self._screen.mode
 
     def cells(self) -> tuple[tuple[Cell, ...], ...]:
-        """Return the cells by line and column. The cursor is a cell with its colours exchanged."""
+        """Return the cells by line and column, with the cursor as a cell in inverse colours."""
         lines = [list(self._line(number)) for number in range(LINES)]
         cursor = self._screen.cursor
         if not cursor.hidden:
@@ -95,7 +95,7 @@ def shown(char: pyte.screens.Char) -> Cell:
 def rgb(name: str, default: int, bright: bool) -> int:
     """Return a colour as 0xRRGGBB.
 
-    :param name: a colour as pyte calls it: ``red``, ``brightred``, six hexadecimal digits or ``default``
+    :param name: pyte's name of a colour: ``red``, ``brightred``, six hexadecimal digits or ``default``
     """
     if name == "default":
         return BRIGHT["white"] if bright else default
