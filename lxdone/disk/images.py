@@ -140,7 +140,10 @@ class Images:
 
     def is_there(self, vm_id: int, disk: Disk) -> bool:
         directory = self._directory(vm_id, disk.id)
-        return os.path.ismount(directory) or (self._record(directory).exists() and any(directory.iterdir()))
+        if os.path.ismount(directory):
+            return True
+        # A killed release may have left the record alone.
+        return self._record(directory).exists() and directory.is_dir() and any(directory.iterdir())
 
     def is_replaced(self, vm_id: int, disk_id: int) -> bool:
         """Return whether another disk has its place in the datastore by now; raise DriverError if that is uncertain."""
@@ -225,13 +228,13 @@ class Images:
             remove(directory)
         for beside in directory.parent.glob(f"{directory.name}.*"):
             beside.unlink()
-        if directory.parent.exists() and all(entry.name.startswith(UNFINISHED) for entry in directory.parent.iterdir()):
-            shutil.rmtree(directory.parent)
+        _remove_home(directory.parent)
 
     def release_all(self, vm_id: int) -> None:
         """Release the disks of a stopped container: OpenNebula may use their files from now on."""
         for number in self.present(vm_id):
             self.release(vm_id, number)
+        _remove_home(self._home(vm_id))
 
     def release_others(self, vm: Vm) -> None:
         """Release the disks that were detached while no script was called."""
@@ -265,6 +268,7 @@ class Images:
             directory = self._directory(vm_id, number)
             idmounts.unmount(directory)
             self._remove(directory, self._read(directory))
+        _remove_home(self._home(vm_id))
 
     # A VM that is suspended has its disks mounted, for its processes, though OpenNebula may copy, move or end it.
 
@@ -365,12 +369,15 @@ class Images:
 
     def present(self, vm_id: int) -> tuple[int, ...]:
         """Return the numbers of the disks that are on the host, completely or partly."""
-        home = self._state / translate.name(vm_id)
+        home = self._home(vm_id)
         names = {entry.name.partition(".")[0] for entry in home.iterdir()} if home.exists() else set()
         return tuple(sorted(int(name) for name in names if name.isdecimal()))
 
+    def _home(self, vm_id: int) -> Path:
+        return self._state / translate.name(vm_id)
+
     def _directory(self, vm_id: int, disk_id: int) -> Path:
-        return self._state / translate.name(vm_id) / str(disk_id)
+        return self._home(vm_id) / str(disk_id)
 
     @staticmethod
     def _record(directory: Path) -> Path:
@@ -409,6 +416,12 @@ def is_gone(record: Record) -> bool:
 def require_read_only(disk: Disk) -> None:
     if not translate.is_read_only(disk):
         raise NotSupported(f"disk {disk.id} is an ISO image, which cannot be written: make it READONLY, or a CDROM")
+
+
+def _remove_home(home: Path) -> None:
+    """Remove a VM's directory of disks if it has none, also after a removal that was killed."""
+    if home.exists() and all(entry.name.startswith(UNFINISHED) for entry in home.iterdir()):
+        shutil.rmtree(home)
 
 
 def remove(directory: Path) -> None:

@@ -24,11 +24,13 @@ from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 
 from containerhost import errors
 from nova_lxd_ext.server import deferred
+from tests.model.disk import FULL, POWER_CUT
 from tests.model.nova.placement import Placement
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 OWNER = {"user_id": "tenant", "project_id": "project"}
 ENGINE_FAULTS = ("fails", "times out", "unavailable", "answers empty")
+MET_AT = {**dict.fromkeys(ENGINE_FAULTS, "engine"), FULL: "disk"}  # steps of which kind alone a fault meets
 FAULTS = ("killed", *ENGINE_FAULTS, "other host restarts", "locked")
 EXPECTED = (exception.NovaException, errors.ContainerHostError, rpc_dispatcher.ExpectedException,
             messaging.MessagingTimeout)
@@ -55,6 +57,7 @@ class Cloud:
     :ivar faults: what goes wrong next, each after so many steps: a step is a request to the engine, or a write to an
         allocation record, to the database, to Placement, to the bus
     :ivar restart_other: restarts the other host's nova-compute
+    :ivar end_all: ends all processes of both hosts
     :ivar defects: errors that no caller of the driver expects
     :ivar images: ids of the images that Glance has
     :ivar pci: uuid of the server and id of the request, by (host, address) of a claimed device
@@ -68,6 +71,7 @@ class Cloud:
         self.current: Any = None
         self.faults: list[tuple[int, str]] = []
         self.restart_other: Callable[[str], None] = lambda host: None
+        self.end_all: Callable[[], None] = lambda: None
         self.instances: dict[str, objects.Instance] = {}
         self.deleted: dict[str, objects.Instance] = {}
         self.migrations: dict[int, objects.Migration] = {}
@@ -132,7 +136,7 @@ class Cloud:
     def step(self, what: str = "database") -> str | None:
         """Pass one step of the process that runs.
 
-        :returns: how a request to the engine ends, if not well
+        :returns: how a request to the engine, or a change of a disk, ends, if not well
         """
         if self.current is None:
             return None
@@ -141,12 +145,15 @@ class Cloud:
         if not self.faults:
             return None
         at, fault = self.faults[0]
-        if at > 0 or (fault in ENGINE_FAULTS and what != "engine"):
+        if at > 0 or MET_AT.get(fault, what) != what:
             self.faults[0] = max(0, at - 1), fault
             return None
         self.faults.pop(0)
         if fault == "killed":
             self.current.alive = False
+            raise Killed
+        if fault == POWER_CUT:
+            self.end_all()
             raise Killed
         if fault == "other host restarts":
             process = self.current
@@ -154,9 +161,13 @@ class Cloud:
             if not process.alive:  # the next fault restarted this one's host
                 raise Killed
         elif fault == "locked":
-            for uuid in [uuid for uuid, stored in self.instances.items() if stored.task_state is not None]:
-                self.begin_action(uuid, "lock")
+            self._lock_busy()
         return fault
+
+    def _lock_busy(self) -> None:
+        """Lock each server on which nova works."""
+        for uuid in [uuid for uuid, stored in self.instances.items() if stored.task_state is not None]:
+            self.begin_action(uuid, "lock")
 
     def note_unexpected(self, *_: Any, **__: Any) -> None:
         """Note an error that the driver logs, unless a fault may cause it."""

@@ -27,6 +27,7 @@ from containerhost.linux.sysfs import Host as Tree
 from nova_lxd_ext import conf
 from tests.fakehost import description, tree
 from tests.model import frame
+from tests.model.disk import Disk
 from tests.model.nova import api, cloud, placement
 from tests.model.nova.cloud import EXPECTED, Killed
 from tests.model.nova.compute import RESCUE_IMAGE
@@ -90,6 +91,8 @@ class Nova(frame.Machine):
         self.cloud.process_of = lambda host: self.hosts[host].process
         self.cloud.ended = lambda host: setattr(self.hosts[host], "process", None)
         self.cloud.restart_other = lambda host: self.restart_service(self.other(self.hosts[host]))
+        self.cloud.end_all = self._end_all
+        self.disk = Disk(directory, self.cloud.step)
         self.lost: set[str] = set()
         self.deleted: set[str] = set()
         self.reverting: set[str] = set()
@@ -299,6 +302,24 @@ class Nova(frame.Machine):
         self.fail_host(self.hosts[host])
         self.start(self.hosts[host])
         self._finish([], False)
+
+    def cut_power(self, choice: int) -> int:
+        """Cut the power of both hosts.
+
+        :param choice: which of the states that their disks may have afterwards they have
+        :returns: how many states there are
+        """
+        images = self.disk.images()
+        self.disk.restore(images[choice])
+        for host in self.hosts.values():
+            self.fail_host(host)
+        return len(images)
+
+    def _end_all(self) -> None:
+        for host in self.hosts.values():
+            if host.process is not None:
+                host.process.alive = False
+                host.process = None
 
     def fail_host(self, host: Host) -> None:
         """Let a machine be off, with all its containers."""

@@ -6,18 +6,24 @@ the server is deleted. What always holds for the machine holds after each of the
 one at the start that follows; one of the engine, and a kill while it is handled) each run tries others.
 """
 
+import contextlib
 import functools
 import itertools
 import logging
+import os
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from unittest import mock
 
+import fixtures
 import testtools
+from testtools.content import text_content
 
 from tests import levels
 from tests.model import frame
+from tests.model.disk import FULL, POWER_CUT
 from tests.model.nova import api
 from tests.model.nova.test_nova import Nova
 
@@ -123,6 +129,21 @@ class SweepTest(testtools.TestCase):
                 failures.append(f"{name}, {kind} at step {step}: {type(error).__name__}: {error}")
         self.assertEqual([], failures)
 
+    def test_every_request_at_every_change_of_the_disks(self) -> None:
+        self.useFixture(fixtures.MockPatchObject(os, "fsync"))  # what is synced is modelled
+        failures, counts = [], Counter[str]()
+        for name, kind, step in points_of_disk():
+            choices, choice = 1, 0
+            while choice < choices:
+                counts[kind] += 1
+                try:
+                    choices = interrupt_disk(name, kind, step, choice)
+                except Exception as error:
+                    failures.append(f"{name}, {kind} at step {step}, state {choice}: {type(error).__name__}: {error}")
+                choice += 1
+        self.addDetail("points", text_content(str(dict(counts))))
+        self.assertEqual([], failures)
+
     def test_start_after_a_kill_is_interrupted_too(self) -> None:
         self.tried_twice(interrupt_start, None, ("killed", "fails", *OF_ENGINE))
 
@@ -165,9 +186,21 @@ def points() -> Iterator[tuple[str, str, int]]:
             yield name, kind, step
 
 
+def points_of_disk() -> Iterator[tuple[str, str, int]]:
+    """Yield this run's share of the points at which the disk is full, and at which the power is cut."""
+    for name in SWEPT:
+        steps = steps_of(name, watched=True)
+        possible = [(name, FULL, step) for step, what in enumerate(steps) if what == "disk"]
+        possible += [(name, POWER_CUT, step) for step in range(len(steps) + 1)]
+        yield from levels.some(f"disk {name}", possible, ())
+
+
 @functools.cache
-def steps_of(name: str) -> list[str]:
-    """Return the steps of an undisturbed request."""
+def steps_of(name: str, watched: bool = False) -> list[str]:
+    """Return the steps of an undisturbed request.
+
+    :param watched: whether changes of the disks are steps
+    """
     machine, uuid = prepared(name)
     steps: list[str] = []
 
@@ -177,8 +210,9 @@ def steps_of(name: str) -> list[str]:
     try:
         SWEPT[name][1](machine, uuid)
         with mock.patch.object(machine.cloud, "step", step):
-            machine.cloud.placement._step = step
-            machine.drain()
+            machine.cloud.placement._step = machine.disk._step = step
+            with machine.disk.watched() if watched else contextlib.nullcontext():
+                machine.drain()
         return steps
     finally:
         machine.close()
@@ -200,6 +234,22 @@ def interrupt(name: str, kind: str, step: int) -> None:
     machine.cloud.faults = [(step, kind)]
     machine.drain()
     end(machine)
+
+
+def interrupt_disk(name: str, kind: str, step: int, choice: int) -> int:
+    """Let the disks be full from a step on, or cut the power.
+
+    :param choice: which of the states that a power cut may leave it leaves
+    :returns: how many there are
+    """
+    machine, uuid = prepared(name)
+    SWEPT[name][1](machine, uuid)
+    machine.cloud.faults = [(step, kind)]
+    with machine.disk.watched():
+        machine.drain()
+    choices = machine.cut_power(choice) if kind == POWER_CUT else 1
+    end(machine)
+    return choices
 
 
 def interrupt_handling(name: str, step: int, kind: str, second: int) -> None:

@@ -11,6 +11,7 @@ from containerhost import errors
 from containerhost.engines.contract import ContainerState, Status
 from containerhost.engines.spec import ContainerSpec, Part
 from tests.model import inmemory
+from tests.model.disk import FULL, POWER_CUT
 from tests.model.inmemory import CHANGES
 from tests.unit.nova.fakes import Killed
 
@@ -22,34 +23,37 @@ class Process:
     """The process that runs, which may be killed before each of its steps.
 
     :ivar plan: what happens at which of its steps; ``unavailable`` lasts until the process ends
-    :ivar number: of its next step
-    :ivar passed: steps of the process before
+    :ivar steps: those that it has passed, each by what it is
+    :ivar passed: steps of the process before, each by what it is
     """
 
     def __init__(self) -> None:
         self.plan: dict[int, str] = {}
-        self.passed = 0
+        self.passed: list[str] = []
         self.begin(())
 
     def begin(self, plan: Iterable[tuple[int, str]]) -> None:
-        self.plan, self.number = dict(plan), 0
+        self.plan, self.steps = dict(plan), list[str]()
         self._alive, self._away = True, False
         self.met: list[str] = []
 
     def step(self, what: str = "host") -> str | None:
         """Pass one step.
 
-        :param what: ``engine`` for a request to the engine, which alone can fail
-        :returns: how the request fails
+        :param what: ``engine`` for a request to the engine, which can fail, ``disk`` for a change of a disk
+        :returns: how the request or the change fails
         """
         if not self._alive:
             raise Killed
-        fault = self.plan.get(self.number)
-        self.number += 1
-        if fault == "killed":
+        fault = self.plan.get(len(self.steps))
+        self.steps.append(what)
+        if fault in ("killed", POWER_CUT):
             self._alive = False
             self.met.append(fault)
             raise Killed
+        if what == "disk" and fault == FULL:
+            self.met.append(fault)
+            return fault
         if what != "engine":
             return None
         self._away |= fault == "unavailable"

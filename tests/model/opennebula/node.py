@@ -2,6 +2,7 @@
 """A node of OpenNebula's: what both drivers have there, real over an engine, devices and mounts in memory."""
 
 import abc
+import contextlib
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from onedriver.node.device_recovery import DeviceRecovery
 from onedriver.node.measure import Measure
 from onedriver.node.vmm import BaseVmm
 from onedriver.vm import Vm
+from tests.model.disk import FULL, POWER_CUT, Disk
 from tests.model.inmemory import Store, View
 from tests.model.opennebula.engine import Engine, Killed, Process
 from tests.unit.containerhost.hosts import shared
@@ -63,6 +65,9 @@ class Commands:
 class Node(abc.ABC):
     """:ivar devices: the host's, by id
     :ivar boot: how often the host was started
+    :ivar watched: whether the changes of the disk are steps of the next process
+    :ivar choice: which of the states that a power cut may leave it leaves
+    :ivar choices: how many the last one had
     """
 
     driver: ClassVar[str]
@@ -77,6 +82,8 @@ class Node(abc.ABC):
         self.devices = dict(devices)
         self.process = Process()
         self.boot = 0
+        self.disk_of_host = Disk(directory, self.process.step)
+        self.watched, self.choice, self.choices = False, 0, 0
         node = self
 
         class Booted(Host):
@@ -138,6 +145,12 @@ class Node(abc.ABC):
         """Restart the machine: containers are off, mounts are gone."""
         self.boot += 1
         self.engine.statuses = dict.fromkeys(self.engine.statuses, Status.STOPPED)
+
+    def cut_power(self) -> None:
+        images = self.disk_of_host.images()
+        self.choices = len(images)
+        self.disk_of_host.restore(images[self.choice])
+        self.restart()
 
     # OpenNebula's transfer driver.
 
@@ -212,13 +225,24 @@ def outcome(node: Node, plan: Iterable[tuple[int, str]], action: Callable[[], An
     :returns: done, failed or killed, and what it returned or raised
     """
     node.process.begin(plan)
+    watched, node.watched = node.watched, False
     try:
-        return "done", action()
+        with node.disk_of_host.watched() if watched else contextlib.nullcontext():
+            result = action()
+            if watched:
+                node.process.step("end")
+            return "done", result
     except Killed as error:
+        if POWER_CUT in node.process.met:
+            node.cut_power()
         return "killed", error
     except REFUSALS as error:
         return "failed", error
+    except OSError as error:
+        if FULL not in node.process.met:
+            raise
+        return "failed", error
     finally:
-        met, passed = node.process.met, node.process.number
+        met, passed = node.process.met, node.process.steps
         node.process.begin(())
         node.process.met, node.process.passed = met, passed

@@ -7,12 +7,17 @@ each of these.
 
 import itertools
 import logging
+import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import ClassVar
 
+import fixtures
 import testtools
+from testtools.content import text_content
 
 from tests import levels
+from tests.model.disk import FULL, POWER_CUT
 from tests.model.opennebula.machine import OpenNebula
 from tests.model.opennebula.test_lxdone import Lxdone
 from tests.model.opennebula.test_onedock import Onedock
@@ -62,18 +67,48 @@ class Sweep:
     def points(self) -> Iterator[tuple[str, str, str, int]]:
         """Yield the points of this run: at the gate a share of those with :data:`OTHERS` in between."""
         for asked, transition in ACTIONS.items():
-            steps = self.interrupt(asked, "nothing", FAILURE, None)
+            steps = self.interrupt(asked, "nothing", FAILURE).steps
             possible = [(asked, between, told, step) for between, told, step in itertools.product(
-                BETWEEN, (SUCCESS, FAILURE), range(steps)) if between not in REVERTS or (
+                BETWEEN, (SUCCESS, FAILURE), range(len(steps))) if between not in REVERTS or (
                     self.reverts and (transition.done if told == SUCCESS else transition.failed) in REVERTED)]
             always = {place for place, point in enumerate(possible) if point[1] not in OTHERS}
             yield from levels.some(f"sweep {self.machine.__name__} {asked}", possible, always)
 
-    def interrupt(self, asked: str, between: str, told: str, step: int | None) -> int:
-        """Kill an action at one of its steps, or at none.
+    def test_every_action_at_every_change_of_the_disk(self) -> None:
+        """Let the disk be full from each of its changes on, and cut the power at each step, which leaves each state."""
+        logging.disable(logging.CRITICAL)
+        self.addCleanup(logging.disable, logging.NOTSET)  # type: ignore[attr-defined]  # of TestCase
+        self.useFixture(fixtures.MockPatchObject(os, "fsync"))  # type: ignore[attr-defined]  # what is synced is modelled
+        failures, counts = [], Counter[str]()
+        for asked, kind, told, step in self.points_of_disk():
+            choices, choice = 1, 0
+            while choice < choices:
+                counts[kind] += 1
+                try:
+                    machine = self.interrupt(asked, "nothing", told, step, kind, choice)
+                    choices = machine.node.choices
+                except Exception as error:  # of each point, to see which fail alike
+                    failures.append(f"{asked}, {kind} at step {step}, state {choice}, told {told}: "
+                                    f"{type(error).__name__}: {error}")
+                choice += 1
+        self.addDetail("points", text_content(str(dict(counts))))  # type: ignore[attr-defined]
+        self.assertEqual([], failures)  # type: ignore[attr-defined]  # of TestCase
 
-        :param told: what oned is told of it
-        :returns: how many steps it came to; none where the driver refuses what leads to the action
+    def points_of_disk(self) -> Iterator[tuple[str, str, str, int]]:
+        for asked in ACTIONS:
+            steps = self.interrupt(asked, "nothing", FAILURE, watched=True).steps
+            possible = [(asked, FULL, FAILURE, step) for step, what in enumerate(steps) if what == "disk"]
+            possible += [(asked, POWER_CUT, told, step) for told in (SUCCESS, FAILURE) for step in range(len(steps))]
+            yield from levels.some(f"disk {self.machine.__name__} {asked}", possible, ())
+
+    def interrupt(self, asked: str, between: str, told: str, step: int | None = None, kind: str = "killed",
+                  choice: int = 0, watched: bool = False) -> OpenNebula:
+        """Let an action meet a fault at one of its steps, or none.
+
+        :param told: what oned is told of it if it is killed
+        :param choice: which of the states that a power cut may leave it leaves
+        :param watched: whether changes of the disk are steps
+        :returns: the machine; its last action has no steps where the driver refuses what leads to the action
         """
         machine, transition = self.machine(), ACTIONS[asked]
         try:
@@ -85,9 +120,11 @@ class Sweep:
                 machine.ask(server, ACTIONS[LEADS[transition.before]])
             elif transition.before == "unknown":
                 machine.reboot_host()
+            machine.steps = []
             if server.state != transition.before:
-                return 0
-            machine.ask(server, transition, [] if step is None else [(step, "killed")], told)
+                return machine
+            machine.node.watched, machine.node.choice = watched or kind != "killed", choice
+            machine.ask(server, transition, [] if step is None else [(step, kind)], told)
             steps = machine.steps
             if server.vm.id in machine.servers:
                 BETWEEN[between](machine, server)
@@ -97,7 +134,8 @@ class Sweep:
             machine.holds()
         finally:
             machine.teardown()
-        return steps
+        machine.steps = steps
+        return machine
 
 
 class LxdoneSweepTest(Sweep, testtools.TestCase):

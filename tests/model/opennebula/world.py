@@ -81,7 +81,7 @@ class World(frame.Machine):
     :ivar gone: numbers of the VMs of whose end the node may not have heard: `recover --delete` goes on in any case
     :ivar foreign: names of containers that this driver did not make
     :ivar marks: what is in the place of the driver's marks
-    :ivar result, done, steps: how the last action ended, whether oned takes it for done, and how many steps it came to
+    :ivar result, done, steps: how the last action ended, whether oned takes it for done, and its steps
     """
 
     node_class: ClassVar[type[Node]]
@@ -104,7 +104,7 @@ class World(frame.Machine):
         self.marks: list[Path] = []
         self.victim = directory / "victim"
         self.victim.write_text("of the host")
-        self.result, self.done, self.steps = "", False, 0
+        self.result, self.done, self.steps = "", False, list[str]()
 
     def drawn(self, data: Any, servers: Iterable[int]) -> Server:
         return self.servers[data.draw(st.sampled_from(sorted(servers)), "VM")]

@@ -109,3 +109,19 @@ class CopyTest(CopyCase):
         self.disks.release(1, 5)
         self.assertEqual(("newer", 2, False), (self.file.read_text(), written.call_count,
                                                (self.state / "5.raw").exists()))
+
+
+class KilledReleaseTest(CopyCase):
+    """A release that was killed left a part of a disk's place on the host."""
+
+    def test_record_alone_is_no_disk(self) -> None:
+        self.record()
+        (self.state / "5").rmdir()
+        self.assertFalse(self.disks.is_there(1, self.disk))
+
+    def test_directory_without_disks_goes(self) -> None:
+        (self.state / "5").rmdir()
+        for clean in (self.disks.release_all, self.disks.discard_all):
+            self.state.mkdir(exist_ok=True)
+            clean(1)
+            self.assertFalse(self.state.exists())
