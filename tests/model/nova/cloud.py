@@ -20,6 +20,7 @@ from nova import context as nova_context
 from nova.compute import rpcapi, task_states, vm_states
 from nova.compute import utils as compute_utils
 from nova.network import model as network_model
+from nova.virt import node
 from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 
 from containerhost import errors
@@ -451,6 +452,9 @@ def install(cloud: Cloud, stack: contextlib.ExitStack) -> None:
     for kind in (objects.BlockDeviceMappingList, objects.VirtualInterfaceList):
         patch(kind, "get_by_instance_uuid", lambda *_, kind=kind, **__: kind(objects=[]))
     patch(objects.ComputeNode, "get_by_host_and_nodename", lambda context, host, _: cloud.nodes[host])
+    patch(node, "read_local_node_uuid", lambda: cloud.nodes[cloud.current.name].uuid)
+    patch(objects.ComputeNode, "get_by_uuid",
+          lambda context, uuid: next(each for each in cloud.nodes.values() if each.uuid == uuid))
     patch(objects.ComputeNodeList, "get_all_by_host", lambda context, host: [cloud.nodes[host]])
     for name in (name for name in dir(compute_utils) if name.startswith("notify_")):
         patch(compute_utils, name, lambda *_, **__: None)
