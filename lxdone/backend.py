@@ -37,8 +37,10 @@ def vmm(options: Options) -> "Vmm":
     from containerhost.engines.lxd import niclimits
     from containerhost.engines.lxd.idmap import idmap
     from containerhost.engines.lxd.images import Images as ImageStore
+    from containerhost.engines.lxd.migration import Transfers
     from containerhost.engines.lxd.snapshots import Snapshots
     from containerhost.linux.sysfs import Host
+    from lxdone import livemigration
     from lxdone.root.root_images import RootImages
     from lxdone.vmm import Vmm
     from onedriver.node.commands import Commands
@@ -50,7 +52,9 @@ def vmm(options: Options) -> "Vmm":
     root_images = RootImages(ImageStore(lxd.client), state, options.operation_timeout)
     return Vmm(options, lxd, allocator, Snapshots(lxd.client), root_images, writeback_of(options, lxd), disks,
                Contexts(state), Commands(state, DRIVER), consoles_of(options, lxd), host,
-               functools.partial(idmap, lxd.client), functools.partial(niclimits.limit, lxd))
+               functools.partial(idmap, lxd.client), functools.partial(niclimits.limit, lxd),
+               Transfers(lxd.client, lxd.make), livemigration.connector(Path(options.datastores),
+                                                                             options.migration_timeout))
 
 
 def allocator_of(options: Options, lxd: LxdEngine) -> "DeviceAllocator":

@@ -4,6 +4,7 @@
     lxdone vmm ACTION ARGUMENT…     an action, with oned's own arguments and standard input
     lxdone vmm copy_disk VM DISK    copy a disk of a VM that runs and print the copy's path; the VM's description is on
                                     standard input
+    lxdone vmm receive ARGUMENT…    receive a VM that migrates while it runs, as lxdone on its source asks
     lxdone vmm limit_nic one-VM NIC_ID RECEIVED SENT
                                     limit a NIC of a VM, in KB/s: for OpenNebula's network driver
     lxdone tm SCRIPT ARGUMENT…      on the front-end: a script of OpenNebula's transfer drivers, if it is about a disk

@@ -23,6 +23,9 @@ class Options(NodeOptions):
         image where the image is packed
     :ivar packed_root_size: GiB of a root disk whose image is packed, unless the template's SIZE is more than the
         image's
+    :ivar migration_address: ``https://host:port`` at which the LXD daemons of other nodes reach this one; empty lets no
+        VM leave by a live migration
+    :ivar migration_timeout: seconds that one round of copying a VM to another node may take
     :ivar block_devices: block devices of the host that disks of type BLOCK may be, as patterns of paths; an asterisk
         stands for any part of one name
     """
@@ -34,6 +37,8 @@ class Options(NodeOptions):
     allow_privileged: bool = False
     unpacked_limit: int = 32
     packed_root_size: int = 10
+    migration_address: str = ""
+    migration_timeout: int = 3600
     block_devices: tuple[str, ...] = ("/dev/vg-one-*/lv-one-*",)
 
 

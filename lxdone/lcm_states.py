@@ -22,7 +22,4 @@ def keeps_root(vm: Vm) -> bool:
     return vm.lcm_state not in LAST or (vm.is_persistent and vm.lcm_state not in CLEANUP)
 
 
-UNSUPPORTED = {
-    "migrate": "a running container cannot move with its memory to another host: that takes CRIU, which holds neither "
-               "devices nor what runs in most containers; use onevm migrate without --live, or onevm migrate --poff",
-}
+UNSUPPORTED: dict[str, str] = {}  # every action is

@@ -22,6 +22,8 @@ IMAGE_LABEL = "one.image"  # fingerprint of the image its root was made of
 NESTING, PRIVILEGED = "LXD_SECURITY_NESTING", "LXD_SECURITY_PRIVILEGED"
 LIBRARIES = "LXD_GPU_CAPABILITIES"
 PROCESS_LIMIT = "LXD_PROCESS_LIMIT"
+LIVE_MIGRATION = "LXD_LIVE_MIGRATION"
+RESTART = "restart"
 GIB = 1 << 30
 KILOBYTE = 8 * 1000  # bits, in OpenNebula's bandwidth attributes
 VOLATILE = "FS"
@@ -52,11 +54,12 @@ def spec(vm: Vm, options: Options, cores: NodeCores, *, packed: bool = False
 
 def security(own: Mapping[str, str], options: Options) -> Security:
     """Return the security options of the attributes that begin with LXD_; unknown ones are refused, not ignored."""
-    unknown = sorted(own.keys() - {NESTING, PRIVILEGED, LIBRARIES, PROCESS_LIMIT})
+    restarts_to_migrate(own)
+    unknown = sorted(own.keys() - {NESTING, PRIVILEGED, LIBRARIES, PROCESS_LIMIT, LIVE_MIGRATION})
     if unknown:
         raise NotSupported(f"the template has {', '.join(unknown)[:200]}; of LXD's settings it may only choose "
-                           f"{LIBRARIES} and {PROCESS_LIMIT}, and {NESTING} and {PRIVILEGED}, if the administrator "
-                           "allows them")
+                           f"{LIBRARIES}, {PROCESS_LIMIT} and {LIVE_MIGRATION}, and {NESTING} and {PRIVILEGED}, if the "
+                           "administrator allows them")
     return Security(privileged=allowed(own, PRIVILEGED, options.allow_privileged),
                     nesting=allowed(own, NESTING, options.allow_nesting))
 
@@ -75,6 +78,14 @@ def gpu_capabilities(own: Mapping[str, str]) -> frozenset[str] | None:
     if names - set(GPU_CAPABILITIES):
         raise BadInput(f"{LIBRARIES} is {text[:60]!r}, but must be none or some of {', '.join(GPU_CAPABILITIES)}")
     return names
+
+
+def restarts_to_migrate(own: Mapping[str, str]) -> bool:
+    """Return whether the VM may be restarted by a live migration; raise BadInput on another value than that."""
+    text = own.get(LIVE_MIGRATION, "").strip().lower()
+    if text not in ("", RESTART):
+        raise BadInput(f"{LIVE_MIGRATION} is {text[:60]!r}, but must be {RESTART}")
+    return text == RESTART
 
 
 def allowed(own: Mapping[str, str], key: str, permitted: bool) -> bool:

@@ -1,25 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run oned's actions on a VM's container on LXD: those parts that are specific to LXD."""
 
+import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Sequence
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from containerhost.allocation.allocator import DeviceAllocator
+from containerhost.engines import copyrounds
 from containerhost.engines.contract import ContainerState, Engine, Status
+from containerhost.engines.corebinding import unbound
 from containerhost.engines.network import openvswitch
 from containerhost.engines.spec import ContainerSpec, Mount, Part, grants_of
-from containerhost.errors import EngineBusy, EngineConflict, EngineError, EngineNotFound, EngineTimeout
+from containerhost.errors import (
+    ContainerHostError,
+    EngineBusy,
+    EngineConflict,
+    EngineError,
+    EngineNotFound,
+    EngineTimeout,
+)
 from containerhost.guest import resources
 from containerhost.inventory.scan import HostView
 from containerhost.linux.poll import retry
 from containerhost.linux.storage.idmounts import IdMap
 from containerhost.linux.sysfs import Host
 from containerhost.rollback import Rollback
-from lxdone import lcm_states, reasons, translate
+from lxdone import lcm_states, livemigration, reasons, translate
 from lxdone.conf import DRIVER, Options
 from lxdone.disk import diskformat, filesystems
 from lxdone.disk.images import Images
@@ -29,7 +41,7 @@ from lxdone.root.root_images import RootImages
 from lxdone.root.root_writeback import RootWriteback
 from onedriver import graphics
 from onedriver.actions import Call
-from onedriver.errors import BadInput, DriverError
+from onedriver.errors import BadInput, DriverError, NotSupported
 from onedriver.node import context, datastores, validation
 from onedriver.node.commands import Commands
 from onedriver.node.consoles import Consoles
@@ -40,11 +52,12 @@ from onedriver.node.vmm import SNAPSHOT, BaseVmm
 from onedriver.vm import OVS, Disk, Nic, Vm
 
 if TYPE_CHECKING:
-    from containerhost.engines.capabilities import RestorableSnapshots
+    from containerhost.engines.capabilities import RestorableSnapshots, Transfers
 
 LOG = logging.getLogger(__name__)
 
 AWAY = (Status.STOPPED, Status.FROZEN)
+STDOUT = 1
 BUSY_INTERVAL = 1.0  # s from one look at a busy container to the next
 COPY = "lxdone.copy."  # begins the name of a disk's copy, in the VM's directory in the datastore
 IMAGE_TRIES = 3  # an image may be removed between its import and its use
@@ -53,6 +66,8 @@ IMAGE_TRIES = 3  # an image may be removed between its import and its use
 class Vmm(BaseVmm):
     """Run oned's actions on LXD containers, their disks, snapshots and consoles included.
 
+    :param transfers: of containers to other nodes
+    :param connect: to the destination of a live migration
     :param ids: tells the id map of a container by its name; None for a privileged one
     :param limit_interface: limits what a container receives and sends by an interface, in bits per second
     """
@@ -65,7 +80,8 @@ class Vmm(BaseVmm):
     def __init__(self, options: Options, engine: Engine, allocator: DeviceAllocator, snapshots: "RestorableSnapshots",
                  root_images: RootImages, writeback: RootWriteback, disks: Images, contexts: Contexts,
                  commands: Commands, consoles: Consoles, host: Host, ids: Callable[[str], IdMap | None],
-                 limit_interface: Callable[[str, str, int | None, int | None], None]) -> None:
+                 limit_interface: Callable[[str, str, int | None, int | None], None], transfers: "Transfers",
+                 connect: livemigration.Connect) -> None:
         super().__init__(options, engine, allocator, snapshots, commands, host)
         self._root_images = root_images
         self._writeback = writeback
@@ -74,6 +90,8 @@ class Vmm(BaseVmm):
         self._consoles = consoles
         self._ids = ids
         self._limit_interface = limit_interface
+        self._transfers = transfers
+        self._connect = connect
 
     # Life. A console that is there already goes on; one ends by itself with its container.
 
@@ -117,6 +135,128 @@ class Vmm(BaseVmm):
         else:
             super().restore(call)
             self._consoles.provide(call.vm)
+
+    # Live migration. The container is copied while it runs, and stopped for its last changes alone.
+
+    def migrate(self, call: Call) -> None:
+        """Restart a VM on another node. Whatever fails before that one takes its root leaves it running here."""
+        vm = call.vm
+        livemigration.require_allowed(vm, self._options.migration_address)
+        own = self._existing(call).name
+        if not self._is_running(own):
+            raise DriverError(f"container {own} does not run: migrate the VM while it is off")
+        spec, home = self._spec(vm), self._contexts.home(own)
+        with self._connect(call) as there, Rollback(f"live migration of VM {vm.id}") as undo:
+            undo.on_error("end the transfers", self._transfers.withdraw, own)
+            self._copy_running(own, home, there)
+            if not self._is_running(own):
+                raise DriverError(f"container {own} was shut down meanwhile")
+            undo.on_error("let it run here", self._stay, vm, spec)
+            self._commands.cancel(own)
+            self._stop_at_last(own)
+            self._disks.release_all(vm.id)
+            self._send_changes(own, there)
+            self._require_wanted(home)
+            self._writeback.offer(home, there.node)
+            try:
+                there.start()
+            except DriverError as error:
+                if self._writeback.withdraw(home):
+                    raise
+                raise DriverError(f"VM {vm.id} is on {there.node}, which did not say whether it runs: {error}"
+                                  ) from error
+        try:
+            self.forget(vm.id)
+        except (ContainerHostError, DriverError, OSError) as error:
+            LOG.error("VM %s runs on %s, and the node removes later what is left here: %s", vm.id, there.node, error)
+
+    def _copy_running(self, own: str, home: Path, there: livemigration.Destination) -> None:
+        """Let the destination copy the container again and again, until a round brings hardly less any more."""
+        self._transfers.withdraw(own)  # what a killed migration left
+        took = math.inf
+        for number in range(1, copyrounds.ROUNDS + 1):
+            began, before = time.monotonic(), took
+            self._send_changes(own, there)
+            self._require_wanted(home)
+            took = time.monotonic() - began
+            LOG.info("Round %d of copying %s to %s while it runs took %.1f s", number, own, there.node, took)
+            if copyrounds.is_last(took, before):
+                return
+
+    def _send_changes(self, own: str, there: livemigration.Destination) -> None:
+        offer = self._transfers.offer_changes(own, self._options.migration_address)
+        if offer is None:
+            raise NotSupported(f"LXD cannot send differences of container {own}: that takes LXD 5.0.3 or later and a "
+                               "storage pool of type btrfs or zfs; use onevm migrate without --live")
+        there.fetch_changes(offer)
+
+    def _require_wanted(self, home: Path) -> None:
+        if self._writeback.is_ended(home) or livemigration.is_abandoned(STDOUT):
+            raise DriverError("OpenNebula has given up the live migration")
+
+    def _stop_at_last(self, own: str) -> None:
+        """Stop the container, by force if it does not end in time."""
+        try:
+            self._stop(own, force=False)
+        except EngineTimeout:
+            self._stop(own, force=True)
+
+    def _stay(self, vm: Vm, spec: ContainerSpec) -> None:
+        """Let the VM run here, unless the destination has its root, or OpenNebula ended it."""
+        home = self._contexts.home(spec.name)
+        if self._writeback.is_ended(home):
+            self.remove(vm.id)
+        elif self._writeback.withdraw(home):
+            self._run_again(vm, spec, self._allocator.view())
+
+    @contextlib.contextmanager
+    def arriving(self, call: Call, source: str) -> Iterator[livemigration.Arrival]:
+        """Receive a VM that another node lets go; on an error all that arrived is removed.
+
+        :param source: the node's name
+        :raises DriverError: this host cannot have it; nothing has changed
+        """
+        vm, own = call.vm, translate.name(call.vm_id)
+        home, file = self._contexts.home(own), self._root_file(vm)
+        if root_state.elsewhere(file.parent, None) != source:
+            raise NotSupported(f"this node does not share the directory {file.parent} with node {source}: a live "
+                               "migration takes a system datastore that all nodes share (TM_MAD shared or qcow2). Use "
+                               "onevm migrate without --live")
+        spec = self._spec(vm)
+        self._cores.preview(spec)
+        state = self._find(own, vm)
+        if self._writeback.is_unsaved(home) or (state is not None and state.status not in AWAY):
+            raise EngineConflict(f"this node has container {own} of the VM, or a record of it, which may be newer: "
+                                 "look at it, and delete it when it is not needed")
+        self.forget(vm.id)  # what an earlier migration left
+        with Rollback(f"arrival of VM {vm.id}") as undo:
+            undo.on_error("remove what arrived", self._remove_arrived, vm.id)
+            self._writeback.announce(home, vm, file)
+            mounts = (Mount("context", str(self._write_context(vm, None)), "/context"),)
+            yield livemigration.Arrival(self._transfers, dataclasses.replace(unbound(spec), mounts=mounts),
+                                        self._options.migration_timeout,
+                                        lambda: self._take_over(vm, spec, source, undo))
+
+    def _take_over(self, vm: Vm, spec: ContainerSpec, source: str, undo: Rollback) -> None:
+        home = self._contexts.home(spec.name)
+        undo.on_error("give the root back", self._give_back, vm.id, source)
+        self._writeback.take(home, vm, self._root_file(vm), source)
+        self._restart(vm, spec, self._allocator.view())
+        self._consoles.provide(vm)
+
+    def _give_back(self, vm_id: int, source: str) -> None:
+        """Give the root back to the source, which starts it again: first nothing runs here."""
+        own = translate.name(vm_id)
+        if self._is_running(own):
+            self._stop(own, force=True)
+        self._disks.release_all(vm_id)
+        self._writeback.give_back(self._contexts.home(own), source)
+
+    def _remove_arrived(self, vm_id: int) -> None:
+        """Remove a copy; what may be all that there is of the VM stays."""
+        if self._writeback.is_unsaved(self._contexts.home(translate.name(vm_id))):
+            raise DriverError(f"the root of VM {vm_id} is this node's and stays")
+        self.forget(vm_id)
 
     def _leave_what_is_old(self, vm: Vm) -> None:
         own = translate.name(vm.id)

@@ -37,6 +37,9 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "exec_cancel": (),
 }
 
+#: Arguments that our own scripts add behind VMID and HOST.
+ADDED: Mapping[str, str] = {"migrate": "agent"}
+
 #: Actions that are over in their scripts: nothing has to let go of a context that is a directory before it changes.
 IN_SCRIPTS = frozenset({"prereconfigure"})
 
@@ -53,6 +56,7 @@ class Call(NamedTuple):
 
     :ivar arguments: by the names of :data:`ARGUMENTS`; of exec ``command`` and perhaps ``stdin``
     :ivar vm: its target state; for detach_nic its former state
+    :ivar document: standard input as it came
     """
 
     action: str
@@ -60,6 +64,7 @@ class Call(NamedTuple):
     vm_id: int
     host: str
     vm: Vm
+    document: bytes = b""
 
     @property
     def deploy_id(self) -> str:
@@ -82,7 +87,7 @@ def call(script: str, argv: Sequence[str], stdin: bytes, own_prefix: str = "LXD_
         raise BadInput(f"{action}: the message on standard input has no VM")
     parsed = vm.vm(found, own_prefix)
     require_described(action, vm_id, parsed)
-    return Call(action, arguments, vm_id, host, parsed)
+    return Call(action, arguments, vm_id, host, parsed, stdin)
 
 
 def split(action: str, argv: Sequence[str]) -> tuple[dict[str, str], int, str]:
@@ -95,7 +100,10 @@ def split(action: str, argv: Sequence[str]) -> tuple[dict[str, str], int, str]:
     if len(argv) < len(names) + 2:
         raise BadInput(f"{action}: called with {len(argv)} arguments, but oned gives {len(names) + 2}: "
                        f"{', '.join((*names, 'VM id', 'host'))}")
-    return dict(zip(names, argv, strict=False)), number(action, argv[len(names)]), argv[len(names) + 1]
+    arguments = dict(zip(names, argv, strict=False))
+    if action in ADDED and len(argv) > len(names) + 2:
+        arguments[ADDED[action]] = argv[len(names) + 2]
+    return arguments, number(action, argv[len(names)]), argv[len(names) + 1]
 
 
 def split_exec(argv: Sequence[str]) -> tuple[dict[str, str], int, str]:

@@ -8,6 +8,10 @@ Root trusts its own record. The mark is a hint of the datastore's owner, who cou
 
 A disk with another stamp than the record's was changed elsewhere: OpenNebula moved, reverted or enlarged it, or the VM
 ran on another node.
+
+A VM that migrates while it runs takes its root along, and its disk stays as it is. The source offers the root by a file
+beside the mark. The destination takes it by renaming that file to the mark, the source retracts it by removing it, and
+only one of both succeeds: from the moment on at which the mark names the destination, the root is that one's.
 """
 
 import dataclasses
@@ -16,7 +20,7 @@ import re
 from pathlib import Path
 
 from containerhost.linux import records
-from containerhost.linux.files import atomic_write
+from containerhost.linux.files import Directory, atomic_write
 from lxdone.disk import stamps
 from onedriver.errors import DriverError
 from onedriver.node import datastores
@@ -24,6 +28,7 @@ from onedriver.node import datastores
 FILE = "root.json"  # in the VM's directory on the node
 VERSION = 2  # of that file
 RUNNING = "lxdone.running"  # in its directory in the datastore: which node has a newer root
+OFFERED = "lxdone.offered"  # the same, once the node that it names takes it
 NODE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -40,6 +45,7 @@ class RootState:
     :ivar coming: of a disk that is about to take its place
     :ivar unsaved: the root is newer than the disk
     :ivar store: identity of the datastore; None in records of earlier releases
+    :ivar peer: the node with which this one is exchanging the root: it is this one's only while the mark says so
     """
 
     file: str
@@ -51,6 +57,7 @@ class RootState:
     coming: str | None = None
     unsaved: bool = True
     store: str | None = None
+    peer: str | None = None
 
     @property
     def directory(self) -> Path:
@@ -64,12 +71,15 @@ class RootState:
 def read(home: Path) -> RootState | None:
     """Read a VM's root state.
 
+    A root that the other node of a live migration has is not this one's any more, or not yet.
+
     :param home: the VM's directory on the node
-    :raises DriverError: there is something else
+    :raises DriverError: there is something else, or the mark cannot be read
     """
     file = home / FILE
     try:
-        return records.parsed(RootState, file.read_text(encoding="utf-8"))
+        record = records.parsed(RootState, file.read_text(encoding="utf-8"))
+        return record if record.peer is None or is_here(record) else dataclasses.replace(record, unsaved=False)
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as error:
@@ -82,11 +92,46 @@ def write(home: Path, record: RootState) -> None:
     atomic_write(file, records.replacing(file, dataclasses.asdict(record), VERSION).encode())
 
 
-def mark(record: RootState) -> None:
-    """Notify other nodes that this one's root is newer; raise DriverError if root may not write there."""
+def mark(record: RootState, node: str | None = None, file: str = RUNNING) -> None:
+    """Notify other nodes that the root of a node, by default this one, is newer.
+
+    :raises DriverError: root may not write there
+    """
     try:
         with datastores.open_directory(record.directory) as directory:
-            directory.write(RUNNING, f"{os.uname().nodename}\n".encode(), 0o644, directory.owner)
+            directory.write(file, f"{node or os.uname().nodename}\n".encode(), 0o644, directory.owner)
+    except OSError as error:
+        raise datastores.unwritable(error) from error
+
+
+def offer(record: RootState, node: str) -> None:
+    """Let a node take the root, until it is retracted."""
+    mark(record, node, OFFERED)
+
+
+def retract(record: RootState) -> None:
+    """Let nobody take the root any more. Idempotent: does nothing if it was taken, or not offered."""
+    try:
+        with datastores.open_directory(record.directory) as directory:
+            directory.unlink(OFFERED)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise datastores.unwritable(error) from error
+
+
+def take(record: RootState) -> None:
+    """Take the root that another node offers to this one.
+
+    :raises DriverError: it is not offered any more
+    """
+    try:
+        with datastores.open_directory(record.directory) as directory:
+            if named(directory, OFFERED) != os.uname().nodename:
+                raise DriverError(f"{record.directory / OFFERED} names another node than {os.uname().nodename}")
+            directory.rename(OFFERED, RUNNING)
+    except FileNotFoundError as error:
+        raise DriverError("the root of the VM is not offered any more: its source gave up") from error
     except OSError as error:
         raise datastores.unwritable(error) from error
 
@@ -107,14 +152,37 @@ def elsewhere(directory: Path, record: RootState | None) -> str | None:
         return None
     try:
         with datastores.open_directory(directory) as opened:
-            node = opened.read(RUNNING, datastores.MARK_LIMIT, owner=os.fstat(opened.fd).st_uid)
+            return named(opened, RUNNING)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise DriverError(f"{directory / RUNNING} cannot be read: {error.strerror}; it must be a small file of the "
-                          "directory's owner: remove what is there") from error
-    found = node.decode(errors="replace").strip()
+        raise unreadable(directory, error) from error
+
+
+def named(directory: Directory, file: str) -> str:
+    """Return the node that a mark names; raise OSError without one."""
+    found = directory.read(file, datastores.MARK_LIMIT, owner=os.fstat(directory.fd).st_uid).decode(
+        errors="replace").strip()
     return found if NODE.fullmatch(found) else "another"
+
+
+def unreadable(directory: Path, error: OSError) -> DriverError:
+    return DriverError(f"{directory / RUNNING} cannot be read: {error.strerror}; it must be a small file of the "
+                       "directory's owner: remove what is there")
+
+
+def is_here(record: RootState) -> bool:
+    """Return whether the mark names this node. Without the VM's directory that is not known, and the root stays."""
+    try:
+        with datastores.open_directory(record.directory) as directory:
+            try:
+                return named(directory, RUNNING) == os.uname().nodename
+            except FileNotFoundError:
+                return False
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        raise unreadable(record.directory, error) from error
 
 
 def is_ended(record: RootState) -> bool:

@@ -100,6 +100,54 @@ class RootWriteback:
         root_state.write(home, record)
         root_state.mark(record)
 
+    # The root of a VM that migrates while it runs. Its container is off meanwhile.
+
+    @staticmethod
+    def offer(home: Path, node: str) -> None:
+        """Let another node take the root, until :meth:`withdraw`."""
+        record = root_state.read(home)
+        if record is None or not record.unsaved:
+            raise DriverError(f"{home / root_state.FILE} does not say that the root is this node's")
+        root_state.write(home, dataclasses.replace(record, peer=node))
+        root_state.offer(record, node)
+
+    @staticmethod
+    def withdraw(home: Path) -> bool:
+        """Offer the root no more. Idempotent.
+
+        :returns: whether it is this node's; otherwise another one has taken it
+        """
+        record = root_state.read(home)
+        if record is None or record.peer is None:
+            return True
+        root_state.retract(record)
+        record = root_state.read(home)
+        if record is None or not record.unsaved:
+            return False
+        root_state.write(home, dataclasses.replace(record, peer=None))
+        return True
+
+    @staticmethod
+    def take(home: Path, vm: Vm, file: Path, node: str) -> None:
+        """Take the root that another node offers.
+
+        :raises DriverError: it does not any more
+        """
+        wanted = root_files.of(vm, file)
+        # First the record, by which the root is this node's as soon as the mark says so.
+        record = RootState(str(file), vm.root.size or 0, vm.root.save, wanted.image, wanted.user,
+                           root_files.stamp(wanted), store=stamps.store_of(file.parent), peer=node)
+        root_state.write(home, record)
+        root_state.take(record)
+
+    @staticmethod
+    def give_back(home: Path, node: str) -> None:
+        """Give a root that was taken back to its node. What the container wrote here is lost."""
+        record = root_state.read(home)
+        if record and record.unsaved:
+            root_state.write(home, dataclasses.replace(record, peer=node))
+            root_state.mark(record, node)
+
     @staticmethod
     def reopen(home: Path) -> None:
         """Record that a suspended container may write again."""
@@ -148,6 +196,7 @@ class RootWriteback:
 
     def is_current(self, home: Path, vm: Vm, file: Path) -> bool:
         """Return whether the disk still has what the root was made of; raise DriverError if both were written."""
+        self.withdraw(home)  # a live migration may have been killed
         record = root_state.read(home)
         if record is None:
             return True
@@ -177,6 +226,7 @@ class RootWriteback:
         :param home: the VM's directory on the node
         :raises DriverError, EngineError: the disk is as it was, and this can be repeated
         """
+        self.withdraw(home)  # a live migration may have been killed
         record = root_state.read(home)
         if record is None or not record.unsaved:
             return

@@ -24,6 +24,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 from oslo_utils import units
 
+from containerhost.engines import copyrounds
 from containerhost.engines.capabilities import Transfers
 from containerhost.engines.contract import ContainerState, Engine, Status
 from containerhost.engines.resizelock import resizing
@@ -47,9 +48,6 @@ from nova_lxd_ext.server.power import Power
 from nova_lxd_ext.storage.ephemerals import Ephemerals, sizes
 
 LOG = logging.getLogger(__name__)
-
-SHORT_ROUND = 2.0  # s: what is left is not worth another round
-SHRINKS = 0.7  # of the time of the round before, at most: else the server changes as fast as it is copied
 
 
 class Wanted(enum.Enum):
@@ -219,7 +217,7 @@ class Migrations:
             LOG.info("Round %d of copying the server to %s while it runs took %.1f s", number, host, took,
                      instance=instance)
             self._require_wanted(instance)
-            if took < SHORT_ROUND or took > SHRINKS * before or instance.uuid in self._asked:
+            if copyrounds.is_last(took, before) or instance.uuid in self._asked:
                 break
         return took < math.inf
 

@@ -348,7 +348,7 @@ class RefusalsTest(drivercontract.RefusalsContract, ActionsCase):
 
     def test_actions_that_lxd_or_this_driver_cannot_do_say_so(self) -> None:
         machine = Machine()
-        self.refused("with its memory", "migrate", machine, "node2", "node1")
+        self.refused("LXD_LIVE_MIGRATION", "migrate", machine, "node2", "node1")
 
     def test_a_container_that_opennebula_did_not_make_is_left_alone(self) -> None:
         machine = self.deployed()

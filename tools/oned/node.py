@@ -99,7 +99,9 @@ def start_lxd(machine: Machine) -> None:
     home.mkdir(mode=0o711)
     begin_lxd(machine)
     machine.run("env", f"LXD_DIR={home}", "lxc", "storage", "create", "default", "btrfs", "size=6GiB")
+    machine.run("env", f"LXD_DIR={home}", "lxc", "config", "set", "core.https_address", f"{machine.address}:8443")
     put(machine, "/etc/lxdone.toml", f'endpoint = "{home}/unix.socket"\nstorage_pool = "default"\n'
+        f'migration_address = "https://{machine.address}:8443"\n'
         f'memlock = "{MEMLOCK}"\nstop_timeout = 10\n')
 
 

@@ -149,7 +149,7 @@ def instance(spec: ContainerSpec, offer: Offer, extensions: frozenset[str]) -> d
     body = config.instance(spec, extensions)
     return body | {
         "architecture": offer.architecture,
-        "config": {**offer.config, **body["config"]},
+        "config": {**carried(offer.config), **body["config"]},  # no other key: the sender may be anybody
         "source": {"type": "migration", "mode": "pull", "operation": offer.operation, "live": False,
                    "instance_only": True, "certificate": offer.certificate, "secrets": dict(offer.secrets)},
     }

@@ -228,8 +228,8 @@ class CopiedWhileItRunsTest(MigrationServers):
     def test_server_loses_nothing(self) -> None:
         changes = iter(("rm /root/gone; echo 1 > /root/one", "echo 2 > /root/two"))
         self.act = lambda: self.script(script) if (script := next(changes, None)) else None
-        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.server.migration.SHORT_ROUND", 0))
-        self.useFixture(fixtures.MonkeyPatch("nova_lxd_ext.server.migration.SHRINKS", 1e9))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.engines.copyrounds.SHORT_ROUND", 0))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.engines.copyrounds.SHRINKS", 1e9))
         self.flags(migration_rounds=3, group="lxd")
         big = self.script("sha256sum /root/big")
         self.script(f"setsid sh -c {shlex.quote(CHECKPOINT)} > /dev/null 2>&1 < /dev/null &")

@@ -107,6 +107,8 @@ class LxdNode(Node):
         self.engine = Engine(self.process)
         self.snapshots: dict[tuple[str, str], Any] = {}
         self.mounts = Mounts(self)
+        self.transfers: Any = None
+        self.connect: Any = None
         self.options = Options(state=str(self.state), owners=str(self.owners), datastores=str(self.datastores))
 
     def install(self, stack: contextlib.ExitStack) -> None:
@@ -129,7 +131,7 @@ class LxdNode(Node):
             stack.enter_context(mock.patch.object(images, name, fake))
         stack.enter_context(mock.patch.object(reconciler, "POLL_INTERVAL", 0))
         stack.enter_context(mock.patch.object(root_packing, "packed", self._packed))
-        for module, name in ((root_state, "write"), (root_state, "mark"), (root_state, "unmark"),
+        for module, name in (*((root_state, name) for name in ("write", "mark", "unmark", "retract", "take")),
                              (images, "atomic_write")):
             stack.enter_context(mock.patch.object(module, name, self._step_before(getattr(module, name))))
 
@@ -160,7 +162,7 @@ class LxdNode(Node):
             commands=Commands(self.process), consoles=Consoles(self), engine=self.engine)
         return Vmm(self.options, allocator=self.allocator, writeback=self.writeback, disks=self.disks,
                    contexts=Contexts(self.state, self.process), host=self.host, ids=lambda name: None,
-                   limit_interface=lambda *args: None, **vars(parts))
+                   limit_interface=lambda *args: None, transfers=self.transfers, connect=self.connect, **vars(parts))
 
     @property
     def reconciler(self) -> Reconciler:

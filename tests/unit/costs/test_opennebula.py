@@ -130,7 +130,7 @@ class LxdoneTest(Operations, CostCase):
         played.writeback.is_ended.return_value = False
         played.disks.provide.return_value = played.disks.parts.return_value = ()
         self.vmm = lxdone.vmm.Vmm(options, self.engine, self.allocator, **vars(played), host=self.host, ids=mock.Mock(),
-                                    limit_interface=mock.Mock())
+                                    limit_interface=mock.Mock(), transfers=mock.Mock(), connect=mock.Mock())
 
 
 class OnedockTest(Operations, CostCase):

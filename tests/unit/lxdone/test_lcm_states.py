@@ -3,8 +3,7 @@
 import testtools
 
 from lxdone import lcm_states
-from onedriver import actions
-from onedriver.errors import DriverError, NotSupported
+from onedriver.errors import DriverError
 from onedriver.node import validation
 from tests.unit.lxdone.machines import machine
 
@@ -37,7 +36,3 @@ class LcmStatesTest(testtools.TestCase):
             validation.of_a_new_container(in_state(lcm), kept=True)
         validation.of_a_new_container(in_state(2))
 
-    def test_what_is_not_supported_is_an_action(self) -> None:
-        self.assertLess(set(lcm_states.UNSUPPORTED), set(actions.ARGUMENTS))
-        self.assertRaises(NotSupported, validation.of_action, "migrate", lcm_states.UNSUPPORTED)
-        validation.of_action("deploy", lcm_states.UNSUPPORTED)

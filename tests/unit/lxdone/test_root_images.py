@@ -142,7 +142,7 @@ class RemovalTest(testtools.TestCase):
         self.calls = mock.MagicMock()
         self.vmm = Vmm(*(getattr(self.calls, part) for part in (
             "options", "engine", "allocator", "snapshots", "root_images", "writeback", "disks", "contexts", "commands",
-            "consoles", "host", "ids", "limit_interface")))
+            "consoles", "host", "ids", "limit_interface", "transfers", "connect")))
         self.calls.allocator.release.return_value = ()
 
     def test_the_image_is_the_last_that_a_vm_lets_go(self) -> None:

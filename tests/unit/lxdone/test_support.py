@@ -47,7 +47,7 @@ def read_keys() -> set[str]:
                 found |= {word.value for word in node.args if isinstance(word, ast.Constant)
                           and isinstance(word.value, str) and word.value.isupper()}
     return found | set(vm.SPEEDS) | {translate.NESTING, translate.PRIVILEGED, translate.LIBRARIES,
-                                      translate.PROCESS_LIMIT}
+                                      translate.PROCESS_LIMIT, translate.LIVE_MIGRATION}
 
 
 class SupportTest(testtools.TestCase):

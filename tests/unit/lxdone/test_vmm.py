@@ -34,7 +34,7 @@ class VmmCase(testtools.TestCase):
         options = lxdone.conf.Options(state=str(base), owners=str(base / "owners"))
         self.parts = SimpleNamespace(**{name: mock.MagicMock() for name in (
             "engine", "allocator", "snapshots", "root_images", "writeback", "disks", "contexts", "commands", "consoles",
-            "ids", "limit_interface")})
+            "ids", "limit_interface", "transfers", "connect")})
         self.useFixture(fixtures.MockPatchObject(lxdone.vmm, "root_files"))
         self.useFixture(fixtures.MockPatchObject(lxdone.vmm.Vmm, "_is_packed", return_value=False))
         self.vmm = lxdone.vmm.Vmm(options, **vars(self.parts), host=Host(base))

@@ -29,6 +29,12 @@ class BodyTest(testtools.TestCase):
             body["architecture"], *(body["config"][key] for key in (
                 "user.nova.uuid", "volatile.last_state.idmap", "image.os", "limits.memory"))))
 
+    def test_offer_of_anybody_sets_no_other_key(self) -> None:
+        hostile = dataclasses.replace(OFFER, config={"raw.lxc": "lxc.mount.auto = proc:rw", "image.os": "busybox"})
+        config = migration.instance(SPEC, hostile, frozenset())["config"]
+        self.assertNotIn("raw.lxc", config)
+        self.assertEqual("busybox", config["image.os"])
+
     def test_only_what_belongs_to_the_files_comes_along(self) -> None:
         there = {"volatile.last_state.idmap": "[]", "volatile.idmap.base": "100000", "volatile.uuid": "x",
                  "image.os": "busybox", "limits.cpu": "1", "security.nesting": "true"}

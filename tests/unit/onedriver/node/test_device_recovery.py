@@ -173,7 +173,7 @@ class LxdoneWitnessTest(SecondWitness, testtools.TestCase):
         super().setUp()
         self.engine, self.parts = mock.Mock(), {part: mock.Mock() for part in (
             "allocator", "snapshots", "root_images", "writeback", "disks", "contexts", "commands", "consoles", "host",
-            "ids", "limit_interface")}
+            "ids", "limit_interface", "transfers", "connect")}
         self.vmm = lxdone.vmm.Vmm(lxdone.conf.Options(), self.engine, **self.parts)
         self.tell(False, False)
 

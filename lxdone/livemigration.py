@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Let the nodes of a live migration talk: the source runs ``lxdone vmm receive`` on the destination, over ssh.
+
+It is one conversation in one process on each side, which holds the VM's lock there: one line of JSON for each request
+and for each answer. The destination ends when the source does, and says why it failed on its standard error.
+"""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import pwd
+import select
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import IO, Any, BinaryIO, Protocol, cast
+
+from containerhost.engines.capabilities import ChangesOffer, Transfers
+from containerhost.engines.spec import ContainerSpec
+from containerhost.linux.poll import is_readable
+from containerhost.linux.run import end, start
+from lxdone import translate
+from onedriver.actions import Call
+from onedriver.errors import DriverError, NotSupported
+from onedriver.ssh import SSH, problem
+from onedriver.vm import Vm
+
+LOG = logging.getLogger(__name__)
+
+COMMAND = 'exec sudo -n "$(command -v lxdone || echo lxdone)" vmm receive "$@"'
+LINE_LIMIT = 16 << 20  # bytes
+LAST_WORDS_TIMEOUT = 30.0  # s in which a destination that failed ends
+REFUSED = ("a container's processes share their host's kernel and cannot move while they run. Use onevm migrate "
+           "without --live, or let the VM be restarted by a live migration: "
+           f"{translate.LIVE_MIGRATION} = {translate.RESTART} in its template")
+
+
+class Destination(Protocol):
+    """Receive a VM on another node.
+
+    :ivar node: its name there
+    """
+
+    node: str
+
+    def fetch_changes(self, offer: ChangesOffer) -> None:
+        """Fetch the container, or what has changed since the former offer."""
+
+    def start(self) -> None:
+        """Take the root that the source offers, and start the VM."""
+
+
+Connect = Callable[[Call], AbstractContextManager[Destination]]
+
+
+def require_allowed(vm: Vm, address: str) -> None:
+    """Refuse what cannot leave, with the remedy; nothing has changed yet.
+
+    :param address: at which this node lets other ones fetch containers
+    """
+    if not translate.restarts_to_migrate(vm.own):
+        raise NotSupported(REFUSED)
+    if vm.pcis:  # oned refuses them first
+        raise NotSupported("a VM with PCI devices is migrated while it is off: onevm migrate --poff")
+    if not address:
+        raise NotSupported("migration_address of /etc/lxdone.toml, the https address of this node's LXD, is not set: "
+                           "use onevm migrate without --live")
+
+
+class RemoteDestination:
+    """Send requests to the destination's process, and read its answers.
+
+    :param timeout: seconds until an answer comes
+    """
+
+    def __init__(self, host: str, ssh: "subprocess.Popen[bytes]", complaints: IO[bytes], timeout: float) -> None:
+        self._host = host
+        self._ssh = ssh
+        self._complaints = complaints
+        self._timeout = timeout
+        self.node = ""
+
+    def open(self, document: bytes) -> None:
+        self.node = self._ask({"document": document.decode(), "node": os.uname().nodename})["node"]
+
+    def fetch_changes(self, offer: ChangesOffer) -> None:
+        self._ask({"offer": dataclasses.asdict(offer)})
+
+    def start(self) -> None:
+        self._ask({"start": True})
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Send a request, and return the answer; raise DriverError with what the destination said instead."""
+        stdin, stdout = cast(BinaryIO, self._ssh.stdin), cast(BinaryIO, self._ssh.stdout)
+        with contextlib.suppress(BrokenPipeError):  # what it said tells more
+            write(stdin, request)
+        answer = read(stdout, self._timeout)
+        if answer is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._ssh.wait(LAST_WORDS_TIMEOUT)
+            self._complaints.seek(0)
+            raise DriverError(problem(self._host, "the live migration", self._ssh.poll(), self._complaints.read()))
+        return answer
+
+
+def connector(datastores: Path, timeout: float) -> Connect:
+    """Return what connects to a destination.
+
+    :param datastores: their owner is the user of OpenNebula, as whom nodes reach one another
+    """
+    @contextlib.contextmanager
+    def connect(call: Call) -> Iterator[Destination]:
+        host = call.arguments["destination"]
+        words = [host, call.arguments["source"]]
+        command = shlex.join(["sh", "-c", COMMAND, "sh", call.deploy_id, *words, str(call.vm_id), call.host])
+        with tempfile.TemporaryFile() as complaints:
+            ssh = start([*SSH, host, command], f"{host} cannot be reached over ssh", DriverError,
+                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints, bufsize=0,
+                        start_new_session=True, **identity(datastores.stat().st_uid, call.arguments.get("agent", "")))
+            try:
+                destination = RemoteDestination(host, ssh, complaints, timeout)
+                destination.open(call.document)
+                yield destination
+            finally:
+                cast(BinaryIO, ssh.stdin).close()  # by which the destination ends
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    ssh.wait(LAST_WORDS_TIMEOUT)
+                end(ssh)
+
+    return connect
+
+
+def identity(uid: int, agent: str) -> dict[str, Any]:
+    """Return the options of :class:`subprocess.Popen` for a program that runs as a user.
+
+    :param agent: the socket of the agent with the user's keys; empty where there is none
+    """
+    if uid == os.geteuid():
+        return {}
+    user = pwd.getpwuid(uid)
+    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "LC_ALL")}
+    return {"user": uid, "group": user.pw_gid, "extra_groups": os.getgrouplist(user.pw_name, user.pw_gid), "cwd": "/",
+            "env": kept | {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}
+            | ({"SSH_AUTH_SOCK": agent} if agent else {})}
+
+
+class Arrival:
+    """Fetch a VM's container on its destination, and start it.
+
+    :param spec: of the container until it starts
+    :param timeout: seconds that one round of copying may take
+    :param take_over: takes the root from the source, and starts the VM
+    """
+
+    def __init__(self, transfers: Transfers, spec: ContainerSpec, timeout: int, take_over: Callable[[], None]) -> None:
+        self._transfers = transfers
+        self._spec = spec
+        self._timeout = timeout
+        self._take_over = take_over
+        self._refresh = False
+
+    def fetch_changes(self, offer: ChangesOffer) -> None:
+        """Fetch the container, or what has changed since the former offer."""
+        if not self._transfers.takes_changes(self._spec, offer):
+            raise NotSupported(f"storage pool {self._spec.root.pool} of this node does not take differences of a pool "
+                               f"of type {offer.pool_type}: both must be of that type. Use onevm migrate without "
+                               "--live")
+        self._transfers.fetch_changes(self._spec, offer, self._timeout, refresh=self._refresh)
+        self._refresh = True
+
+    def start(self) -> None:
+        """Take the root that the source offers, and start the VM. No further changes follow."""
+        self._transfers.drop_snapshots(self._spec.name)
+        self._take_over()
+
+
+def requests(stdin: BinaryIO, timeout: float) -> Iterator[dict[str, Any]]:
+    """Yield what the source asks.
+
+    :param timeout: seconds until it asks the next
+    :raises DriverError: it is gone
+    """
+    while (request := read(stdin, timeout)) is not None:
+        yield request
+    raise DriverError("the source of the live migration is gone, or gave up: what arrived is removed")
+
+
+def serve(arrival: Arrival, asked: Iterator[dict[str, Any]], stdout: BinaryIO) -> None:
+    """Do what the source asks until the VM runs here; the last request has no answer yet."""
+    for request in asked:
+        match request:
+            case {"offer": dict(offer)}:
+                arrival.fetch_changes(ChangesOffer(**offer))
+            case {"start": True}:
+                arrival.start()
+                return
+            case _:
+                raise DriverError(f"the source asks for {sorted(request)}, which this release does not know")
+        write(stdout, {})
+
+
+def write(stream: BinaryIO, message: dict[str, Any]) -> None:
+    stream.write(json.dumps(message).encode() + b"\n")
+    stream.flush()
+
+
+def read(stream: BinaryIO, timeout: float) -> dict[str, Any] | None:
+    """Read a message; None where the other side has ended.
+
+    :param stream: unbuffered
+    :raises DriverError: none comes within so many seconds, or it is none
+    """
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        if not is_readable(stream, timeout):
+            raise DriverError(f"the other node has not answered for {timeout:g} s")
+        part = os.read(stream.fileno(), 1 << 16)
+        if not part:
+            return None
+        line += part
+        if len(line) > LINE_LIMIT:
+            raise DriverError(f"the other node sends a line of more than {LINE_LIMIT >> 20} MiB")
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise DriverError(f"the other node sends {bytes(line[:100])!r}") from error
+    if not isinstance(found, dict):
+        raise DriverError(f"the other node sends {bytes(line[:100])!r}")
+    return found
+
+
+def is_abandoned(fd: int) -> bool:
+    """Return whether nobody reads this end any more: OpenNebula has given up the action, or was stopped."""
+    poll = select.poll()
+    poll.register(fd, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def document_of(request: dict[str, Any]) -> tuple[bytes, str]:
+    """Return the description of the VM, and the source's name."""
+    match request:
+        case {"document": str(document), "node": str(node)}:
+            return document.encode(), node
+    raise DriverError("the source of the live migration did not begin with the VM")
+

@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Migrate a VM of lxdone's between two nodes while it runs, and kill either of them at each step.
+
+Both nodes see one datastore. oned has the VM on its source unless the action succeeds. Whatever happens, it runs once,
+nothing that it wrote is lost, and monitoring and a resume bring it back.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import testtools
+
+from containerhost.engines.capabilities import ChangesOffer
+from containerhost.engines.contract import Status
+from containerhost.engines.spec import ContainerSpec
+from containerhost.errors import EngineError
+from lxdone import livemigration
+from lxdone.root import root_state
+from onedriver.actions import Call
+from onedriver.errors import DriverError
+from onedriver.node import vmlock
+from onedriver.vm import MIB, Vm
+from tests.model.opennebula.engine import Killed
+from tests.model.opennebula.lxd import LxdNode
+from tests.model.opennebula.node import outcome
+from tests.model.opennebula.world import ROOT, VOLATILE, volatile
+from tests.unit.lxdone.machines import machine
+
+OWN = "one-1"
+MIGRATE, RESUME, CLEANUP, TERMINATE = 4, 20, 23, 12  # LCM states
+
+
+class Transfers:
+    """Move the containers of an engine in memory. What an offer has is in its configuration."""
+
+    def __init__(self, node: LxdNode) -> None:
+        self._engine = node.engine
+        self._taken = node.snapshots
+        self.pool_type: str | None = "btrfs"
+
+    def offer_changes(self, name: str, address: str) -> ChangesOffer | None:
+        self._engine._called("offer", name)
+        if self.pool_type is None:
+            return None
+        content = str(self._engine.content[name])
+        return ChangesOffer(name=name, operation=address, certificate="", config={"content": content}, secrets={},
+                            architecture="", pool_type=self.pool_type)
+
+    def withdraw(self, name: str) -> None:
+        self._engine._called("withdraw", name)
+
+    def takes_changes(self, spec: ContainerSpec, offer: ChangesOffer) -> bool:
+        self._engine._called("pool")
+        return offer.pool_type == "btrfs"
+
+    def fetch_changes(self, spec: ContainerSpec, offer: ChangesOffer, timeout: int, refresh: bool) -> None:
+        assert refresh == (spec.name in self._engine.specs), "it is fetched twice, or was lost"
+        self._engine.specs.setdefault(spec.name, spec)  # what fails leaves something
+        self._engine.statuses.setdefault(spec.name, Status.STOPPED)
+        self._engine.content[spec.name] = -1
+        self._engine._called("fetch", spec.name)
+        self._engine.content[spec.name] = int(offer.config["content"])
+
+    def drop_snapshots(self, name: str) -> None:
+        self._engine._called("drop", name)
+
+
+class Cloud:
+    """Two nodes with one datastore, and a VM that runs on the first.
+
+    :ivar kept: the last of the VM's writes
+    :ivar between: is called while the destination is asked to start the VM, before it does
+    """
+
+    def __init__(self, further: bool = True) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="model-"))
+        self._installed, self._acting = contextlib.ExitStack(), None
+        self.nodes = {name: LxdNode(self.directory / name, {}) for name in ("node1", "node2")}
+        self.source, self.there = self.nodes.values()
+        for node in self.nodes.values():
+            node.datastores = self.source.datastores
+            node.options = dataclasses.replace(node.options, datastores=str(node.datastores),
+                                               migration_address="https://192.0.2.1:8443")
+            node.transfers, node.connect = Transfers(node), self.connect
+        self.between: Callable[[], object] = lambda: None
+        self.plan: list[tuple[int, str]] = []  # of the destination
+        self.passed, self.kept = 0, 0
+        vm = machine()
+        nic = vm.nics[0]._replace(target=f"{OWN}-0")
+        disks = (vm.disks[ROOT], volatile(VOLATILE)) if further else (vm.disks[ROOT],)
+        self.vm = vm._replace(id=1, lcm_state=2, deploy_id="", pcis=(), nics=(nic,), graphics={}, disks=disks,
+                              system_ds=0, memory=512 * MIB, vcpu=1, cpu=100, snapshots=frozenset(),
+                              own={"LXD_LIVE_MIGRATION": "restart"})
+        self.source.transfer(self.vm)
+        self.act(self.source, "deploy", 2)
+        self.write()
+
+    def close(self) -> None:
+        self._installed.close()
+        shutil.rmtree(self.directory)
+
+    @contextlib.contextmanager
+    def on(self, node: LxdNode) -> Iterator[None]:
+        """Let the modules of the driver be this node's."""
+        before = self._acting
+        self._install(node)
+        try:
+            yield
+        finally:
+            self._install(before)
+
+    def _install(self, node: Any) -> None:
+        self._installed.close()
+        self._acting = node
+        if node is not None:
+            node.install(self._installed)
+            name = self.name(node)
+            self._installed.enter_context(mock.patch.object(root_state, "os", SimpleNamespace(
+                fstat=os.fstat, uname=lambda: SimpleNamespace(nodename=name))))
+
+    def write(self) -> None:
+        """Let the VM write where it runs."""
+        (node,) = self.running()
+        self.kept += 1
+        node.engine.content[OWN] = self.kept
+
+    def running(self) -> list[LxdNode]:
+        return [node for node in self.nodes.values() if node.engine.statuses.get(OWN) is Status.RUNNING]
+
+    def act(self, node: LxdNode, action: str, lcm: int, plan: Any = (), **arguments: str) -> tuple[str, Any]:
+        vm: Vm = self.vm._replace(lcm_state=lcm, deploy_id="" if action == "deploy" else OWN)
+        with self.on(node):
+            return outcome(node, plan, lambda: node.act(Call(action, arguments, 1, "host", vm)))
+
+    def migrate(self, plan: Any = ()) -> tuple[str, Any]:
+        return self.act(self.source, "migrate", MIGRATE, plan, destination=self.name(self.there),
+                        source=self.name(self.source))
+
+    def name(self, node: LxdNode) -> str:
+        return next(name for name, each in self.nodes.items() if each is node)
+
+    @contextlib.contextmanager
+    def connect(self, call: Call) -> Iterator[Any]:
+        """Run the destination's process in the same thread."""
+        there, cloud = self.there, self
+        process = contextlib.ExitStack()
+        there.process.begin(self.plan)
+
+        def ended(error: BaseException) -> DriverError:
+            with cloud.on(there), contextlib.suppress(Killed, DriverError, EngineError):
+                process.__exit__(type(error), error, error.__traceback__)
+            cloud.passed = there.process.number
+            there.process.begin(())
+            return DriverError(f"node2: {error!r}")
+
+        def ask(request: Callable[[], object]) -> Any:
+            with cloud.on(there):
+                try:
+                    return request()
+                except (Killed, DriverError, EngineError) as error:
+                    failure = error
+            raise ended(failure)
+
+        def begin() -> livemigration.Arrival:
+            process.enter_context(vmlock.held(there.state, 1, 0))
+            return process.enter_context(there.vmm().arriving(call, cloud.name(cloud.source)))
+
+        arrival = ask(begin)
+
+        class Destination:
+            node = cloud.name(there)
+
+            def fetch_changes(self, offer: ChangesOffer) -> None:
+                ask(lambda: arrival.fetch_changes(offer))
+                if cloud.running() == [cloud.source]:
+                    cloud.write()
+
+            def start(self) -> None:
+                cloud.between()
+                ask(arrival.start)
+                process.close()
+                cloud.passed = there.process.number
+                there.process.begin(())
+
+        try:
+            yield Destination()
+        finally:
+            ended(DriverError("the source is gone"))
+
+    def monitor(self) -> None:
+        for _ in range(3):
+            for node in self.nodes.values():
+                with self.on(node):
+                    result, printed = outcome(node, (), node.monitor)
+                assert result == "done", f"monitoring failed: {printed}"
+                self.holds()
+
+    def holds(self) -> None:
+        assert len(self.running()) <= 1, "it runs twice"
+        found = max(node.content(1) for node in self.nodes.values())
+        assert found >= self.kept, f"it wrote {self.kept}, and there is {found}"
+
+    def brought_back(self, node: LxdNode) -> None:
+        """Let it run again: where OpenNebula has it, or where the driver says that it is."""
+        self.monitor()
+        if not self.running():
+            result, error = self.act(node, "deploy", RESUME)
+            if result != "done":
+                assert "node2" in str(error), error
+                result, error = self.act(self.there, "deploy", RESUME)
+            assert result == "done", error
+        self.holds()
+        (runs,) = self.running()
+        assert runs.engine.content[OWN] == self.kept, f"{runs.engine.content[OWN]} runs, and {self.kept} was written"
+        self.write()
+        result, error = self.act(runs, "shutdown", 6)
+        assert result == "done", error
+        assert runs.content_of_disk(1) == self.kept, "its disk lacks something"
+        self.monitor()
+        self.kept = -1
+        for each in self.nodes.values():
+            self.act(each, "cancel", CLEANUP)
+        self.source.remove_disks(1)
+        self.monitor()
+        for each in self.nodes.values():
+            left = {what: found for what, found in each.left().items() if found}
+            assert not left, f"left: {left}"
+
+
+class LiveMigrationTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        logging.disable(logging.CRITICAL)
+        self.addCleanup(logging.disable, logging.NOTSET)
+
+    def cloud(self, **more: Any) -> Cloud:
+        cloud = Cloud(**more)
+        self.addCleanup(cloud.close)
+        return cloud
+
+    def test_vm_runs_on_its_destination_with_its_last_write(self) -> None:
+        cloud = self.cloud()
+        self.assertEqual(("done", None), cloud.migrate())
+        self.assertEqual([cloud.there], cloud.running())
+        self.assertEqual({}, cloud.source.engine.specs)
+        cloud.brought_back(cloud.there)
+
+    def every_step(self, steps: Callable[[Cloud], int], interrupt: Callable[[Cloud, int, str], object]) -> None:
+        cloud = self.cloud()
+        self.assertEqual("done", cloud.migrate()[0])
+        failures = []
+        for fault in ("killed", "fails", "times out"):
+            for step in range(steps(cloud)):
+                tried = Cloud()
+                try:
+                    interrupt(tried, step, fault)
+                    tried.holds()
+                    tried.brought_back(tried.source)
+                except Exception as error:
+                    failures.append(f"{fault} at step {step}: {error!r}")
+                finally:
+                    tried.close()
+        self.assertEqual([], failures)
+
+    def test_source_at_every_step(self) -> None:
+        def interrupt(cloud: Cloud, step: int, fault: str) -> None:
+            result, error = cloud.migrate([(step, fault)])
+            if result == "failed":
+                assert cloud.running() == [cloud.source], f"{error}: it does not run on its source"
+        self.every_step(lambda cloud: cloud.source.process.passed, interrupt)
+
+    def test_destination_at_every_step(self) -> None:
+        def interrupt(cloud: Cloud, step: int, fault: str) -> None:
+            cloud.plan = [(step, fault)]
+            result, error = cloud.migrate()
+            if result == "failed" and "is on node2" not in str(error):
+                assert cloud.running() == [cloud.source], f"{error}: it does not run on its source"
+        self.every_step(lambda cloud: cloud.passed, interrupt)
+
+    def test_destination_that_starts_it_late_finds_no_offer(self) -> None:
+        """The source was killed, and its node brought the disk up to date, before the destination took the root."""
+        cloud = self.cloud()
+
+        def killed() -> None:
+            cloud.source.process._alive = False
+            raise Killed
+
+        cloud.between = killed
+        self.assertEqual("killed", cloud.migrate()[0])
+        cloud.brought_back(cloud.source)
+
+    def test_deletion_during_it_leaves_nothing_on_either_node(self) -> None:
+        cloud = self.cloud()
+        def deleted() -> None:
+            cloud.source.remove_disks(1)
+            cloud.kept = -1
+
+        cloud.between = deleted
+        result, error = cloud.migrate()
+        self.assertEqual("failed", result, error)
+        self.assertEqual([], cloud.running())
+        cloud.monitor()
+        for node in cloud.nodes.values():
+            self.assertEqual({}, {what: found for what, found in node.left().items() if found})
+
+    def test_it_goes_there_and_back(self) -> None:
+        cloud = self.cloud()
+        for _ in range(4):
+            self.assertEqual(("done", None), cloud.migrate())
+            cloud.source, cloud.there = cloud.there, cloud.source
+            cloud.write()
+            cloud.monitor()
+        cloud.brought_back(cloud.source)
+
+    def refused(self, cloud: Cloud, reason: str) -> None:
+        result, error = cloud.migrate()
+        self.assertEqual("failed", result)
+        self.assertIn(reason, str(error))
+        self.assertEqual([cloud.source], cloud.running())
+        self.assertEqual({}, cloud.there.engine.specs)
+        cloud.brought_back(cloud.source)
+
+    def test_refused_without_consent_address_or_pool_with_the_remedy(self) -> None:
+        cloud = self.cloud()
+        cloud.vm = cloud.vm._replace(own={})
+        self.refused(cloud, "LXD_LIVE_MIGRATION = restart")
+        cloud = self.cloud()
+        cloud.source.options = dataclasses.replace(cloud.source.options, migration_address="")
+        self.refused(cloud, "migration_address")
+        for pool_type in (None, "zfs"):
+            cloud = self.cloud()
+            cloud.source.transfers.pool_type = pool_type
+            self.refused(cloud, "onevm migrate without --live")
+
+    def test_refused_where_the_destination_has_another_datastore(self) -> None:
+        cloud = self.cloud()
+        other = cloud.directory / "other/0/1"
+        other.mkdir(parents=True)
+        cloud.there.datastores = other.parents[1]
+        cloud.there.options = dataclasses.replace(cloud.there.options, datastores=str(cloud.there.datastores))
+        self.refused(cloud, "does not share the directory")
+
+    def test_refused_where_the_destination_has_a_container_that_may_be_newer(self) -> None:
+        cloud = self.cloud()
+        cloud.there.engine.specs[OWN] = cloud.source.engine.specs[OWN]
+        cloud.there.engine.statuses[OWN], cloud.there.engine.content[OWN] = Status.FROZEN, 0
+        with mock.patch.object(cloud.there.engine, "statuses", {OWN: Status.RUNNING}):
+            result, error = cloud.migrate()
+        self.assertEqual("failed", result)
+        self.assertIn("may be newer", str(error))
+        self.assertIn(OWN, cloud.there.engine.specs)
