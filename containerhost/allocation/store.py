@@ -89,9 +89,8 @@ class AllocationStore:
             wanted = {device.id: Allocation(device.id, consumer, boot_id=self._host.boot_id, since=now(),
                                             before=self.provenance.last(device.id))
                       for device in devices if device.id not in held}
-            for name in wanted:
-                self._put(hidden_name(file_name(name), _LAST), json.dumps(dataclasses.asdict(consumer)))
-            self._add(list(wanted.values()))
+            if wanted:
+                self._add(tuple(wanted.values()))
 
     def require_claimable(self, devices: Sequence[Device], consumer: Consumer,
                           related: Callable[[Device], Iterable[Device]]) -> dict[str, Allocation]:
@@ -133,9 +132,8 @@ class AllocationStore:
             for record in owned:
                 if record.blocked is not None and not record.holders:
                     raise DeviceHeld(f"device {record.device_id} is blocked: {record.blocked}")
-            for record in owned:
-                self._write(self._moved(record, State.ATTACHED, blocked=None, container=None, holders=None,
-                                        given=record.given or now("microseconds")))
+            self._write(*(self._moved(record, State.ATTACHED, blocked=None, container=None, holders=None,
+                                      given=record.given or now("microseconds")) for record in owned))
 
     def detach(self, device_ids: Iterable[str], consumer: Consumer, container: int | None) -> None:
         """Record that the devices were detached from the container and stay allocated; call it afterwards.
@@ -146,9 +144,9 @@ class AllocationStore:
         """
         process = None if container is None else Process.of(container)
         with self._locked():
-            for record in [self._owned(device_id, consumer) for device_id in device_ids]:
-                self._write(self._moved(record, State.DETACHED, container=process,
-                                        holders=() if process is None else (process,)))
+            owned = [self._owned(device_id, consumer) for device_id in device_ids]
+            self._write(*(self._moved(record, State.DETACHED, container=process,
+                                      holders=() if process is None else (process,)) for record in owned))
 
     def begin_cleaning(self, device_id: str, container: Process | None = None,
                        holders: Iterable[Process] | None = None) -> Allocation:
@@ -301,17 +299,20 @@ class AllocationStore:
 
     # Writing; only under the lock
 
-    def _add(self, records: list[Allocation]) -> None:
-        """Write new records, all or none. A single file is atomic anyway; several need the journal."""
+    def _add(self, records: Sequence[Allocation]) -> None:
+        """Write new records, all or none. A single file is atomic anyway; several need the journal.
+
+        One sync of the directory is enough: nothing is done with the devices before this returns."""
         ids = [record.device_id for record in records]
+        journal = {_JOURNAL: json.dumps(ids)} if len(ids) > 1 else {}
+        last = {hidden_name(file_name(record.device_id), _LAST): json.dumps(dataclasses.asdict(record.consumer))
+                for record in records}
         with Rollback("claim") as undo:
-            if len(ids) > 1:
+            if journal:
                 undo.on_error("its journal", self._forget_journal)
-                self._put(_JOURNAL, json.dumps(ids))
             undo.on_error("its records", self._remove, ids)
-            for record in records:
-                self._write(record)
-            if len(ids) > 1:
+            self._put_all(journal | last | texts(records))
+            if journal:
                 self._forget_journal()
 
     def _moved(self, record: Allocation, state: State, **more: Any) -> Allocation:
@@ -326,18 +327,21 @@ class AllocationStore:
         since = record.since if state is record.state else now()
         return dataclasses.replace(record, state=state, boot_id=self._host.boot_id, since=since, **more)
 
-    def _write(self, record: Allocation) -> None:
-        self._put(file_name(record.device_id), json.dumps(content(record), indent=1))
+    def _write(self, *records: Allocation) -> None:
+        self._put_all(texts(records))
 
     def _hand_over(self, record: Allocation, cleaning: Mapping[str, Any] | None) -> None:
         self.provenance.add(record, cleaning, now())
         self._remove([record.device_id])
 
-    def _put(self, name: str, text: str, mode: int = 0o644) -> None:
-        """Write a file atomically, owned by the directory's owner. Called under the lock."""
+    def _put(self, name: str, text: str, mode: int) -> None:
+        self._put_all({name: text}, mode)
+
+    def _put_all(self, files: Mapping[str, str], mode: int = 0o644) -> None:
+        """Write files in this order, each atomically, owned by the directory's owner. Called under the lock."""
         with Directory(self._root) as directory:
-            directory.write(name, f"{text}\n".encode(), mode, directory.owner if os.geteuid() == 0 else None,
-                            f"{UNFINISHED}record")
+            directory.write_all({name: f"{text}\n".encode() for name, text in files.items()}, mode,
+                                directory.owner if os.geteuid() == 0 else None, f"{UNFINISHED}record")
 
     def _remove(self, device_ids: Iterable[str]) -> None:
         for device_id in device_ids:
@@ -386,6 +390,11 @@ class AllocationStore:
     def _forget_journal(self) -> None:
         (self._root / _JOURNAL).unlink(missing_ok=True)
         sync(self._root)
+
+
+def texts(records: Iterable[Allocation]) -> dict[str, str]:
+    """Return the content of the records' files, by name."""
+    return {file_name(record.device_id): json.dumps(content(record), indent=1) for record in records}
 
 
 def now(precision: str = "seconds") -> str:

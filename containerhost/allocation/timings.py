@@ -119,7 +119,7 @@ class Timings:
                 text = json.dumps(records.content({"timings": rows}, VERSION))
                 with Directory(self._directory) as directory:
                     owner = directory.owner if os.geteuid() == 0 else None
-                    directory.write(FILE, text.encode(), 0o644, owner)
+                    directory.write_all({FILE: text.encode()}, 0o644, owner, durable=False)
         except (OSError, TimeoutError) as error:
             LOG.warning("A timing of %s cannot be written: %s", timing.operation, error)
 

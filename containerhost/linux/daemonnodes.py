@@ -61,7 +61,7 @@ def fence(server: int, container: str, pid: int, leaving: Collection[str]) -> No
             mark = DENIED.format(*number)
             with closing(directory.open(mark, os.O_WRONLY | os.O_CREAT)):
                 if not permit(pid, number, False):
-                    directory.unlink(mark)
+                    _unlink(directory, mark)
 
 
 def restore(server: int, container: str, pid: int, modes: Mapping[str, int]) -> None:
@@ -79,7 +79,7 @@ def restore(server: int, container: str, pid: int, modes: Mapping[str, int]) -> 
         back = {number for name, number in fenced.items() if owner(name)}
         for name, number in fenced.items():
             if number not in back:  # what the daemon has made anew leaves none of these in use
-                directory.unlink(name)
+                _unlink(directory, name)
                 continue
             with _node(directory, name) as node:
                 os.chown(node, *charnodes.root_of(pid))
@@ -87,7 +87,7 @@ def restore(server: int, container: str, pid: int, modes: Mapping[str, int]) -> 
         for number in own:
             if directory.has(mark := DENIED.format(*number)):
                 permit(pid, number, True)
-                directory.unlink(mark)
+                _unlink(directory, mark)
 
 
 def forget(server: int, container: str, pid: int, known: Collection[str]) -> int:
@@ -112,8 +112,14 @@ def forget(server: int, container: str, pid: int, known: Collection[str]) -> int
         for name, (_, path, number) in stale.items():
             if path not in kept:
                 charnodes.remove_from(pid, path, number)
-            directory.unlink(name)
+            _unlink(directory, name)
     return len(stale)
+
+
+def _unlink(directory: Directory, name: str) -> None:
+    """Remove a file, without a sync: what it says of a running container ends with the host's boot. Idempotent."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=directory.fd)
 
 
 def owner(name: str) -> str | None:

@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -197,12 +197,23 @@ class Directory:
     def write(self, name: str, content: bytes, mode: int = 0o600, owner: tuple[int, int] | None = None,
               unfinished: str | None = None) -> None:
         """Create or replace a file as :func:`atomic_write` does; a link of that name is replaced, not followed."""
-        with self.replacing(name, unfinished) as fd:
-            with open(fd, "wb", closefd=False) as file:
-                file.write(content)
-            if owner is not None:
-                os.fchown(fd, *owner)
-            os.fchmod(fd, mode)
+        self.write_all({name: content}, mode, owner, unfinished)
+
+    def write_all(self, contents: Mapping[str, bytes], mode: int = 0o600, owner: tuple[int, int] | None = None,
+                  unfinished: str | None = None, *, durable: bool = True) -> None:
+        """Create or replace files one after another, each as :meth:`write` does; then all are on the disk.
+
+        :param durable: False for what may be lost, or empty, after a crash of the host
+        """
+        for name, content in contents.items():
+            with self._replacing(name, unfinished, durable) as fd:
+                with open(fd, "wb", closefd=False) as file:
+                    file.write(content)
+                if owner is not None:
+                    os.fchown(fd, *owner)
+                os.fchmod(fd, mode)
+        if durable:
+            os.fsync(self.fd)
 
     @contextlib.contextmanager
     def replacing(self, name: str, unfinished: str | None = None) -> Iterator[int]:
@@ -212,14 +223,22 @@ class Directory:
 
         :param unfinished: as for the function :func:`replacing`
         """
+        with self._replacing(name, unfinished, True) as fd:
+            yield fd
+        os.fsync(self.fd)
+
+    @contextlib.contextmanager
+    def _replacing(self, name: str, unfinished: str | None, durable: bool) -> Iterator[int]:
+        """Replace as :meth:`replacing` does, but for the directory, which the caller syncs."""
         if unfinished is not None:
             self.unlink(unfinished)
         new = unfinished or UNFINISHED + os.urandom(8).hex()
         fd = self.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             yield fd
-            os.fsync(fd)
-            self.rename(new, name)
+            if durable:
+                os.fsync(fd)
+            os.rename(new, self._checked(name), src_dir_fd=self.fd, dst_dir_fd=self.fd)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(new, dir_fd=self.fd)

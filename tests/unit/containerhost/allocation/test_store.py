@@ -16,7 +16,6 @@ import testtools
 from containerhost.allocation.store import Allocation, AllocationStore, Consumer
 from containerhost.devices.model import Device, Kind
 from containerhost.errors import AllocationsUnreadable, DeviceHeld, DeviceNotFound
-from containerhost.linux.files import Directory
 from tests.unit.containerhost.hosts import MEMORY
 
 ANNA = Consumer("nova", "lxd", "instance-00000001", "11111111-1111-4111-8111-111111111111")
@@ -271,14 +270,14 @@ class Interrupted(StoreTestCase):
 
     def test_journal_has_all_devices_until_the_last_is_recorded(self):
         journals = []
-        write = Directory.write
+        rename = os.rename
 
-        def noting(directory: Directory, name: str, *arguments: Any) -> None:
-            if not name.startswith("."):
+        def noting(old: str, new: str, **directories: Any) -> None:
+            if not new.startswith("."):
                 journals.append(json.loads(self.journal.read_text()) if self.journal.exists() else None)
-            write(directory, name, *arguments)
+            rename(old, new, **directories)
 
-        with mock.patch.object(Directory, "write", noting):
+        with mock.patch("os.rename", noting):
             self.store.claim([GPU, OTHER], ANNA, related)
         self.assertEqual([[GPU.id, OTHER.id]] * 2, journals[-2:])
         self.assertFalse(self.journal.exists())
