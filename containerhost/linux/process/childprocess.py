@@ -21,6 +21,7 @@ from typing import NoReturn, TypeVar
 
 from containerhost.errors import HostActionFailed
 from containerhost.linux.files import closing
+from containerhost.linux.poll import is_readable
 from containerhost.linux.process.processes import began, name, namespace, pids, real_user
 
 Result = TypeVar("Result")
@@ -109,12 +110,13 @@ def _waiting_named(own: str, start: int, timeout: float) -> Iterator[int]:
     :param start: clock ticks since boot; an older child waits for another container with that pid
     :param timeout: seconds that they may run
     """
-    now, hosts = time.clock_gettime(time.CLOCK_BOOTTIME), namespace(os.getpid())
-    for pid in pids():
+    hosts, late = namespace(os.getpid()), time.clock_gettime(time.CLOCK_BOOTTIME) - timeout
+    latest = late * os.sysconf("SC_CLK_TCK")
+    for pid in pids() if start < latest else ():
         # Its name, any process may choose.
         if name(pid) == own and namespace(pid) == hosts and real_user(pid) == 0:
             when = began(pid)
-            if when is not None and when >= start and now - when / os.sysconf("SC_CLK_TCK") > timeout:
+            if when is not None and start <= when < latest:
                 yield pid
 
 
@@ -176,12 +178,10 @@ def _read(pipe: int, end: float) -> bytes | None:
 def _end(child: int) -> None:
     """End a child, or abandon it if it cannot be ended."""
     os.kill(child, signal.SIGKILL)
-    end = time.monotonic() + KILLED
-    while not _has_ended(child):
-        if time.monotonic() > end:
-            _left.add(child)
-            return
-        time.sleep(0.001)
+    with contextlib.suppress(OSError), closing(os.pidfd_open(child)) as end:
+        is_readable(end, KILLED)
+    if not _has_ended(child):
+        _left.add(child)
 
 
 def _has_ended(child: int) -> bool:
