@@ -296,6 +296,12 @@ class LxdClient:
         return (found | ({CGROUP2} if os.path.exists(UNIFIED) else set())
                 | {host_pages(name) for name in hugepages.limitable(Host())})
 
+    @property
+    def daemon(self) -> int | None:
+        """Return the daemon's process as it was when the calling thread connected; no request after that."""
+        with translated("read the server's description", self.settings.shown()):
+            return self._client().host_info["environment"].get("server_pid")
+
     def server(self) -> Mapping[str, Any]:
         return self.get(asked="read the server's description")
 

@@ -7,6 +7,7 @@ So all creations on a host are serialized until each has its range; the long par
 parallel.
 """
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from containerhost.linux.poll import wait_until
 LOCK = ".creation"
 RANGE = "volatile.idmap.base"
 ENDED = 200  # the least status of an operation that has ended
-POLL_INTERVAL = 0.004  # s between two looks for the range
+POLL_INTERVAL = 0.008  # s between two looks for the range, and before the first; LXD takes as long at least
 
 
 class SerializedCreate:
@@ -40,16 +41,13 @@ class SerializedCreate:
         :param timeout: seconds it may take once it has begun; None is the daemon's ``operation_timeout``
         :raises EngineTimeout: this creation, or an earlier one, does not progress
         """
-        daemon = self._daemon()
+        daemon = self._client.daemon
         try:
             self._create(body, timeout)
         except errors.OperationForgotten:
             # LXD removes what it cannot make, but not when it is killed meanwhile.
-            if self._daemon() != daemon or not self._is_made(body["name"]):
+            if self._client.server()["environment"]["server_pid"] != daemon or not self._is_made(body["name"]):
                 raise
-
-    def _daemon(self) -> Any:
-        return self._client.server()["environment"]["server_pid"]
 
     def _is_made(self, name: str) -> bool:
         try:
@@ -76,6 +74,7 @@ class SerializedCreate:
 
     def _await_range(self, name: str, operation: Mapping[str, Any]) -> None:
         """Wait until the container has its range, or its creation has succeeded or failed."""
+        time.sleep(POLL_INTERVAL)
         wait_until(lambda: self._has_range(name) or self._client.is_over(operation),
                    self._client.settings.operation_timeout, POLL_INTERVAL)
 

@@ -22,7 +22,7 @@ class FakeClient:
     def __init__(self, outcome: BaseException | None = None) -> None:
         self.settings = Settings(operation_timeout=10)
         self.outcome = outcome
-        self.daemons = [1]
+        self.daemon = self.daemon_now = 1
         self.is_there = False
         self.looks: dict[str, int] = {}
         self.without_range: set[str] = set()
@@ -30,7 +30,7 @@ class FakeClient:
         self.lock = threading.Lock()
 
     def server(self) -> Any:
-        return {"environment": {"server_pid": self.daemons.pop(0) if len(self.daemons) > 1 else self.daemons[0]}}
+        return {"environment": {"server_pid": self.daemon_now}}
 
     def operations(self) -> list[Any]:
         return []
@@ -84,9 +84,9 @@ class CreationTest(testtools.TestCase):
             self.assertRaises(errors.StorageFull, made.create, body(name))
 
     def test_forgotten_operation_is_judged_by_the_container_and_the_daemon(self) -> None:
-        for is_there, daemons, is_made in ((True, [1], True), (False, [1], False), (True, [1, 2], False)):
+        for is_there, daemon, is_made in ((True, 1, True), (False, 1, False), (True, 2, False)):
             client = FakeClient(outcome=errors.OperationForgotten("forgotten"))
-            client.is_there, client.daemons = is_there, daemons
+            client.is_there, client.daemon_now = is_there, daemon
             made = SerializedCreate(client, self.directory)
             if is_made:
                 made.create(body("c1"))
