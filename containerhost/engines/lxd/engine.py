@@ -4,6 +4,7 @@
 import contextlib
 import dataclasses
 import logging
+import os
 import random
 import threading
 import time
@@ -31,7 +32,7 @@ from containerhost.engines.usage import NOTHING
 from containerhost.engines.verify import InterfaceMissing, require_as_granted, require_interface
 from containerhost.inventory import memorynodes
 from containerhost.linux.poll import retry
-from containerhost.linux.process.processes import ProcReadTimeout, began, is_still
+from containerhost.linux.process.processes import ProcReadTimeout, began, is_hosts, is_still
 from containerhost.linux.storage.blocknodes import NodeMissing
 from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
@@ -519,12 +520,15 @@ class LxdEngine:
     def pid(self, name: str) -> int | None:
         """Return the container's first process, cached while it runs; None when it does not run.
 
-        To determine it, LXD runs a program in the container."""
+        LXD runs a program in the container to determine it, so it is asked only if the control groups do not tell."""
         known = self._inits.get(name)
         if known is not None and is_still(*known):
             return known[0]
         self._inits.pop(name, None)
-        found = metrics(self.client.state(name)).pid
+        settings = self.client.settings
+        found = usage.first_process(self._host, settings.directory(name), os.path.dirname(settings.shown()))
+        if found is None or is_hosts(found):  # before and after the container, its monitor runs hooks
+            found = metrics(self.client.state(name)).pid
         when = None
         if found is not None:
             with contextlib.suppress(ProcReadTimeout):

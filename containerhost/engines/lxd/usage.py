@@ -26,10 +26,14 @@ def directory(host: Host, controller: str, name: str) -> str | None:
     return place if host.is_directory(place) else None
 
 
-def first_process(host: Host, name: str) -> int | None:
-    """Return the child of the container's monitor; None if it is not running, or its groups are unusual."""
+def first_process(host: Host, name: str, home: str | None = None) -> int | None:
+    """Return the child of the container's monitor; None if it is not running, or its groups are unusual.
+
+    :param home: the directory of its daemon: another one may have a container of that name, and these groups
+    """
     monitor = f"lxc.monitor.{name}"
     group = directory(host, "", monitor) or directory(host, "/memory", monitor)
     children = [int(word) for process in (usage.processes(host, group) if group else ())
+                if home is None or host.text(f"/proc/{process}/cmdline") == f"[lxc monitor] {home}/containers {name}"
                 for word in (host.text(f"/proc/{process}/task/{process}/children") or "").split()]
     return children[0] if len(children) == 1 else None

@@ -164,3 +164,11 @@ class FirstProcess(testtools.TestCase):
 
     def test_stopped_container_has_none(self) -> None:
         self.assertIsNone(self.engine(Client(-1)).pid("c1"))
+
+    def test_daemon_is_not_asked_where_the_control_groups_tell(self) -> None:
+        for is_hook, asked in ((False, 0), (True, 1)):
+            client = Client(os.getppid())
+            with (mock.patch("containerhost.engines.lxd.engine.usage.first_process", return_value=os.getpid()),
+                  mock.patch("containerhost.engines.lxd.engine.is_hosts", return_value=is_hook)):
+                found = self.engine(client).pid("c1")
+            self.assertEqual((os.getppid() if is_hook else os.getpid(), asked), (found, client.asked))

@@ -48,6 +48,13 @@ class UsageTest(testtools.TestCase):
                 tell(lxd.read(host, "c1", Status.RUNNING))
                 self.assertIsNone(lxd.read(host, "c2", Status.RUNNING))
 
+    def test_first_process_of_this_daemon(self) -> None:
+        for group in ("memory/", ""):
+            host = self.host({f"{group}lxc.monitor.c1/cgroup.procs": "41\n", "../../../proc/41/task/41/children": "42 ",
+                              "../../../proc/41/cmdline": "[lxc monitor] /var/lib/lxd/containers c1\0"})
+            self.assertEqual([42, None, None], [lxd.first_process(host, "c1", home)
+                                                for home in ("/var/lib/lxd", "/var/lib/incus", "https://other")])
+
     def check(self, found: Metrics | None) -> None:
         assert found is not None
         self.assertEqual((42, 2, 7000, 4000, 9000, 3),
