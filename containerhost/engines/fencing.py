@@ -83,7 +83,7 @@ def fenced(root: Privileged, directory: Path, server: int, node: Node, pid: int,
     :param mode: of the node in the container
     :param others: first processes of containers to which it may have sent the device
     :raises DeviceInUse: a process has it open, mapped or mounted; nothing was changed
-    :raises HostActionFailed: the daemon has no such node
+    :raises HostActionFailed: the daemon has no such node, or the record cannot be written
     """
     number = number_of(disk.source)
     if number is None:
@@ -104,11 +104,17 @@ def fenced(root: Privileged, directory: Path, server: int, node: Node, pid: int,
 
 @contextlib.contextmanager
 def recorded(directory: Path, fenced: Fenced) -> Iterator[None]:
-    """Keep a record within the block, and after a failure until the node is restored."""
+    """Keep a record within the block, and after a failure until the node is restored.
+
+    :raises HostActionFailed: the record cannot be written, and the block does not run
+    """
     name = hashlib.sha256(f"{fenced.container.pid} {fenced.path}".encode()).hexdigest()[:32]
-    directory.mkdir(parents=True, exist_ok=True)
     record = directory / f"{name}{RECORD}"
-    files.atomic_write(record, records.replacing(record, dataclasses.asdict(fenced), VERSION).encode())
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        files.atomic_write(record, records.replacing(record, dataclasses.asdict(fenced), VERSION).encode())
+    except OSError as error:
+        raise HostActionFailed(f"{fenced.path} is not fenced, because that cannot be recorded: {error}") from error
     try:
         yield
     except HostActionFailed:

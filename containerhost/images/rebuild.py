@@ -50,14 +50,22 @@ def rebuild(image: BinaryIO, target: BinaryIO, limit: int | None, timeout: int) 
 
 @contextlib.contextmanager
 def readable(image: BinaryIO, target: BinaryIO) -> Iterator[BinaryIO]:
-    """Copy a squashfs that only root may read for the worker, whose program opens it by name."""
+    """Copy a squashfs that only root may read for the worker, whose program opens it by name.
+
+    :raises EngineError: the copy cannot be written
+    """
     if not (source.head(image.fileno()) or b"").startswith(source.SQUASHFS) or os.geteuid() != 0:
         yield image
         return
-    with tempfile.TemporaryFile(dir=Path(os.readlink(f"/proc/self/fd/{target.fileno()}")).parent) as copy:
-        os.fchmod(copy.fileno(), 0o444)
-        shutil.copyfileobj(image, copy, 1 << 20)
-        copy.flush()
+    directory = Path(os.readlink(f"/proc/self/fd/{target.fileno()}")).parent
+    with contextlib.ExitStack() as stack:
+        try:
+            copy = stack.enter_context(tempfile.TemporaryFile(dir=directory))
+            os.fchmod(copy.fileno(), 0o444)
+            shutil.copyfileobj(image, copy, 1 << 20)
+            copy.flush()
+        except OSError as error:
+            raise EngineError(f"rebuild an image: it cannot be copied to {directory}: {error}") from error
         yield cast(BinaryIO, copy)
 
 

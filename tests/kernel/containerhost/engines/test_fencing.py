@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import testtools
 
 from containerhost.engines.fencing import Node, fenced, restore_all
 from containerhost.engines.spec import BlockDevice
-from containerhost.errors import DeviceInUse, EngineTimeout
+from containerhost.errors import DeviceInUse, EngineTimeout, HostActionFailed
 from containerhost.privileged import Privileged
 from tests.unit.containerhost.linux.test_records import of_first_release, of_later_release
 
@@ -68,6 +69,13 @@ class FencingTest(testtools.TestCase):
         with contextlib.suppress(DeviceInUse), fenced(root, self.directory, 7, NODE, os.getpid(), DISK, 0o600, {1, 2}):
             self.fail("it is in use")
         self.assertEqual({os.getpid(), 1, 2}, root.pids)
+
+    def test_nothing_is_fenced_that_cannot_be_recorded(self) -> None:
+        full = OSError(errno.ENOSPC, "No space left on device")
+        self.useFixture(fixtures.MockPatch("containerhost.linux.files.atomic_write", side_effect=full))
+        root = Root()
+        self.assertIn("No space left", str(self.assertRaises(HostActionFailed, self.enter, root)))
+        self.assertEqual([], root.done)
 
     def test_it_is_given_back_after_a_failure(self) -> None:
         root = Root()

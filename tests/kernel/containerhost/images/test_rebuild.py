@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import bz2
+import errno
 import gzip
 import io
 import json
@@ -15,7 +16,7 @@ import fixtures
 import testtools
 import zstandard
 
-from containerhost.errors import EngineTimeout
+from containerhost.errors import EngineError, EngineTimeout
 from containerhost.images import rebuild, source, worker
 from containerhost.images.errors import BadImage, TooLarge
 from containerhost.images.members import Stream
@@ -111,6 +112,12 @@ class TestFormats(RebuildCase):
                 ("names no architecture", imagekit.unified(b"creation_date: 1\n")),
                 ("names no architecture", imagekit.tar({"metadata.yaml/x": b"", "rootfs/bin/sh": b""}))):
             self.assert_bad(words, content)
+
+    def test_squashfs_without_room_for_its_copy(self):
+        full = OSError(errno.ENOSPC, "No space left on device")
+        self.useFixture(fixtures.MockPatch("containerhost.images.rebuild.shutil.copyfileobj", side_effect=full))
+        error = self.assertRaises(EngineError, self.inspect, imagekit.squashfs(self.directory))
+        self.assertIn("No space left", str(error))
 
     def test_squashfs_not_bootable(self):
         unified = {"metadata.yaml": imagekit.METADATA} | {f"rootfs/{name}": b"" for name in imagekit.ROOT}
