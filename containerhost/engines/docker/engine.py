@@ -67,14 +67,22 @@ class DockerEngine:
                           kernel=info["KernelVersion"], hostname=info["Name"])
 
     def containers(self) -> tuple[ContainerState, ...]:
-        return tuple(summary_state(summary, self._record_or_none(summary["Id"])) for summary in
-                     self.client.containers())
+        return tuple(map(self._listed, self.client.containers()))
+
+    def _listed(self, summary: Mapping[str, Any]) -> ContainerState:
+        """Return the state of an entry of Docker's list, without interfaces and cores if its record is unreadable."""
+        try:
+            record = self._record_or_none(summary["Id"])
+        except errors.EngineError as error:
+            LOG.error("Interfaces and cores of container %s are unknown: %s", bare_name(summary["Names"]), error)
+            record = Record()
+        return summary_state(summary, record)
 
     def measured(self) -> tuple[tuple[ContainerState, Metrics], ...]:
         """Return all containers and their metrics: one request to Docker, values from the kernel."""
         found = []
         for summary in self.client.containers():
-            state = summary_state(summary, self._record_or_none(summary["Id"]))
+            state = self._listed(summary)
             runs = state.status in (Status.RUNNING, Status.FROZEN)
             used = usage.read(self._host, summary["Id"], state.status) if runs else dataclasses.replace(
                 NOTHING, status=state.status)

@@ -6,13 +6,14 @@ import fixtures
 import testtools
 
 from containerhost.engines.docker import recordfiles
+from containerhost.engines.docker.config import LABEL
 from containerhost.engines.docker.engine import DockerEngine
 from containerhost.engines.docker.record import Netdev, Node, Record, Records
 from containerhost.engines.spec import IpConfig
 from containerhost.errors import EngineConflict, EngineError, EngineNotFound
 from tests.unit.containerhost.linux.test_records import lease, of_first_release, of_later_release
 
-ID = "ab" * 32
+ID, OTHER_ID = "ab" * 32, "cd" * 32
 FULL = Record(frozenset({"0000:3b:00.0"}), frozenset({Node("/dev/nvidia0", 195, 0)}),
               frozenset({Netdev("ibs1v0", "ib0")}))
 SETUP = IpConfig(("10.0.0.5/24",), ("10.0.0.1",), 7)
@@ -58,6 +59,20 @@ class RecordsTest(RecordsCase):
         self.assertFalse(engine.has_record("c2"))
         (self.directory / f"{ID}.json").write_text("{")
         self.assertRaises(EngineError, engine.has_record, "c1")
+
+    def test_unreadable_record_hides_no_container(self):
+        labels = {LABEL: '{"one.vm": "7"}'}
+        summaries = [{"Id": identity, "Names": [f"/c{number}"], "State": "exited", "Labels": labels}
+                     for number, identity in enumerate((ID, OTHER_ID))]
+        engine = DockerEngine(mock.Mock(containers=mock.Mock(return_value=summaries)), mock.Mock(), self.directory)
+        for identity in (ID, OTHER_ID):
+            self.records.write(identity, FULL)
+        (self.directory / f"{ID}.json").write_text("{")
+        unreadable, other = engine.containers()
+        self.assertEqual(("c0", {"one.vm": "7"}, {}), (unreadable.name, unreadable.labels, unreadable.interfaces))
+        self.assertEqual(("c1", {"ib0": "ibs1v0"}), (other.name, other.interfaces))
+        self.assertEqual(["c0", "c1"], [state.name for state, _ in engine.measured()])
+        self.assertRaises(EngineError, engine.held, [])  # which devices it has is unknown
 
     def test_one_that_another_caller_removes_has_stopped(self):
         """Docker kills it, removes it, and only then has it not."""
