@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from containerhost.engines.contract import Status
+from containerhost.engines.lxd import operations
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.engines.lxd.states import STATUSES
 from containerhost.errors import EngineError, EngineNotFound, EngineTimeout, EngineUnavailable
@@ -103,10 +104,15 @@ def _frozen(client: LxdClient, name: str) -> Iterator[None]:
 
 
 def _unfreeze(client: LxdClient, name: str) -> None:
-    try:
-        client.set_state(name, "unfreeze")
-    except EngineUnavailable:
-        raise
-    except EngineError:
-        if STATUSES.get(client.instance(name)[0]["status_code"]) is Status.FROZEN:
+    """Unfreeze a container, also after a freeze that LXD carries out later than its timeout.
+
+    Idempotent: does nothing if the container runs, or was deleted."""
+    with contextlib.suppress(EngineNotFound):
+        try:
+            client.set_state(name, "unfreeze")
+        except EngineUnavailable:
             raise
+        except EngineError:
+            operations.wait(client, name, operations.changes)
+            if STATUSES.get(client.instance(name)[0]["status_code"]) is Status.FROZEN:
+                client.set_state(name, "unfreeze")

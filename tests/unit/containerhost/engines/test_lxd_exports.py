@@ -11,7 +11,7 @@ from containerhost import errors
 from containerhost.engines.capabilities import Packed
 from containerhost.engines.lxd.exports import PREFIX, Exports, failed
 
-RUNNING, STOPPED = 103, 102
+RUNNING, STOPPED, FROZEN = 103, 102, 110
 
 
 class Client:
@@ -28,8 +28,11 @@ class Client:
         self.driver = "dir"
         self.failing = ""
         self.away = 0
+        self.gone = False
 
     def instance(self, name: str) -> tuple[dict[str, Any], str]:
+        if self.gone and self.asked:
+            raise errors.EngineNotFound(f"container {name} not found")
         return {"name": name, "status_code": self.status, "architecture": "x86_64",
                 "expanded_devices": {"root": {"pool": "default"}}}, "etag"
 
@@ -38,6 +41,8 @@ class Client:
 
     def set_state(self, name: str, action: str) -> None:
         self._noted((action, name))
+        if self.gone and action == "unfreeze":
+            raise errors.EngineNotFound(f"container {name} not found")
 
     def request(self, method: str, *path: str, asked: str, **more: Any) -> Any:
         self._noted((method, *path, more.get("json")))
@@ -68,11 +73,41 @@ class Client:
         self.waited += 1
         raise errors.EngineError("it failed by itself")
 
+    def operations(self) -> list[dict[str, Any]]:
+        return []
+
     def images(self) -> list[dict[str, Any]]:
         return self.stored
 
     def delete_image(self, fingerprint: str) -> None:
         self.asked.append(("delete image", fingerprint))
+
+
+class LateClient(Client):
+    """A daemon that freezes a container only after its caller has given up.
+
+    :ivar late: whether it has not done so yet
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.driver = "btrfs"
+        self.late = True
+
+    def set_state(self, name: str, action: str) -> None:
+        if action == "freeze":
+            raise errors.EngineTimeout("freeze: not done in time")
+        if self.status != FROZEN:
+            raise errors.EngineError("it is not frozen")
+        self.status = RUNNING
+
+    def operations(self) -> list[dict[str, Any]]:
+        return [{"status_code": 103, "class": "task", "description": "Freezing", "resources":
+                 {"instances": ["/1.0/instances/c1"]}}]
+
+    def wait(self, operation: Any, asked: str, timeout: int | None = None) -> dict[str, Any]:
+        self.late, self.status = False, FROZEN
+        return {}
 
 
 def going(percent: int) -> dict[str, Any]:
@@ -108,6 +143,16 @@ class ExportsTest(testtools.TestCase):
             client.driver, client.failing = "btrfs", failing
             self.assertRaises(errors.EngineError, self.exports(client).take, "c1", "k")
             self.assertEqual("unfreeze", client.asked[-1][0])
+
+    def test_container_runs_on_after_a_freeze_that_was_done_too_late(self) -> None:
+        client = LateClient()
+        self.assertRaises(errors.EngineTimeout, self.exports(client).take, "c1", "k")
+        self.assertEqual((False, RUNNING), (client.late, client.status))
+
+    def test_failure_is_told_of_a_container_that_goes_meanwhile(self) -> None:
+        client = Client()
+        client.driver, client.failing, client.gone = "btrfs", "post", True
+        self.assertIn("it failed", str(self.assertRaises(errors.EngineError, self.exports(client).take, "c1", "k")))
 
     def test_container_runs_on_after_the_daemon_restarted_in_the_middle(self) -> None:
         self.useFixture(fixtures.MonkeyPatch("containerhost.engines.lxd.snapshots.POLL_INTERVAL", 0))
