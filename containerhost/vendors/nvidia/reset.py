@@ -9,6 +9,7 @@ import contextlib
 import logging
 import shutil
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 
 from containerhost.errors import HostActionFailed, ResetRefused
 from containerhost.linux import run as programs
@@ -24,6 +25,7 @@ TIMEOUT = 120  # s; resetting an NVLink-connected GPU retrains its links
 MODE_TIMEOUT = 30  # s
 FABRIC_TIMEOUT = 30.0  # s until a GPU has joined the fabric of its NVSwitches again
 POLL_INTERVAL = 1.0  # s
+MARKS = Path("/run/containerhost/persistence")  # a file for each GPU whose persistence mode is off during a reset
 GPUS = "/proc/driver/nvidia/gpus"
 MODESET = "/sys/module/nvidia_drm/parameters/modeset"
 
@@ -69,20 +71,30 @@ def _joining(addresses: Sequence[str]) -> bool:
 
 @contextlib.contextmanager
 def _without_persistence(addresses: Sequence[str]) -> Iterator[None]:
-    """Turn off persistence mode and nvidia-persistenced for the GPUs within the block."""
-    persistent = []
+    """Turn off persistence mode and nvidia-persistenced for the GPUs within the block.
+
+    A mark says so meanwhile: the reset that is repeated after a kill turns the mode on again."""
+    persistent = [address for address in addresses if (MARKS / address).exists() or _is_persistent(address)]
     try:
-        for address in addresses:
-            if _is_persistent(address):
-                persistent.append(address)
-                _run([TOOL, f"--id={address}", "--persistence-mode=0"], MODE_TIMEOUT)
+        for address in persistent:
+            _mark(address)
+            _run([TOOL, f"--id={address}", "--persistence-mode=0"], MODE_TIMEOUT)
         yield
     finally:
         for address in persistent:
             try:
                 _run([TOOL, f"--id={address}", "--persistence-mode=1"], MODE_TIMEOUT)
+                (MARKS / address).unlink(missing_ok=True)
             except HostActionFailed as error:
                 LOG.error("Persistence mode of GPU %s stays off: %s", address, error)
+
+
+def _mark(address: str) -> None:
+    try:
+        MARKS.mkdir(parents=True, exist_ok=True)
+        (MARKS / address).touch()
+    except OSError as error:
+        raise HostActionFailed(f"persistence mode of GPU {address} cannot be turned off safely: {error}") from error
 
 
 def _is_persistent(address: str) -> bool:

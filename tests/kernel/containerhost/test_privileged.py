@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -115,6 +116,11 @@ class TestActions(testtools.TestCase):
 class TestGpuReset(testtools.TestCase):
     """Against a stand-in for NVIDIA's tool, which is not on a machine without its driver."""
 
+    def setUp(self):
+        super().setUp()
+        self.marks = Path(self.useFixture(fixtures.TempDir()).path) / "marks"
+        self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.nvidia.reset.MARKS", self.marks))
+
     def _with_tool(self, script, others=()):
         directory = self.useFixture(fixtures.TempDir()).path
         if script is not None:
@@ -162,6 +168,23 @@ class TestGpuReset(testtools.TestCase):
                 else:
                     self.assertRaises(HostActionFailed, self._with_tool, script)
                 self.assertEqual(before, state.read_text().strip(), reset)
+
+    def test_persistence_mode_is_restored_by_the_reset_after_one_that_was_killed(self):
+        directory = Path(self.useFixture(fixtures.TempDir()).path)
+        state, pid = directory / "state", directory / "pid"
+        self.useFixture(fixtures.EnvironmentVariable("PATH", os.environ["PATH"]))
+        state.write_text("Enabled")
+        script = "PATH=/usr/bin:/bin" + self.PERSISTENT
+        process = os.fork()
+        if not process:
+            pid.write_text(str(os.getpid()))
+            self._with_tool(script.format(state=state, reset=f"kill -9 $(cat {pid})"))
+            os._exit(0)
+        self.assertEqual(signal.SIGKILL, os.WTERMSIG(os.waitpid(process, 0)[1]))
+        self.assertEqual("Disabled", state.read_text().strip())
+        self.assertTrue(self._with_tool(script.format(state=state, reset="true")))
+        self.assertEqual("Enabled", state.read_text().strip())
+        self.assertEqual([], list(self.marks.iterdir()))
 
     LINKED = """
         case "$*" in
