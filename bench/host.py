@@ -7,10 +7,12 @@
 The host gets containers in four steps: a 200th, a 20th, half and all of --containers; of each step the same share runs.
 On LXD each container is both nova's and OpenNebula's. Each has a device in the records: a network function of a second
 host, which is a tree of files. For each step: seconds, processor time of the driver or command, and of the daemon, each
-the least of --runs, because other processes only add. Power states, resources and vm/status are compared with one raw
-list of the containers in the same run; aim <= 1.3 times. vm/monitor with all containers: aim <= 0.5 s. Growth is the
-exponent of the number of containers between the last two steps, 1 is linear; aim <= 1.2 for tasks of 20 ms and more. A
-host needs the settings of etc/sysctl for so many containers.
+the least of --runs, because other processes only add.
+
+Power states and resources are compared with one raw list of the containers in the same run, vm/status with two; aim <=
+1.3 times. vm/monitor with all containers: aim <= 0.5 s. Growth is the exponent of the number of containers between the
+last two steps, 1 is linear; aim <= 1.2 for tasks of 20 ms and more. A host needs the settings of etc/sysctl for so many
+containers.
 """
 
 import argparse
@@ -60,7 +62,7 @@ AIM_RATIO, AIM_MONITOR, AIM_GROWTH = 1.3, 0.5, 1.2
 LEAST = 0.02  # s; what is quicker grows by chance
 WORKERS = 4  # containers made at once
 LIST, STATUS, MONITOR = "one raw list", "vm/status", "vm/monitor"
-AS_A_LIST = ("power states", "resources", STATUS)
+LISTS = {"power states": 1, "resources": 1, STATUS: 2}  # made of so many lists
 TICKS = os.sysconf("SC_CLK_TCK")
 EXPORTER = "127.0.0.1:9869"
 
@@ -121,6 +123,7 @@ def step(filled: "Filled", count: int, running: int, runs: int) -> Step:
     with tempfile.TemporaryDirectory(prefix="bench-host-", dir=scan.MEMORY) as directory:
         equipped = Equipped(Path(directory), count, filled.driver, filled.engine)
         costs = measured(filled.tasks(equipped), runs, filled.pid, filled.stale)
+        costs |= measured(filled.slow_tasks(), 1, filled.pid, filled.stale)
         memory = {filled.engine: resident(filled.pid), "driver": resident()}
         costs |= measured({"containerhost list": equipped.list}, runs, filled.pid, lambda: None)
         with equipped.exporter() as process:
@@ -212,6 +215,10 @@ class Filled:
         """Return what is measured, by name; the raw list of the containers is among it."""
         raise NotImplementedError
 
+    def slow_tasks(self) -> dict[str, Callable[[], Any]]:
+        """Return what takes so long that it is measured once."""
+        return {}
+
     def stale(self) -> None:
         """Forget what may be remembered for less time than is between two rounds."""
 
@@ -266,6 +273,10 @@ class OnLxd(Filled):
         for number in numbers:
             self._stage.lxd.engine.delete(name(number))
 
+    def slow_tasks(self) -> dict[str, Callable[[], Any]]:
+        raw = self._raw()
+        return {"one raw list with states": lambda: raw.call("GET", "instances?recursion=2")}
+
     def stale(self) -> None:
         self._stage.driver._backend.states.changed()
 
@@ -285,7 +296,6 @@ class OnLxd(Filled):
         self._keep_roots(options)
         return {
             LIST: lambda: raw.call("GET", "instances?recursion=1"),
-            "one raw list with states": lambda: raw.call("GET", "instances?recursion=2"),
             "power states": power_states,
             "list_instance_uuids": driver.list_instance_uuids,
             "resources": lambda: driver.get_available_resource("bench"),
@@ -400,9 +410,10 @@ def growth(steps: Sequence[Step]) -> dict[str, float]:
 
 def misses(steps: Sequence[Step]) -> Iterator[str]:
     costs = steps[-1].costs
-    for task in AS_A_LIST:
-        if task in costs and costs[task].wall > AIM_RATIO * costs[LIST].wall:
-            yield f"missed: {task} takes {costs[task].wall / costs[LIST].wall:.2f} times a raw list (aim {AIM_RATIO})"
+    for task, count in LISTS.items():
+        ratio = costs[task].wall / costs[LIST].wall / count if task in costs else 0
+        if ratio > AIM_RATIO and costs[task].wall >= LEAST:
+            yield f"missed: {task} takes {ratio:.2f} times the raw lists that it is made of (aim {AIM_RATIO})"
     if costs[MONITOR].wall > AIM_MONITOR:
         yield f"missed: {MONITOR} takes {costs[MONITOR].wall:.2f} s (aim {AIM_MONITOR})"
     for task, exponent in growth(steps).items():

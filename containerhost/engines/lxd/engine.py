@@ -148,11 +148,12 @@ class LxdEngine:
             return self.metrics(name).disks
         root = self.client.instance(name).instance["expanded_devices"].get(ROOT)
         try:
-            return {ROOT: self.client.volume_use(root["pool"], name)} if root else {}
+            used = self.client.volume_use(root["pool"], name) if root else 0
         except errors.EngineError as error:
-            if "Not supported" in str(error):  # LXD's answer on a pool without quotas
-                return {}
-            raise
+            if "Not supported" not in str(error):
+                raise
+            used = 0  # LXD's answer on a pool without quotas; Incus' is 0
+        return {ROOT: used} if used else {}
 
     def console_log(self, name: str) -> bytes:
         try:

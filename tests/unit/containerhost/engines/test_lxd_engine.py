@@ -83,6 +83,8 @@ class DisksTest(testtools.TestCase):
 
     def test_pool_without_quotas_does_not_tell(self) -> None:
         client = mock.Mock(extensions=frozenset({"storage_volume_state"}))
+        client.volume_use.return_value = 0
+        self.assertEqual({}, self.use(client))
         client.volume_use.side_effect = errors.EngineError("read the use of c1: Not supported")
         self.assertEqual({}, self.use(client))
         client.volume_use.side_effect = errors.EngineTimeout("no answer")

@@ -113,7 +113,7 @@ class MeasureTest(testtools.TestCase):
 
     def test_use_of_disks_keeps_no_round_waiting(self) -> None:
         asked: list[str] = []
-        self.useFixture(fixtures.MockPatchObject(measure.time, "monotonic", lambda: len(asked) * 0.1))
+        self.useFixture(fixtures.MockPatchObject(measure.time, "monotonic", lambda: len(asked) * measure.DISK_TIME / 2))
         state = Path(self.useFixture(fixtures.TempDir()).path)
         engine = SimpleNamespace(disks=lambda name: asked.append(name) or {"root": 1})
         measured = measure.Measure("lxdone", engine, tuple, state, state, PciFilter(), Host(state), state)
