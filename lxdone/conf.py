@@ -25,6 +25,8 @@ class Options(NodeOptions):
         image's
     :ivar migration_address: ``https://host:port`` at which the LXD daemons of other nodes reach this one; empty lets no
         VM leave by a live migration
+    :ivar migration_peers: the migration addresses of the nodes whose VMs may arrive by a live migration: LXD takes what
+        comes from there as it is
     :ivar migration_timeout: seconds that one round of copying a VM to another node may take
     :ivar block_devices: block devices of the host that disks of type BLOCK may be, as patterns of paths; an asterisk
         stands for any part of one name
@@ -38,6 +40,7 @@ class Options(NodeOptions):
     unpacked_limit: int = 32
     packed_root_size: int = 10
     migration_address: str = ""
+    migration_peers: tuple[str, ...] = ()
     migration_timeout: int = 3600
     block_devices: tuple[str, ...] = ("/dev/vg-one-*/lv-one-*",)
 

@@ -11,11 +11,12 @@ import json
 import logging
 import os
 import pwd
+import re
 import select
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Protocol, cast
@@ -34,6 +35,7 @@ LOG = logging.getLogger(__name__)
 
 COMMAND = 'exec sudo -n "$(command -v lxdone || echo lxdone)" vmm receive "$@"'
 LINE_LIMIT = 16 << 20  # bytes
+OPERATION = re.compile(r"[0-9a-f-]{1,64}")
 LAST_WORDS_TIMEOUT = 30.0  # s in which a destination that failed ends
 REFUSED = ("a container's processes share their host's kernel and cannot move while they run. Use onevm migrate "
            "without --live, or let the VM be restarted by a live migration: "
@@ -153,19 +155,26 @@ class Arrival:
     """Fetch a VM's container on its destination, and start it.
 
     :param spec: of the container until it starts
+    :param peers: addresses to fetch from; oneadmin, who names one, is not root, and LXD trusts what it fetches
     :param timeout: seconds that one round of copying may take
     :param take_over: takes the root from the source, and starts the VM
     """
 
-    def __init__(self, transfers: Transfers, spec: ContainerSpec, timeout: int, take_over: Callable[[], None]) -> None:
+    def __init__(self, transfers: Transfers, spec: ContainerSpec, peers: Collection[str], timeout: int,
+                 take_over: Callable[[], None]) -> None:
         self._transfers = transfers
         self._spec = spec
+        self._peers = peers
         self._timeout = timeout
         self._take_over = take_over
         self._refresh = False
 
     def fetch_changes(self, offer: ChangesOffer) -> None:
         """Fetch the container, or what has changed since the former offer."""
+        address, _, operation = offer.operation.partition("/1.0/operations/")
+        if address not in self._peers or not OPERATION.fullmatch(operation):
+            raise NotSupported(f"migration_peers of /etc/lxdone.toml of this node does not have {address[:200]}: add "
+                               "it there, or use onevm migrate without --live")
         if not self._transfers.takes_changes(self._spec, offer):
             raise NotSupported(f"storage pool {self._spec.root.pool} of this node does not take differences of a pool "
                                f"of type {offer.pool_type}: both must be of that type. Use onevm migrate without "

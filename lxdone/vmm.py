@@ -234,7 +234,7 @@ class Vmm(BaseVmm):
             self._writeback.announce(home, vm, file)
             mounts = (Mount("context", str(self._write_context(vm, None)), "/context"),)
             yield livemigration.Arrival(self._transfers, dataclasses.replace(unbound(spec), mounts=mounts),
-                                        self._options.migration_timeout,
+                                        self._options.migration_peers, self._options.migration_timeout,
                                         lambda: self._take_over(vm, spec, source, undo))
 
     def _take_over(self, vm: Vm, spec: ContainerSpec, source: str, undo: Rollback) -> None:

@@ -46,7 +46,7 @@ class Cloud:
         self._trust()
         self.front.begin_ssh()
         for machine in self.nodes:
-            node.start(machine, source)
+            node.start(machine, source, self.nodes)
             self._say(f"{machine.name} has LXD, Docker and Open vSwitch")
         front_end.start(self.front)
         self._say("oned answers")

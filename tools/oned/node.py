@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node: LXD, Docker, sshd and both drivers, as their manual has them."""
 
+import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tools.oned.front_end import install_ruby, put
@@ -38,8 +40,10 @@ exec ovs-vswitchd --pidfile
 SWITCH_BRIDGE = "oneovs"
 
 
-def start(machine: Machine, source: Path) -> None:
-    """:param source: of OpenNebula, which has the lines for sudo of its own network drivers"""
+def start(machine: Machine, source: Path, nodes: Sequence[Machine]) -> None:
+    """:param source: of OpenNebula, which has the lines for sudo of its own network drivers
+    :param nodes: all of them
+    """
     machine.run("mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", "/var/tmp")  # noqa: S108  (oned's scripts go there)
     for name, words in COMMANDS.items():
         put(machine, f"/usr/local/bin/{name}", COMMAND.format(checkout=CHECKOUT, python=sys.executable, words=words),
@@ -54,7 +58,7 @@ def start(machine: Machine, source: Path) -> None:
     machine.begin_ssh()
     start_switch(machine)
     start_docker(machine)
-    start_lxd(machine)
+    start_lxd(machine, nodes)
 
 
 def start_switch(machine: Machine) -> None:
@@ -94,15 +98,21 @@ def answers(machine: Machine, *command: str) -> bool:
     return True
 
 
-def start_lxd(machine: Machine) -> None:
+def start_lxd(machine: Machine, nodes: Sequence[Machine]) -> None:
     home = machine.home / "lxd"
     home.mkdir(mode=0o711)
     begin_lxd(machine)
     machine.run("env", f"LXD_DIR={home}", "lxc", "storage", "create", "default", "btrfs", "size=6GiB")
     machine.run("env", f"LXD_DIR={home}", "lxc", "config", "set", "core.https_address", f"{machine.address}:8443")
+    peers = [address(each) for each in nodes]
     put(machine, "/etc/lxdone.toml", f'endpoint = "{home}/unix.socket"\nstorage_pool = "default"\n'
-        f'migration_address = "https://{machine.address}:8443"\n'
+        f'migration_address = "{address(machine)}"\nmigration_peers = {json.dumps(peers)}\n'
         f'memlock = "{MEMLOCK}"\nstop_timeout = 10\n')
+
+
+def address(machine: Machine) -> str:
+    """Return the address at which other nodes reach the machine's LXD."""
+    return f"https://{machine.address}:8443"
 
 
 def begin_lxd(machine: Machine) -> None:

@@ -36,6 +36,7 @@ from tests.model.opennebula.world import ROOT, VOLATILE, volatile
 from tests.unit.lxdone.machines import machine
 
 OWN = "one-1"
+ADDRESS = "https://192.0.2.1:8443"
 MIGRATE, RESUME, CLEANUP, TERMINATE = 4, 20, 23, 12  # LCM states
 
 
@@ -52,8 +53,8 @@ class Transfers:
         if self.pool_type is None:
             return None
         content = str(self._engine.content[name])
-        return ChangesOffer(name=name, operation=address, certificate="", config={"content": content}, secrets={},
-                            architecture="", pool_type=self.pool_type)
+        return ChangesOffer(name=name, operation=f"{address}/1.0/operations/1", certificate="", secrets={},
+                            config={"content": content}, architecture="", pool_type=self.pool_type)
 
     def withdraw(self, name: str) -> None:
         self._engine._called("withdraw", name)
@@ -89,7 +90,7 @@ class Cloud:
         for node in self.nodes.values():
             node.datastores = self.source.datastores
             node.options = dataclasses.replace(node.options, datastores=str(node.datastores),
-                                               migration_address="https://192.0.2.1:8443")
+                                               migration_address=ADDRESS, migration_peers=(ADDRESS,))
             node.transfers, node.connect = Transfers(node), self.connect
         self.between: Callable[[], object] = lambda: None
         self.plan: list[tuple[int, str]] = []  # of the destination
@@ -336,6 +337,9 @@ class LiveMigrationTest(testtools.TestCase):
         cloud = self.cloud()
         cloud.source.options = dataclasses.replace(cloud.source.options, migration_address="")
         self.refused(cloud, "migration_address")
+        cloud = self.cloud()
+        cloud.there.options = dataclasses.replace(cloud.there.options, migration_peers=())
+        self.refused(cloud, "migration_peers")
         for pool_type in (None, "zfs"):
             cloud = self.cloud()
             cloud.source.transfers.pool_type = pool_type

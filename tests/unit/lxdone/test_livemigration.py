@@ -14,8 +14,8 @@ from onedriver import actions
 from onedriver.errors import BadInput, DriverError, NotSupported
 from tests.unit.lxdone import machines
 
-OFFER = ChangesOffer(name="one-1", operation="https://192.0.2.1:8443/1.0/operations/x", certificate="PEM", config={},
-                     secrets={"control": "s"}, architecture="x86_64", pool_type="btrfs")
+OFFER = ChangesOffer(name="one-1", operation="https://192.0.2.1:8443/1.0/operations/6f1c-2", certificate="PEM",
+                     config={}, secrets={"control": "s"}, architecture="x86_64", pool_type="btrfs")
 
 
 class ConversationTest(testtools.TestCase):
@@ -25,7 +25,7 @@ class ConversationTest(testtools.TestCase):
             self.opened(fd, mode) for fd, mode in zip((*os.pipe(), *os.pipe()), ("rb", "wb", "rb", "wb"), strict=True))
         self.transfers, self.take_over = mock.MagicMock(), mock.Mock()
         spec = mock.MagicMock()
-        self.arrival = livemigration.Arrival(self.transfers, spec, 60, self.take_over)
+        self.arrival = livemigration.Arrival(self.transfers, spec, ("https://192.0.2.1:8443",), 60, self.take_over)
 
     def opened(self, fd: int, mode: str) -> Any:
         file = open(fd, mode, buffering=0)  # noqa: SIM115
@@ -56,6 +56,14 @@ class ConversationTest(testtools.TestCase):
         self.transfers.takes_changes.return_value = False
         self.ask(offer=dataclasses.asdict(OFFER))
         self.assertIn("onevm migrate", str(self.assertRaises(NotSupported, self.serve)))
+        self.transfers.fetch_changes.assert_not_called()
+
+    def test_nothing_is_fetched_from_an_address_that_the_node_does_not_name(self) -> None:
+        for operation in ("https://192.0.2.66:8443/1.0/operations/6f1c-2", "https://192.0.2.1:8443@x/1.0/operations/1",
+                          "https://192.0.2.1:8443/1.0/operations/../x", "https://192.0.2.1:8443", ""):
+            offer = dataclasses.replace(OFFER, operation=operation)
+            error = str(self.assertRaises(NotSupported, self.arrival.fetch_changes, offer))
+            self.assertIn("migration_peers", error)
         self.transfers.fetch_changes.assert_not_called()
 
     def test_anything_else_is_refused(self) -> None:
