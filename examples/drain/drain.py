@@ -72,11 +72,15 @@ class Drain:
         self._say = say
         self._sleep = sleep
 
-    def disable(self, reason: str) -> None:
+    def _services(self) -> list[Any]:
+        """Return the host's compute services; exit for a host without: a misspelled one would look empty."""
         services = list(self._compute.services(host=self._host, binary="nova-compute"))
         if not services:
             raise SystemExit(f"there is no compute service of host {self._host}: openstack compute service list")
-        for service in services:
+        return services
+
+    def disable(self, reason: str) -> None:
+        for service in self._services():
             if service.status != "disabled":
                 self._compute.disable_service(service, self._host, "nova-compute", reason)
 
@@ -91,6 +95,7 @@ class Drain:
                 if move.source_compute == self._host]
 
     def plan(self) -> list[Outcome]:
+        self._services()
         return [Outcome(server.name, server.id, reason=obstacle(group) or "would move")
                 for group in groups(self.servers()) for server in group]
 

@@ -78,9 +78,11 @@ class DrainTest(testtools.TestCase):
         super().setUp()
         self.module = loaded()
 
-    def drain(self, cloud: Cloud, host: str = "one") -> dict[str, Any]:
-        drain = self.module.Drain(cloud, host, 0.1, lambda text: None, lambda seconds: None)
-        return {outcome.id: outcome for outcome in drain.run("new kernel", 2)}
+    def made(self, cloud: Cloud, host: str = "one") -> Any:
+        return self.module.Drain(cloud, host, 0.1, lambda text: None, lambda seconds: None)
+
+    def drain(self, cloud: Cloud) -> dict[str, Any]:
+        return {outcome.id: outcome for outcome in self.made(cloud).run("new kernel", 2)}
 
     def test_all_servers_move_and_are_confirmed(self) -> None:
         cloud = Cloud(a={}, b={"status": "SHUTOFF"})
@@ -134,5 +136,7 @@ class DrainTest(testtools.TestCase):
         self.assertIn("openstack server resize confirm a", found["a"].reason)
 
     def test_a_host_that_is_none_changes_nothing(self) -> None:
-        error = self.assertRaises(SystemExit, self.drain, Cloud(a={}), "three")
-        self.assertIn("no compute service of host three", str(error))
+        drain = self.made(Cloud(a={}), "three")
+        for act in (lambda: drain.run("new kernel", 2), drain.plan):
+            error = self.assertRaises(SystemExit, act)
+            self.assertIn("no compute service of host three", str(error))
