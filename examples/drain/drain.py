@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import keystoneauth1.exceptions
 import openstack
 
 JOB, AGREES = "hpcjob", "hpcjob_move"  # metadata of servers
@@ -142,11 +143,17 @@ class Drain:
             failed = [action for action in self._migrations(server)
                       if action.request_id not in earlier and action.message]
             if failed and not now.task_state:
-                return Outcome(server.name, server.id, reason=f"its migration failed: openstack server event show "
-                                                              f"{server.id} {failed[0].request_id}")
+                return Outcome(server.name, server.id, reason=(
+                    f"its migration failed: {self._details(server, failed[0].request_id)}"))
         return Outcome(server.name, server.id, reason=(
             f"it was not moved within {self._timeout:g} s and may still move: openstack server migration list --server "
             f"{server.id}"))
+
+    def _details(self, server: Any, request: str) -> str:
+        """Return why a request failed, or where to read it."""
+        events = self._compute.get_server_action(request, server).events or ()
+        details = dict.fromkeys(event.details for event in events if event.details)
+        return "; ".join(details) or f"openstack server event show {server.id} {request}"
 
     def _migrations(self, server: Any) -> list[Any]:
         return [action for action in self._compute.server_actions(server) if action.action == "migrate"]
@@ -161,9 +168,12 @@ def main() -> int:
     parser.add_argument("--dry-run", action="store_true", help="only tell what would move")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     chosen = parser.parse_args()
-    drain = Drain(openstack.connect(api_timeout=REQUEST_TIMEOUT).compute, chosen.host, chosen.timeout,
-                  lambda text: print(text, file=sys.stderr, flush=True))
-    outcomes = drain.plan() if chosen.dry_run else drain.run(chosen.reason, chosen.parallel)
+    try:
+        drain = Drain(openstack.connect(api_timeout=REQUEST_TIMEOUT).compute, chosen.host, chosen.timeout,
+                      lambda text: print(text, file=sys.stderr, flush=True))
+        outcomes = drain.plan() if chosen.dry_run else drain.run(chosen.reason, chosen.parallel)
+    except (openstack.exceptions.SDKException, keystoneauth1.exceptions.ClientException) as error:
+        raise SystemExit(f"{error} (OS_CLOUD names the cloud of clouds.yaml, as its administrator)") from error
     if chosen.json:
         print(json.dumps([dataclasses.asdict(outcome) for outcome in outcomes]))
     else:

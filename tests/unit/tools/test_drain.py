@@ -6,6 +6,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import keystoneauth1.exceptions
 import openstack
 import testtools
 
@@ -69,6 +70,10 @@ class Cloud:
     def server_actions(self, server: Any) -> list[SimpleNamespace]:
         return self.actions[server.id]
 
+    def get_server_action(self, action: str, server: Any) -> SimpleNamespace:
+        return SimpleNamespace(events=[SimpleNamespace(details=None), SimpleNamespace(details=f"no host for {action}"),
+                                       SimpleNamespace(details=f"no host for {action}")])
+
     def migrations(self, **query: str) -> list[SimpleNamespace]:
         return self.left
 
@@ -108,7 +113,7 @@ class DrainTest(testtools.TestCase):
         cloud.full, cloud.refused = {"a"}, {"b"}
         cloud.actions["a"].append(SimpleNamespace(action="migrate", request_id="req-old", message="Error"))
         found = self.drain(cloud)
-        self.assertIn("openstack server event show a req-2", found["a"].reason)
+        self.assertEqual("its migration failed: no host for req-2", found["a"].reason)
         self.assertIn("not allowed", found["b"].reason)
         self.assertIn("busy (deleting)", found["c"].reason)
 
@@ -134,6 +139,13 @@ class DrainTest(testtools.TestCase):
         found = self.drain(cloud)
         self.assertEqual(["a"], list(found))
         self.assertIn("openstack server resize confirm a", found["a"].reason)
+
+    def test_cloud_that_lets_nobody_in_is_no_traceback(self) -> None:
+        missing = keystoneauth1.exceptions.MissingRequiredOptions([])
+        refused = openstack.exceptions.ForbiddenException("not allowed")
+        for found in ({"side_effect": missing}, {"return_value.compute.services.side_effect": refused}):
+            with mock.patch("openstack.connect", **found), mock.patch("sys.argv", ["drain.py", "one", "--dry-run"]):
+                self.assertIn("OS_CLOUD", str(self.assertRaises(SystemExit, self.module.main)))
 
     def test_a_host_that_is_none_changes_nothing(self) -> None:
         drain = self.made(Cloud(a={}), "three")
