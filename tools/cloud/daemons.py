@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Start, watch and end the cloud's processes; a later command finds them again by the notes kept beside their logs."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -56,9 +57,9 @@ class Daemons:
     def log(self, name: str) -> Path:
         return self._directory / f"{name}.log"
 
-    def pid(self, name: str) -> int:
-        """Return the pid of a process that was started."""
-        return self._children[name].pid
+    def pids(self) -> dict[str, int]:
+        """Return the pid of each process that was started."""
+        return {name: child.pid for name, child in self._children.copy().items()}
 
     def start(self, daemon: Daemon) -> None:
         """Start it and return at once; :meth:`wait` for it later."""
@@ -107,6 +108,12 @@ class Daemons:
         for daemon in daemons:
             self.wait(daemon.name)
 
+    def restart(self, name: str) -> None:
+        """Kill a process that was started, whatever it does, and wait until it is ready once more."""
+        daemon = dataclasses.replace(self._daemons[name], end=signal.SIGKILL)
+        self.stop([name])
+        self.bring_up([daemon])
+
     def run(self, name: str, argv: Sequence[str], environment: Mapping[str, str] | None = None, limit: float = 300,
             ) -> None:
         """Run one command to its end, its output in a log of its own.
@@ -143,21 +150,25 @@ class Daemons:
         :returns: their names
         """
         killed = {}
-        mark = f"{MARK}={self._directory}".encode()
-        for directory in Path("/proc").glob("[0-9]*"):
-            pid = int(directory.name)
-            try:
-                if pid == os.getpid() or mark not in (directory / "environ").read_bytes().split(b"\0"):
-                    continue
+        for pid, name in self.marked().items():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended by itself meanwhile
                 note = {"pid": pid, "started": start_time(pid)}
                 os.kill(pid, signal.SIGKILL)
-                killed[pid] = note, (directory / "comm").read_text().strip()
-            except (FileNotFoundError, ProcessLookupError, PermissionError):
-                continue  # it ended by itself meanwhile, or is hidden even from root and so is not ours
+                killed[pid] = note, name
         deadline = time.monotonic() + KILL_TIMEOUT
         while any(alive(note) for note, _name in killed.values()) and time.monotonic() < deadline:
             time.sleep(POLL / 5)
         return sorted(name for _note, name in killed.values())
+
+    def marked(self) -> dict[int, str]:
+        """Return the names of all processes that the cloud started, by pid; those that daemons started too."""
+        found = {}
+        mark = f"{MARK}={self._directory}".encode()
+        for directory in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):  # hidden even from root
+                if int(directory.name) != os.getpid() and mark in (directory / "environ").read_bytes().split(b"\0"):
+                    found[int(directory.name)] = (directory / "comm").read_text().strip()
+        return found
 
     def _ended(self, name: str, note: Mapping[str, int], deadline: float) -> bool:
         """Wait for its end, until the deadline (time.monotonic). A child of this process must be collected as well."""

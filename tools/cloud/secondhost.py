@@ -54,7 +54,7 @@ class SecondHost:
     @property
     def there(self) -> tuple[str, ...]:
         """In front of a command: runs it on this host."""
-        return ("nsenter", f"--target={self._daemons.pid(HOLDER)}", "--net", "--mount", "--")
+        return ("nsenter", f"--target={self._daemons.pids()[HOLDER]}", "--net", "--mount", "--")
 
     def daemon(self, daemon: Daemon) -> Daemon:
         """Return the same daemon, to be started on this host."""
@@ -73,12 +73,13 @@ class SecondHost:
 
     def _lay(self, cable: str) -> None:
         """Create a pair of interfaces, one on each host, of the same name."""
-        run("ip", "link", "add", cable, "type", "veth", "peer", "name", cable, "netns", str(self._daemons.pid(HOLDER)))
+        holder = str(self._daemons.pids()[HOLDER])
+        run("ip", "link", "add", cable, "type", "veth", "peer", "name", cable, "netns", holder)
         for there in ((), self.there):
             run(*there, "ip", "link", "set", cable, "up")
 
     def _is_made(self) -> bool:
-        return Path(f"/proc/{self._daemons.pid(HOLDER)}/comm").read_text() == "sleep\n"
+        return Path(f"/proc/{self._daemons.pids()[HOLDER]}/comm").read_text() == "sleep\n"
 
 
 def run(*command: str) -> None:

@@ -34,6 +34,7 @@ from tools.showcase.mpi import MpiStory
 from tools.showcase.report import Report
 from tools.showcase.slurm import SlurmStory
 from tools.showcase.slurm import recipe as slurm_recipe
+from tools.showcase.soak import Soak
 from tools.showcase.story import FLAVOR, IMAGE, Story
 
 INTERRUPTED = 130
@@ -45,6 +46,7 @@ NETWORKS = Shape(networks=True)
 TWO_HOSTS = Shape(networks=True, second_host=True)
 NO_COMPUTE = Shape(compute=False)
 NOTIFYING = Shape(notifications=True)
+SOAKING = Shape(look=10)
 AICLOUD = Shape(networks=True, notifications=True, look=10)
 CREATE = f"openstack --os-cloud {TENANT} server create"
 JOB = f"env OS_CLOUD={TENANT} hpcjob start openstack examples"
@@ -154,6 +156,15 @@ def slurm(cloud: Cloud, report: Report) -> None:
 def breakfix(cloud: Cloud, report: Report) -> None:
     """Show a GPU that breaks under a server, which goes on without it until it is repaired."""
     BreakfixStory(cloud, cloud.offers[0], report).tell()
+
+
+@demo("The host's devices and their faults are emulated.", SOAKING, devices=True,
+      use=f"{CREATE} --flavor {FLAVOR} --image {IMAGE} --nic none mine")
+@click.option("--minutes", type=float, default=60.0, show_default=True, help="Of load.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the requests and the faults.")
+def soak(cloud: Cloud, report: Report, minutes: float, seed: int) -> None:
+    """Put a mixed load with faults on a cloud, and see whether its services stay as large as they are."""
+    Soak(cloud, cloud.offers, report, minutes * 60, seed).tell()
 
 
 def install_suite(report: Report, suite: Path, **_: object) -> None:

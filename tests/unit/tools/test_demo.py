@@ -58,7 +58,8 @@ class StoryTest(testtools.TestCase):
     def test_each_story_has_a_cloud_of_its_own_that_down_finds(self) -> None:
         with mock.patch.object(Layout, "in_use", True):
             directories = [layout.directory.name for layout, _ in demo.in_use()]
-        self.assertEqual(sorted((".demo", "horizon", "mpi", "slurm", "breakfix", "aicloud", "ansible", "elastic")),
+        self.assertEqual(sorted((".demo", "horizon", "mpi", "slurm", "breakfix", "aicloud", "ansible", "elastic",
+                                 "soak")),
                          sorted(directories))
 
 
