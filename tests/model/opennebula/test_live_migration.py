@@ -159,7 +159,7 @@ class Cloud:
         def ended(error: BaseException) -> DriverError:
             with cloud.on(there), contextlib.suppress(Killed, DriverError, EngineError):
                 process.__exit__(type(error), error, error.__traceback__)
-            cloud.passed = there.process.number
+            cloud.passed = len(there.process.steps)
             there.process.begin(())
             return DriverError(f"node2: {error!r}")
 
@@ -189,7 +189,7 @@ class Cloud:
                 cloud.between()
                 ask(arrival.start)
                 process.close()
-                cloud.passed = there.process.number
+                cloud.passed = len(there.process.steps)
                 there.process.begin(())
 
         try:
@@ -277,7 +277,7 @@ class LiveMigrationTest(testtools.TestCase):
             result, error = cloud.migrate([(step, fault)])
             if result == "failed":
                 assert cloud.running() == [cloud.source], f"{error}: it does not run on its source"
-        self.every_step(lambda cloud: cloud.source.process.passed, interrupt)
+        self.every_step(lambda cloud: len(cloud.source.process.passed), interrupt)
 
     def test_destination_at_every_step(self) -> None:
         def interrupt(cloud: Cloud, step: int, fault: str) -> None:
