@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keep devices and containers in memory, and records that a killed process does not write any more."""
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from containerhost.inventory.scan import HostView, Inventory
 from containerhost.linux.sysfs import Host
 from tests.unit.nova import fakes
 
+STALLS = "stalls"  # this request to the engine and all further ones of the process time out, and are carried out later
 #: Requests to an engine that change something.
 CHANGES = ("create", "start", "stop", "freeze", "unfreeze", "delete", "attach", "detach", "rename", "update_devices",
            "reconfigure", "relabel", "set_limits")
@@ -46,24 +48,45 @@ class Store(AllocationStore):
         super()._remove(device_ids)
 
 
+class Stalled(errors.EngineTimeout):
+    """The daemon stalls. It carries out the request when it goes on, after its caller has given up."""
+
+
 class Engine(fakes.FakeEngine):
-    """Let the plan of faults decide how each request ends."""
+    """Let the plan of faults decide how each request ends.
+
+    :ivar queued: changes that the daemon carries out when it does not stall any more
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._late = False
+        self.queued: list[Callable[[], Any]] = []
         for name in CHANGES:
             setattr(self, name, functools.partial(self._changed, getattr(self, name)))
 
     def _changed(self, action: Callable[..., Any], *args: Any, **more: Any) -> Any:
         """Make a change; of one that timed out the caller does not learn that it was made."""
         self._late = False
-        result = action(*args, **more)
+        try:
+            result = action(*args, **more)
+        except Stalled:
+            self.queued.append(functools.partial(action, *args, **more))
+            raise
         if self._late:
             raise errors.EngineTimeout(f"{action.__name__}: no answer within the time limit")
         return result
 
+    def go_on(self) -> None:
+        """Carry out what was requested while the daemon stalled, in order; what is impossible by now fails."""
+        queued, self.queued = self.queued, []
+        for action in queued:
+            with contextlib.suppress(errors.EngineError):
+                action()
+
     def _faulty(self, method: str, fault: str | None) -> None:
+        if fault == STALLS:
+            raise Stalled(f"{method}: no answer within the time limit")
         if fault == "fails":
             raise errors.EngineError(f"{method}: the engine failed")
         if fault == "unavailable":

@@ -26,12 +26,13 @@ from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 from containerhost import errors
 from nova_lxd_ext.server import deferred
 from tests.model.disk import FULL, POWER_CUT
+from tests.model.inmemory import STALLS
 from tests.model.nova.placement import Placement
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 OWNER = {"user_id": "tenant", "project_id": "project"}
 ENGINE_FAULTS = ("fails", "times out", "unavailable", "answers empty")
-MET_AT = {**dict.fromkeys(ENGINE_FAULTS, "engine"), FULL: "disk"}  # steps of which kind alone a fault meets
+MET_AT = {**dict.fromkeys((*ENGINE_FAULTS, STALLS), "engine"), FULL: "disk"}  # steps of which kind alone a fault meets
 FAULTS = ("killed", *ENGINE_FAULTS, "other host restarts", "locked")
 EXPECTED = (exception.NovaException, errors.ContainerHostError, rpc_dispatcher.ExpectedException,
             messaging.MessagingTimeout)
@@ -57,6 +58,7 @@ class Cloud:
     """:ivar current: the nova-compute that runs now; None while the API, the conductor or the test does
     :ivar faults: what goes wrong next, each after so many steps: a step is a request to the engine, or a write to an
         allocation record, to the database, to Placement, to the bus
+    :ivar stalls: whether the engines stall
     :ivar restart_other: restarts the other host's nova-compute
     :ivar end_all: ends all processes of both hosts
     :ivar defects: errors that no caller of the driver expects
@@ -71,6 +73,7 @@ class Cloud:
     def __init__(self) -> None:
         self.current: Any = None
         self.faults: list[tuple[int, str]] = []
+        self.stalls = False
         self.restart_other: Callable[[str], None] = lambda host: None
         self.end_all: Callable[[], None] = lambda: None
         self.instances: dict[str, objects.Instance] = {}
@@ -143,8 +146,8 @@ class Cloud:
             return None
         if not self.current.alive:
             raise Killed
-        if not self.faults:
-            return None
+        if self.stalls or not self.faults:
+            return STALLS if self.stalls and what == "engine" else None
         at, fault = self.faults[0]
         if at > 0 or MET_AT.get(fault, what) != what:
             self.faults[0] = max(0, at - 1), fault
@@ -153,6 +156,7 @@ class Cloud:
         if fault == "killed":
             self.current.alive = False
             raise Killed
+        self.stalls = fault == STALLS
         if fault == POWER_CUT:
             self.end_all()
             raise Killed

@@ -138,6 +138,9 @@ class Nova(frame.Machine):
             assert not starting or planned, f"nova-compute does not start: {error}"
             if starting:
                 host.process = None
+        self.cloud.stalls = False
+        for each in self.hosts.values():
+            each.engine.go_on()
 
     def drain(self, limit: int = 200) -> None:
         """Deliver messages to the hosts that are up, one after the other."""

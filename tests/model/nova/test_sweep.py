@@ -24,10 +24,11 @@ from testtools.content import text_content
 from tests import levels
 from tests.model import frame
 from tests.model.disk import FULL, POWER_CUT
+from tests.model.inmemory import STALLS
 from tests.model.nova import api
 from tests.model.nova.test_nova import Nova
 
-SMALL, LARGE = api.FLAVORS["1 GPU, 512 MiB"], api.FLAVORS["1 GPU, 1 GiB"]
+LARGE = api.FLAVORS["1 GPU, 1 GiB"]
 KINDS = ("killed", "unavailable", "times out", "other host restarts")
 OF_ENGINE = ("unavailable", "times out")  # faults of a request to the engine alone
 PAIRS = 30  # of faults of each kind, where no time is set
@@ -75,14 +76,15 @@ def unshelved(machine: Nova, uuid: str, locked: bool = False) -> None:
         machine.cloud.begin_action(uuid, "lock")
 
 
-def booted(machine: Nova, uuid: str) -> None:
-    api.boot(machine.cloud, "one", SMALL)
+def booted(machine: Nova, uuid: str, host: str = "one", size: str = "1 GPU, 512 MiB") -> None:
+    api.boot(machine.cloud, host, api.FLAVORS[size])
 
 
 AWAY, HERE = functools.partial(resized, host="two"), functools.partial(resized, host="one")
 # By name: what brings the server into the state for the request, and the request.
 SWEPT: dict[str, tuple[tuple[Request, ...], Request]] = {
     "boot": ((), booted),
+    "boot, two GPUs": ((), functools.partial(booted, host="two", size="2 GPUs, 1 GiB")),
     "stop": ((), sent("stop")),
     "start": ((sent("stop"),), sent("start")),
     "soft reboot": ((), sent("soft reboot")),
@@ -191,6 +193,7 @@ def points_of_disk() -> Iterator[tuple[str, str, int]]:
     for name in SWEPT:
         steps = steps_of(name, watched=True)
         possible = [(name, FULL, step) for step, what in enumerate(steps) if what == "disk"]
+        possible += [(name, STALLS, step) for step, what in enumerate(steps) if what == "engine"]
         possible += [(name, POWER_CUT, step) for step in range(len(steps) + 1)]
         yield from levels.some(f"disk {name}", possible, ())
 

@@ -12,7 +12,7 @@ from containerhost.engines.contract import ContainerState, Status
 from containerhost.engines.spec import ContainerSpec, Part
 from tests.model import inmemory
 from tests.model.disk import FULL, POWER_CUT
-from tests.model.inmemory import CHANGES
+from tests.model.inmemory import CHANGES, STALLS
 from tests.unit.nova.fakes import Killed
 
 FAULTS = ("killed", "fails", "times out", "unavailable")
@@ -22,7 +22,7 @@ LABEL = "one.vm"
 class Process:
     """The process that runs, which may be killed before each of its steps.
 
-    :ivar plan: what happens at which of its steps; ``unavailable`` lasts until the process ends
+    :ivar plan: what happens at which of its steps; ``unavailable`` and ``stalls`` last until the process ends
     :ivar steps: those that it has passed, each by what it is
     :ivar passed: steps of the process before, each by what it is
     """
@@ -34,7 +34,7 @@ class Process:
 
     def begin(self, plan: Iterable[tuple[int, str]]) -> None:
         self.plan, self.steps = dict(plan), list[str]()
-        self._alive, self._away = True, False
+        self._alive, self._lasting = True, ""
         self.met: list[str] = []
 
     def step(self, what: str = "host") -> str | None:
@@ -56,8 +56,9 @@ class Process:
             return fault
         if what != "engine":
             return None
-        self._away |= fault == "unavailable"
-        fault = "unavailable" if self._away else fault
+        if fault in ("unavailable", STALLS):
+            self._lasting = fault
+        fault = self._lasting or fault
         if fault:
             self.met.append(fault)
         return fault

@@ -245,4 +245,5 @@ def outcome(node: Node, plan: Iterable[tuple[int, str]], action: Callable[[], An
     finally:
         met, passed = node.process.met, node.process.steps
         node.process.begin(())
+        node.engine.go_on()
         node.process.met, node.process.passed = met, passed

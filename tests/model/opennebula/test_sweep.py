@@ -18,6 +18,7 @@ from testtools.content import text_content
 
 from tests import levels
 from tests.model.disk import FULL, POWER_CUT
+from tests.model.inmemory import STALLS
 from tests.model.opennebula.machine import OpenNebula
 from tests.model.opennebula.test_lxdone import Lxdone
 from tests.model.opennebula.test_onedock import Onedock
@@ -75,7 +76,7 @@ class Sweep:
             yield from levels.some(f"sweep {self.machine.__name__} {asked}", possible, always)
 
     def test_every_action_at_every_change_of_the_disk(self) -> None:
-        """Let the disk be full from each of its changes on, and cut the power at each step, which leaves each state."""
+        """Let the disk be full from each of its changes on, the engine stall, and cut the power at each step."""
         logging.disable(logging.CRITICAL)
         self.addCleanup(logging.disable, logging.NOTSET)  # type: ignore[attr-defined]  # of TestCase
         self.useFixture(fixtures.MockPatchObject(os, "fsync"))  # type: ignore[attr-defined]  # what is synced is modelled
@@ -98,6 +99,7 @@ class Sweep:
         for asked in ACTIONS:
             steps = self.interrupt(asked, "nothing", FAILURE, watched=True).steps
             possible = [(asked, FULL, FAILURE, step) for step, what in enumerate(steps) if what == "disk"]
+            possible += [(asked, STALLS, FAILURE, step) for step, what in enumerate(steps) if what == "engine"]
             possible += [(asked, POWER_CUT, told, step) for told in (SUCCESS, FAILURE) for step in range(len(steps))]
             yield from levels.some(f"disk {self.machine.__name__} {asked}", possible, ())
 
