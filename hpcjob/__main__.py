@@ -217,7 +217,7 @@ class Interrupts:
         raise Interrupted(f"interrupted by {signal.Signals(number).name}")
 
     def _leave(self, number: int, frame: FrameType | None) -> None:
-        raise Leftover(f"the cloud does not answer, so it is unknown what is left. Try again: {self._again}")
+        raise Leftover(f"the cloud does not answer, so the remains are unknown. Try again: {self._again}")
 
 
 if __name__ == "__main__":

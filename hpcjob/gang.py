@@ -110,7 +110,7 @@ def start(cloud: Cloud, job: Job, ident: str, sleep: Callable[[float], None] = t
         reason = cloud.reason(error)
         if reason is None:
             raise
-        raise GangFailed(f"{reason}; nothing was made") from error
+        raise GangFailed(f"{reason}; nothing was created") from error
     try:
         members = cloud.reserve(job, ident)
         check()
@@ -241,7 +241,7 @@ def replace(cloud: Cloud, job: Job, ident: str, members: Sequence[Member], rank:
         reason = _reason(cloud, error)
         if reason is None:
             raise
-        raise Vacant(f"{reason}. All other members are as they were. Go on with: {again}") from error
+        raise Vacant(f"{reason}. All other members are unchanged. Continue with: {again}") from error
 
 
 def _reason(cloud: Cloud, error: Exception) -> str | None:
@@ -258,5 +258,5 @@ def needs_replacement(member: Member, state: State | None) -> bool:
     if state.running or state.failure:
         how = "runs" if state.running else f"is intact: {state.failure}"
         raise Intact(f"{member.name} {how} (host {state.host or 'unknown'}), and nothing was changed: --force replaces "
-                     f"it all the same, as where its host fails")
+                     f"it nevertheless, for example if its host has failed")
     return False

@@ -72,7 +72,7 @@ class Job:
         """
         if self.slots > cores and not self.oversubscribe:
             raise BadJob(f"slots={self.slots} is more than the {cores} cores of a member: ask for fewer slots or a "
-                         "larger flavor or template, or say oversubscribe: true")
+                         "larger flavor or template, or set oversubscribe: true")
 
     def division(self) -> list[int]:
         """Return the group of each rank."""
@@ -99,9 +99,9 @@ def parse(text: str) -> Job:
         content = yaml.safe_load(text)
     # PyYAML's constructors (2020-99-99, !!bool x) fail with whatever their lookups raise.
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
-        raise BadJob(f"the job file is no YAML: {error}") from error
+        raise BadJob(f"the job file is not YAML: {error}") from error
     if not isinstance(content, dict):
-        raise BadJob("the job file is no mapping of keys: see etc/job.yaml.sample")
+        raise BadJob("the job file is not a mapping of keys: see etc/job.yaml.sample")
     known = {"name", *_FLAGS, *_NUMBERS, *_SECTIONS}
     _refuse_unknown("the job file", content, known)
     name = content.get("name")
@@ -112,7 +112,7 @@ def parse(text: str) -> Job:
         if not isinstance(value, bool):
             raise BadJob(f"{key}={value!r} must be true or false")
     if "slots" in content and "tasks" in content:
-        raise BadJob("slots and tasks say the same: say the MPI processes of each member, or those of the job")
+        raise BadJob("slots and tasks conflict: give the MPI processes of each member, or those of the job")
     numbers = {key: _number(content, key) for key in _NUMBERS if key != "tasks" or key in content}
     members, slots = numbers["members"], numbers.pop("slots")
     if numbers["groups"] > members:
@@ -135,7 +135,7 @@ def _number(content: Mapping[str, Any], key: str) -> int:
 def _section(cloud: str, content: Any) -> Mapping[str, Any]:
     required, optional = _SECTIONS[cloud]
     if not isinstance(content, dict):
-        raise BadJob(f"section {cloud} is no mapping of keys")
+        raise BadJob(f"section {cloud} is not a mapping of keys")
     _refuse_unknown(f"section {cloud}", content, {*required, *optional})
     for key in required:
         if key not in content:

@@ -75,7 +75,7 @@ class OpenNebula:
         found = [entry.ID for entry in self._one.templatepool.info(SEEN, ALL, ALL).VMTEMPLATE if wanted == entry.NAME]
         if len(found) != 1:
             ids = f" of {', '.join(map(str, found))}" if found else ""
-            raise BadJob(f"{len(found)} templates are called {wanted!r}: give the id{ids}")
+            raise BadJob(f"{len(found)} templates are named {wanted!r}: give the id{ids}")
         return int(found[0])
 
     def launch(self, job: Job, ident: str, contents: Sequence[Sequence[files.File]], check: Callable[[], None]) -> None:
@@ -222,10 +222,10 @@ def _context(name: str, present: Mapping[str, Any], script: str) -> dict[str, st
         try:
             own = base64.b64decode(str(present["START_SCRIPT_BASE64"])).decode()
         except ValueError as error:
-            raise BadJob(f"the template's START_SCRIPT_BASE64 is no text in base64: {error}") from error
+            raise BadJob(f"the template's START_SCRIPT_BASE64 is not text in base64: {error}") from error
     if own.startswith("#!") and not own.startswith(("#!/bin/sh", "#!/bin/bash")):
-        raise BadJob("the template's START_SCRIPT is no shell script, and what writes the members' files is one: call "
-                     "it from a shell script")
+        raise BadJob("the template's START_SCRIPT is not a shell script, unlike the script that writes the members' "
+                     "files: call it from a shell script")
     if own.startswith("#!"):  # what the template's script is written for runs both
         script = own.partition("\n")[0] + script.removeprefix("#!/bin/sh")
     context = {"START_SCRIPT_BASE64": base64.b64encode((script + own).encode()).decode(),

@@ -60,7 +60,7 @@ class Records:
     def path(self, ident: str) -> Path:
         """Return the file of a job's record."""
         if not IDENT.fullmatch(ident):
-            raise BadJob(f"{ident!r} is no id of a job: hpcjob start prints it")
+            raise BadJob(f"{ident!r} is not an id of a job: hpcjob start prints it")
         return self._root / ident / "record.json"
 
     @contextlib.contextmanager
@@ -76,7 +76,7 @@ class Records:
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError as error:
-                    raise JobError(f"another hpcjob works on {ident}: wait until it has ended") from error
+                    raise JobError(f"another hpcjob is working on {ident}: wait until it has ended") from error
             yield
 
     def save(self, ident: str, record: Record) -> None:

@@ -110,7 +110,7 @@ def plan(tasks: int, profile: Profile, nodes: Nodes, policy: Policy | None = Non
                      containers=1 if containers is None else containers, ranks_per_core=ranks_per_core)
     _require_room(tasks, nodes, ranks_per_core)
     if (policy is None) == (containers is None):
-        raise PlanError("say either a policy (scale or granularity) or the number of containers")
+        raise PlanError("give either a policy (scale or granularity) or the number of containers")
     if containers is not None and containers > tasks:
         raise PlanError(f"{containers} containers for {tasks} tasks: a container has at least one task; ask for at "
                         f"most {tasks} containers")
@@ -137,8 +137,8 @@ def _require_numbers(**numbers: int) -> None:
         if not 1 <= number <= MOST:
             raise PlanError(f"{name}={number} must be a whole number from 1 to {MOST}")
     if numbers["sockets"] > numbers["cores"]:
-        raise PlanError(f"sockets={numbers['sockets']} is more than cores={numbers['cores']}: say the cores of a whole "
-                        "node")
+        raise PlanError(f"sockets={numbers['sockets']} is more than cores={numbers['cores']}: give the cores of a "
+                        "whole node")
 
 
 def _require_room(tasks: int, nodes: Nodes, ranks_per_core: int) -> None:

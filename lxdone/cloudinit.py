@@ -121,8 +121,8 @@ def subnets(context: Variables, prefix: str, keys: tuple[str, str, str], mask: s
     try:
         place = ipaddress.ip_interface(f"{own}/{mask}")
     except ValueError as error:
-        raise BadInput(f"{prefix}{keys[0]} of the context is {own[:60]!r} with mask {mask[:60]!r}, which is no "
-                       f"address: {error}") from error
+        raise BadInput(f"{prefix}{keys[0]} of the context is {own[:60]!r} with mask {mask[:60]!r}, which is not "
+                       f"an address: {error}") from error
     subnet = {"type": "static" if place.version == 4 else "static6", "address": str(place)}
     return [subnet | ({"gateway": str(address(gateway, prefix + keys[1]))} if gateway else {})]
 
@@ -143,7 +143,7 @@ def decoded(context: Variables, key: str) -> str:
     try:
         return base64.b64decode("".join(context[key].split()), validate=True).decode()
     except (binascii.Error, ValueError) as error:
-        raise BadInput(f"{key} of the context is no text in base64: {error}") from error
+        raise BadInput(f"{key} of the context is not text in base64: {error}") from error
 
 
 def checked(text: str, pattern: re.Pattern[str], key: str, what: str) -> str:

@@ -126,16 +126,16 @@ def is_ours(action: str, argv: Sequence[str], xml: bytes) -> bool:
 
 
 def prebackup_live(request: Request) -> None:
-    raise NotSupported("power the VM off for its backup (onevm poweroff, then onevm backup): OpenNebula backs up what "
-                       "runs by libvirt, which knows no containers")
+    raise NotSupported("power the VM off for its backup (onevm poweroff, then onevm backup): OpenNebula backs up "
+                       "running VMs by libvirt, which does not support these containers")
 
 
 def snap_create_live(request: Request) -> None:
     disk, disk_path = request.disk, request.disk_path
     number = disk_paths.number(request.arguments[1], "the snapshot")
     if (disk.format or "").lower() == "qcow2":
-        raise NotSupported(f"disk {disk.id} is a qcow2 disk, whose snapshots are files over one another, which a "
-                           "container cannot change over to while it runs: power the VM off for a snapshot of a qcow2 "
+        raise NotSupported(f"disk {disk.id} is a qcow2 disk, whose snapshots are stacked files, to which a running "
+                           "container cannot switch: power the VM off for a snapshot of a qcow2 "
                            "disk (onevm poweroff)")
     # Those of system datastores that are on the nodes themselves keep all of them beside the disk.
     beside_image = (not request.script.endswith(ON_NODES) and disk.tm_mad in LINKING and not disk.clone and disk.source)
@@ -144,7 +144,7 @@ def snap_create_live(request: Request) -> None:
         done = subprocess.run(on_node(request, SNAPSHOT, directory, str(number)), input=request.xml, check=False,
                               capture_output=True, timeout=pipes.STALL_TIMEOUT)
     except subprocess.TimeoutExpired as error:
-        raise DriverError(f"{disk_path.host} has not made the snapshot within {error.timeout / 60:g} min; does its "
+        raise DriverError(f"{disk_path.host} has not created the snapshot within {error.timeout / 60:g} min; does its "
                           "storage or LXD hang?") from error
     if done.returncode:
         raise DriverError(problem(disk_path.host, "the snapshot", done.returncode, done.stderr))

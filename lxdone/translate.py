@@ -57,7 +57,7 @@ def security(own: Mapping[str, str], options: Options) -> Security:
     restarts_to_migrate(own)
     unknown = sorted(own.keys() - {NESTING, PRIVILEGED, LIBRARIES, PROCESS_LIMIT, LIVE_MIGRATION})
     if unknown:
-        raise NotSupported(f"the template has {', '.join(unknown)[:200]}; of LXD's settings it may only choose "
+        raise NotSupported(f"the template has {', '.join(unknown)[:200]}; the supported ones of LXD are "
                            f"{LIBRARIES}, {PROCESS_LIMIT} and {LIVE_MIGRATION}, and {NESTING} and {PRIVILEGED}, if the "
                            "administrator allows them")
     return Security(privileged=allowed(own, PRIVILEGED, options.allow_privileged),
@@ -124,8 +124,8 @@ def require_disks(vm: Vm) -> None:
 def require_further(disk: Disk) -> None:
     """Raise BadInput or NotSupported on a disk that a container cannot have beside its root."""
     if SWAP in (disk.type, (disk.format or "").upper()):
-        raise NotSupported(f"disk {disk.id} is swap space, which a container cannot have of its own (it may not "
-                           "swapon): MEMORY is all of its memory")
+        raise NotSupported(f"disk {disk.id} is swap space, which containers do not support (no swapon): MEMORY is all "
+                           "of its memory")
     if disk.type not in IMAGES | {VOLATILE}:
         raise NotSupported(f"disk {disk.id} is of type {disk.type}; beside its root, a container can have images "
                            f"({', '.join(sorted(IMAGES))}) and volatile disks (TYPE=fs)")
@@ -167,7 +167,7 @@ def io_limit(disk: Disk) -> IoLimit:
     """Return a disk's limits; raise NotSupported if one direction has both bytes and operations, which LXD cannot."""
     found = limits.io_limit(disk)
     if (found.read_bytes and found.read_iops) or (found.write_bytes and found.write_iops):
-        raise NotSupported(f"disk {disk.id} is to be limited to {dict(disk.speed)}; LXD can limit reading, and "
+        raise NotSupported(f"disk {disk.id} requests the limits {dict(disk.speed)}; LXD can limit reading, and "
                            "writing, by bytes or by operations per second, not by both")
     return found
 

@@ -267,7 +267,7 @@ class Vmm(BaseVmm):
             self._spec(vm)  # what cannot be made is refused while the old one is there
             view = self._allocator.view()
             self._all_requests(vm, view)
-            LOG.info("Container %s is made anew: the VM's disk was changed since it stopped", own)
+            LOG.info("Container %s is recreated: the VM's disk was changed since it stopped", own)
             self.forget(vm.id, view)
         elif state.status is Status.STOPPED:
             self._leave_old_snapshots(vm, own)
@@ -287,8 +287,8 @@ class Vmm(BaseVmm):
             return False
         if self._writeback.is_unsaved(home) or self._disks.is_unsaved(vm.id):
             raise DriverError(f"nothing is deleted: a disk of VM {vm.id} was changed while container {state.name} was "
-                              "frozen, and what the container wrote is in no disk: keep what is needed of it, then "
-                              "recreate the VM (onevm recover --recreate)")
+                              "frozen, and the container's data is in no disk: save the needed data, then recreate "
+                              "the VM (onevm recover --recreate)")
         return True
 
     def _leave_old_snapshots(self, vm: Vm, own: str) -> None:
@@ -337,9 +337,9 @@ class Vmm(BaseVmm):
         :raises DriverError: the container has what the VM's disk has not
         """
         if self._writeback.is_unsaved(self._contexts.home(own)):
-            raise DriverError(f"LXD has no container {own}, though what it wrote is not in the VM's disk: is LXD's "
-                              "storage there, and the option `project` what it was? Nothing is changed. Delete or "
-                              "recreate the VM (onevm recover --delete, --recreate) if what it wrote may be lost")
+            raise DriverError(f"LXD has no container {own}, though its data is not in the VM's disk: is LXD's storage "
+                              "available, and the option `project` unchanged? Nothing is changed. Delete or "
+                              "recreate the VM (onevm recover --delete, --recreate) if its data may be lost")
 
     # Disks and network interfaces of a VM that exists.
 
@@ -387,8 +387,8 @@ class Vmm(BaseVmm):
         """Copy a disk of a VM that runs into a file beside it, for OpenNebula's user to remove, and return its path."""
         state = self._existing(call)
         if state.status is not Status.RUNNING:
-            raise DriverError(f"container {state.name} is {state.status.value}: the disks of a VM that does not run "
-                              "have everything, and OpenNebula copies them itself")
+            raise DriverError(f"container {state.name} is {state.status.value}: the disks of a VM that is not running "
+                              "are complete, and OpenNebula copies them itself")
         disk = translate.disk(call.vm, call.arguments["disk_id"])
         file = self._file(call.vm, disk.id)
         target = file.with_name(f"{COPY}{disk.id}")
@@ -515,7 +515,7 @@ class Vmm(BaseVmm):
             with reasons.naming_size(vm, spec):
                 self._start(vm, parts)
             if self._writeback.is_ended(home):
-                raise DriverError(f"VM {vm.id} was deleted while its container was started: nothing of it stays here")
+                raise DriverError(f"VM {vm.id} was deleted while its container was started: its remains are removed")
 
     def _create(self, spec: ContainerSpec, disk: Path, directory: Path, vm: Vm) -> None:
         """Create the container; ``directory`` is the VM's own."""
@@ -581,7 +581,7 @@ class Vmm(BaseVmm):
         name = translate.name(vm_id)
         state = self._find(name)
         if self._is_namesake(name):
-            raise EngineConflict(f"container {name} is of an older VM {vm_id}: it is not removed")
+            raise EngineConflict(f"container {name} belongs to an older VM {vm_id}: it is not removed")
         if state is not None and state.status not in AWAY:
             raise EngineConflict(f"container {name} is {state.status.value}: it is not removed")
         self._disks.abandon_all(vm_id)

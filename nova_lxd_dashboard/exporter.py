@@ -66,7 +66,7 @@ def host_map(host: str, service: Service) -> HostMap:
     try:
         return document.load(json.loads(_content(where)))
     except (ValueError, RecursionError) as error:
-        raise ExporterFailed(f"{where} answers no map of a host: {error}") from error
+        raise ExporterFailed(f"{where} does not answer with a map of a host: {error}") from error
 
 
 def _pattern() -> str:
@@ -83,12 +83,12 @@ def url(pattern: str, host: str, ip: str) -> str:
     if "{host}" not in pattern and "{ip}" not in pattern:
         raise ExporterFailed(f"{SETTING} is {pattern!r}, without {{host}} and {{ip}}; it should be like {EXAMPLE}")
     if "{host}" in pattern and not NAME.fullmatch(host):
-        raise ExporterFailed(f"the host's name {host!r} cannot be part of a URL: let {SETTING} have {{ip}} instead")
+        raise ExporterFailed(f"the host's name {host!r} cannot be part of a URL: use {{ip}} in {SETTING} instead")
     found = pattern.rstrip("/").replace("{host}", host).replace("{ip}", _address(ip) if "{ip}" in pattern else "")
     try:
         parts = urlsplit(found)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
-            raise ValueError("it needs http or https, a host and a port")
+            raise ValueError("it must have http or https, a host and a port")
     except ValueError as error:
         raise ExporterFailed(f"{SETTING} is {pattern!r}, which gives {found!r}: {error}; it should be like "
                              f"{EXAMPLE}") from error
@@ -119,7 +119,7 @@ def _content(where: str) -> bytes:
         told = content.decode(errors="replace") if kind == "text/plain" else "it says no more"
         raise ExporterFailed(f"{where} answers {answer.status} {answer.reason}: {told.strip()}")
     if kind != "application/json":
-        raise ExporterFailed(f"{where} answers {kind}, no map of a host: upgrade nova-lxd-ext there")
+        raise ExporterFailed(f"{where} answers {kind}, not a map of a host: upgrade nova-lxd-ext there")
     return content
 
 

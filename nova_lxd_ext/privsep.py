@@ -52,7 +52,7 @@ def act(action: str, *arguments: Any, **named: Any) -> Any:
 
     An OSError would lose its file and action, and the caller could confuse it with one of the daemon's connection."""
     if action not in ACTIONS:
-        raise ValueError(f"{action!r} is none of the actions {', '.join(sorted(ACTIONS))}")
+        raise ValueError(f"{action!r} is not one of the actions {', '.join(sorted(ACTIONS))}")
     try:
         return getattr(Privileged(), action)(*arguments, **named)
     except OSError as error:

@@ -57,7 +57,7 @@ class UnsupportedMethods(driver.ComputeDriver):
         raise NotImplementedError(NO_SHARE)
 
     def power_update_event(self, instance: objects.Instance, target_power_state: str) -> NoReturn:
-        raise NotImplementedError("power events from outside are Ironic's; the daemon reports when a container ends")
+        raise NotImplementedError("external power events are for Ironic only; the daemon reports when a container ends")
 
     def host_power_action(self, action: str) -> NoReturn:
         raise NotImplementedError("nova-compute does not switch off the machine it runs on; use the operator's tools")

@@ -78,7 +78,7 @@ def address(key: str, text: str, version: int) -> str:
     try:
         found = ipaddress.ip_interface(text if "%" not in text else "")
     except ValueError as error:
-        raise BadInput(f"CONTEXT: {key} gives {text[:80]!r}, which is no address of a network") from error
+        raise BadInput(f"CONTEXT: {key} gives {text[:80]!r}, which is not an address of a network") from error
     if found.version != version:
         raise BadInput(f"CONTEXT: {key} is {text[:80]!r}, which is not of IP version {version}")
     return str(found)
@@ -88,7 +88,7 @@ def ip(key: str, text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     try:
         return ipaddress.ip_address(text if "%" not in text else "")
     except ValueError as error:
-        raise BadInput(f"CONTEXT: {key} has {text[:80]!r}, which is no address") from error
+        raise BadInput(f"CONTEXT: {key} has {text[:80]!r}, which is not an address") from error
 
 
 def resolv_conf(context: Mapping[str, str]) -> str:
@@ -99,7 +99,7 @@ def resolv_conf(context: Mapping[str, str]) -> str:
                         for key in ("DNS", "SEARCH_DOMAIN"))
     wrong = [domain for domain in domains if not DOMAIN.fullmatch(domain)]
     if wrong:
-        raise BadInput(f"CONTEXT: SEARCH_DOMAIN has {wrong[0][:80]!r}, which is no domain")
+        raise BadInput(f"CONTEXT: SEARCH_DOMAIN has {wrong[0][:80]!r}, which is not a domain")
     lines = [f"nameserver {ip('DNS', server)}" for server in dict.fromkeys(servers)][:NAMESERVERS]
     if domains:
         lines.append(f"search {' '.join(dict.fromkeys(domains))}")

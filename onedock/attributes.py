@@ -59,7 +59,7 @@ def read(own: Mapping[str, str], context: Mapping[str, str], allowed: Collection
              "DOCKER_HEALTH_TIMEOUT", "DOCKER_HEALTH_START", "DOCKER_HEALTH_RETRIES", PROCESS_LIMIT}
     unknown = sorted(own.keys() - known)
     if unknown:
-        raise NotSupported(f"the template has {', '.join(unknown)[:200]}; of Docker's settings it may choose "
+        raise NotSupported(f"the template has {', '.join(unknown)[:200]}; the supported ones of Docker are "
                            f"{', '.join(sorted(known))}")
     hostname = "DOCKER_HOSTNAME" if own.get("DOCKER_HOSTNAME") else "SET_HOSTNAME"
     program = Program(
@@ -108,8 +108,8 @@ def health(own: Mapping[str, str]) -> Health | None:
                if (seconds := matching(own, f"DOCKER_HEALTH_{key}", SECONDS, "a whole number of 1 or more"))}
     if command is None:
         if numbers:
-            raise BadInput(f"DOCKER_HEALTH_{min(numbers)} says how often to check, but there is no "
-                           "DOCKER_HEALTH_COMMAND to check with")
+            raise BadInput(f"DOCKER_HEALTH_{min(numbers)} sets an interval, but DOCKER_HEALTH_COMMAND is "
+                           "missing")
         return None
     return Health(() if command == NO_CHECK else command,
                   **{key.lower(): number for key, number in numbers.items() if number})
@@ -143,5 +143,5 @@ def raw(own: Mapping[str, str], allowed: Collection[str]) -> dict[str, Any]:
 def capability(text: str) -> str:
     name = text.upper().removeprefix("CAP_")
     if not CAPABILITY.fullmatch(name) or name in CAPABILITIES_REFUSED:
-        raise NotSupported(f"DOCKER_RAW has cap-add={text[:80]}, which no container gets")
+        raise NotSupported(f"DOCKER_RAW has cap-add={text[:80]}, which is not permitted for containers")
     return name

@@ -37,9 +37,9 @@ def make(target: Path, size: int, file_system: str | None) -> None:
     """
     kind = (file_system or USUAL).lower()
     if kind not in MAKERS:
-        raise NotSupported(f"{kind[:40]!r} is no file system that this driver makes: {', '.join(MAKERS)}")
+        raise NotSupported(f"{kind[:40]!r} is not a file system that this driver creates: {', '.join(MAKERS)}")
     if size < 1:
-        raise BadInput(f"a disk must have a size of 1 MiB or more, but is to have {size}")
+        raise BadInput(f"a disk must have a size of 1 MiB or more, not {size}")
     with replacing(target) as unfinished:
         with unfinished.open("xb") as file:
             file.truncate(size * MIB)

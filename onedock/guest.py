@@ -38,9 +38,9 @@ def require_left(state: Path, vm_id: int) -> None:
     :raises DriverError: the container was not removed by this driver, so what it wrote may still be needed
     """
     if not has_left(state, vm_id):
-        raise DriverError(f"Docker has no container {name(vm_id)}, though it was not removed by this driver: is "
-                          "Docker's data root mounted, and the right one? Nothing is changed. Delete or recreate "
-                          "the VM (onevm recover --delete, --recreate) if what it wrote may be lost")
+        raise DriverError(f"Docker has no container {name(vm_id)}, though this driver did not remove it: is the "
+                          "right data root of Docker mounted? Nothing is changed. Delete or recreate "
+                          "the VM (onevm recover --delete, --recreate) if its data may be lost")
 
 
 class Guests:
@@ -141,7 +141,7 @@ class Guests:
     def _file(self, vm: Vm, disk: Disk) -> Path:
         file = self._datastores / str(vm.system_ds) / str(vm.id) / f"disk.{disk.id}"
         if not file.is_file():
-            raise DriverError(f"disk {disk.id} of VM {vm.id} is not there: {file}")
+            raise DriverError(f"disk {disk.id} of VM {vm.id} is missing: {file}")
         return file
 
     def _volumes(self, vm_id: int) -> Volumes:

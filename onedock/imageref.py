@@ -48,7 +48,7 @@ class ImageRef:
             if not (isinstance(value, str) and pattern.fullmatch(value)):
                 raise BadInput(f"{key} is {str(value)[:80]!r}, which is invalid")
         if self.vm is not None and (type(self.vm) is not int or self.vm < 0):
-            raise BadInput(f"vm is {str(self.vm)[:80]!r}, which is no number of a VM")
+            raise BadInput(f"vm is {str(self.vm)[:80]!r}, which is not a number of a VM")
 
 
 def read(file: Path) -> ImageRef:

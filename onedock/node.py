@@ -79,8 +79,8 @@ def lock(vm: str, system_ds: str, disk: str, *how: str) -> int:
                 stack.enter_context(driver.frozen_disk(vm_id, disk_id))
             print(json.dumps({"used": used}), flush=True)
             if not select.select([0], [], [], timeout)[0]:
-                raise DriverError(f"the transfer driver still works on disk {disk_id} of VM {vm_id} after {timeout} s: "
-                                  "the VM and its actions wait no longer")
+                raise DriverError(f"the transfer driver is still working on disk {disk_id} of VM {vm_id} after "
+                                  f"{timeout} s: the lock on the VM is released")
 
     return run("lock", act)
 
@@ -89,7 +89,7 @@ def number(text: str) -> int:
     from onedriver.actions import NUMBER
 
     if not NUMBER.fullmatch(text):
-        raise BadInput(f"{text[:40]!r} is no number of a VM, a datastore or a disk")
+        raise BadInput(f"{text[:40]!r} is not an id of a VM, a datastore or a disk")
     return int(text)
 
 

@@ -74,9 +74,9 @@ class NodeImages:
             found = REFERENCE.fullmatch(asked["reference"])
             credentials = (str(asked["user"]), str(asked["password"])) if asked["user"] else None
         except (ValueError, KeyError, TypeError):
-            raise BadInput("standard input says no image to fetch") from None  # its text may be a password
+            raise BadInput("standard input names no image to pull") from None  # its text may be a password
         if found is None:
-            raise BadInput(f"{asked['reference']!r:.200} is no image of a registry, by its digest")
+            raise BadInput(f"{asked['reference']!r:.200} is not an image of a registry with a digest")
         pinned = f"{found['name']}@{found['digest']}"
         mark = self._state / PULLED / found["digest"].removeprefix("sha256:")
         ours = mark.exists() or not self._images.has(pinned)  # else the administrator has fetched it
@@ -89,7 +89,7 @@ class NodeImages:
             self._images.remove(pinned)
             mark.unlink(missing_ok=True)
         if not held:
-            raise DriverError(f"{pinned} is not the image {image} that the datastore knows: register it anew")
+            raise DriverError(f"{pinned} is not the image {image} of the datastore: register it again")
         return True
 
     def release(self, place: tuple[str, str]) -> bool:
@@ -119,5 +119,5 @@ class NodeImages:
 def of_disk(vm: str, disk: str) -> tuple[str, str]:
     """Return the repository and tag of a disk's image."""
     if not NUMBER.fullmatch(vm) or not DISK.fullmatch(disk):
-        raise BadInput(f"{vm[:40]!r} and {disk[:40]!r} are no VM and disk")
+        raise BadInput(f"{vm[:40]!r} and {disk[:40]!r} are not a VM and a disk")
     return repository(int(vm)), disk

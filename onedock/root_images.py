@@ -66,9 +66,9 @@ class RootImages:
         tries = 0
         while not named(self._images, self._lock, ref.image, repository(vm.id), ROOT):
             if tries == TRIES:
-                raise DriverError(f"the image {ref.image} ({ref.reference}) of {file} was loaded, but removed at once, "
-                                  f"{TRIES} times: does something on this host remove unused images (docker image "
-                                  "prune)?")
+                raise DriverError(f"the image {ref.image} ({ref.reference}) of {file} was loaded, but removed "
+                                  f"immediately, {TRIES} times: does something on this host remove unused images "
+                                  "(docker image prune)?")
             tries += 1
             self._load(ref, file)
         found, own = self._images.architecture(ref.image), ARCHITECTURES.get(os.uname().machine, os.uname().machine)
@@ -79,8 +79,8 @@ class RootImages:
 
     def _load(self, ref: ImageRef, file: Path) -> None:
         if ref.archive is None:
-            raise BadInput(f"the image {ref.image} ({ref.reference}) of {file} is not on this host, and no archive of "
-                           "it is beside the disk")
+            raise BadInput(f"the image {ref.image} ({ref.reference}) of {file} is not on this host, and there is no "
+                           "archive of it beside the disk")
         path = file.with_name(ref.archive)
         with self._loads.held(ref.image):
             if not self._images.has(ref.image):  # which another one may just have loaded

@@ -25,7 +25,7 @@ def spec(vm: Vm, attributes: Attributes, options: Options, cores: NodeCores) -> 
     """
     require_disks(vm)
     if vm.topology.hugepage:
-        raise NotSupported(f"VM {vm.id} is to have huge pages, which Docker has no limit for; leave out HUGEPAGE_SIZE")
+        raise NotSupported(f"VM {vm.id} requests huge pages, which Docker cannot limit; remove HUGEPAGE_SIZE")
     found = ContainerSpec(
         name=name(vm.id), image="", cpu=cpu(vm, cores), memory=memory(vm),
         root=RootDisk("", vm.root.size if options.root_quota else None, io_limit(vm.root)),
@@ -52,20 +52,20 @@ def require_disks(vm: Vm) -> None:
         raise NotSupported(f"disk {first.id} is of type {first.type}; the root of a container on Docker comes from an "
                            "onedock datastore")
     if first.read_only:
-        raise NotSupported(f"disk {first.id} is READONLY; say DOCKER_READ_ONLY=YES for a root that cannot be written")
+        raise NotSupported(f"disk {first.id} is READONLY; use DOCKER_READ_ONLY=YES for a read-only root")
     for disk in volumes(vm):
         require_volume(disk)
 
 
 def require_volume(disk: Disk) -> None:
     if disk.type == "SWAP":
-        raise NotSupported(f"disk {disk.id} is swap space, which a container cannot have of its own: MEMORY is all of "
-                           "its memory")
+        raise NotSupported(f"disk {disk.id} is swap space, which containers do not support: MEMORY is all of its "
+                           "memory")
     if disk.type not in DATA:
         raise NotSupported(f"disk {disk.id} is of type {disk.type}; a container can have volatile disks (TYPE=fs) and "
                            "images with a file system")
     if disk.speed:
-        raise NotSupported(f"disk {disk.id} is to be limited to {dict(disk.speed)}; on Docker only the root's speed "
+        raise NotSupported(f"disk {disk.id} requests the limits {dict(disk.speed)}; on Docker only the root's rate "
                            "can be limited")
 
 
@@ -77,8 +77,8 @@ def require_resizable(vm: Vm, disk_id: str, size: str) -> tuple[Disk, int]:
     """
     found, wanted = validation.disk_size(vm, disk_id, size)
     if found == vm.root:
-        raise NotSupported(f"disk {found.id} is the root of VM {vm.id}, whose size Docker fixes when it makes the "
-                           "container; keep data on a volatile disk, which can grow")
+        raise NotSupported(f"disk {found.id} is the root of VM {vm.id}, whose size Docker fixes at the container's "
+                           "creation; keep data on a volatile disk, which can grow")
     require_volume(found)
     return found, wanted
 

@@ -93,12 +93,12 @@ class Vmm(BaseVmm):
         A container that OpenNebula did not make stays, and the VM, which never had one beside it, ends."""
         own = name(vm_id)
         if self._is_namesake(own):
-            LOG.warning("Container %s is of an older VM %s, and stays", own, vm_id)
+            LOG.warning("Container %s belongs to an older VM %s, and stays", own, vm_id)
             return
         try:
             self._find(own)
         except EngineConflict as error:
-            LOG.warning("The container of VM %s was not made by this driver and is left: %s", vm_id, error)
+            LOG.warning("The container of VM %s was not created by this driver and is not changed: %s", vm_id, error)
             self._remove_beside(vm_id)
         else:
             self._remove(vm_id)
@@ -108,12 +108,12 @@ class Vmm(BaseVmm):
         """Prepare a stopped VM to move to another host: its disk takes along what it wrote. Idempotent."""
         own = name(vm_id)
         if self._is_namesake(own):
-            raise EngineConflict(f"container {own} is of an older VM {vm_id}")
+            raise EngineConflict(f"container {own} belongs to an older VM {vm_id}")
         state = self._find(own)
         if state is None:
             require_left(Path(self._options.state), vm_id)
         elif state.status is not Status.STOPPED:
-            raise DriverError(f"container {own} is {state.status.value}; only one that is off can leave")
+            raise DriverError(f"container {own} is {state.status.value}; only a stopped one can leave")
         else:
             self._root_images.keep(vm_id, self._root_images.file_in(vm_id, system_ds))
         self.remove(vm_id)  # of one without a container, what its end could not
@@ -288,8 +288,8 @@ class Vmm(BaseVmm):
         """Raise NotSupported if HPC names other shared memory than the container's, whose mounts Docker fixes."""
         wanted = shared_memory(vm)
         if self._memories.of(self._consumer(vm.id)) != (wanted and self._memories.path(wanted)):
-            raise NotSupported(f"HPC of VM {vm.id} names other shared memory than container {name(vm.id)} was made "
-                               "with, which Docker cannot change: restore it, or undeploy the VM and resume it")
+            raise NotSupported(f"HPC of VM {vm.id} names other shared memory than that of container {name(vm.id)}, "
+                               "which Docker cannot change: restore it, or undeploy the VM and resume it")
 
     def _start(self, vm: Vm, parts: Sequence[Part]) -> None:
         """Start the container; one that fails at once, or sees more or less than it was granted, is stopped again."""
@@ -309,8 +309,8 @@ class Vmm(BaseVmm):
         status = self._engine.wait_started(own, self._options.start_seconds)
         if status:
             last = " ".join(self._engine.console_log(own).decode(errors="replace").split())[-LAST_WORDS:]
-            raise DriverError(f"container {own} started, but its program ended at once with status {status}; its last "
-                              f"words: {last or 'none'}")
+            raise DriverError(f"container {own} started, but its program ended immediately with status {status}; its "
+                              f"last output: {last or 'none'}")
 
     def has_container(self, vm_id: int) -> bool:
         own = name(vm_id)

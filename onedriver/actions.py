@@ -121,5 +121,5 @@ def require_described(action: str, vm_id: int, found: vm.Vm) -> None:
 
 def number(action: str, text: str) -> int:
     if not NUMBER.fullmatch(text):
-        raise BadInput(f"{action}: {text[:60]!r} is no VM id")
+        raise BadInput(f"{action}: {text[:60]!r} is not a VM id")
     return int(text)

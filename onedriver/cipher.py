@@ -24,14 +24,14 @@ def encryption(pem: str) -> Encrypt:
 
     match = PEM.search(pem)
     if match is None:
-        raise BadInput("PUBKEY of monitord.conf is no public key in PEM format")
+        raise BadInput("PUBKEY of monitord.conf is not a public key in PEM format")
     kind, body = match["kind"], "\n".join(match["body"].split())
     try:
         key = serialization.load_pem_public_key(f"-----BEGIN {kind}-----\n{body}\n-----END {kind}-----\n".encode())
     except ValueError as error:
         raise BadInput(f"PUBKEY of monitord.conf cannot be read: {error}") from error
     if not isinstance(key, rsa.RSAPublicKey):
-        raise BadInput("PUBKEY of monitord.conf is no RSA key")
+        raise BadInput("PUBKEY of monitord.conf is not an RSA key")
     step = key.key_size // 8 - PADDING
 
     def encrypt(data: bytes) -> bytes:

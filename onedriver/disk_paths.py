@@ -33,7 +33,7 @@ class DiskPath(NamedTuple):
     def number(self) -> int:
         """Return the disk's number."""
         if self.disk is None:
-            raise BadInput(f"{self.host}:{self.directory} is no disk")
+            raise BadInput(f"{self.host}:{self.directory} is not a disk")
         return int(self.disk.partition(".")[2])
 
 
@@ -50,7 +50,8 @@ def inside(path: str) -> tuple[Path, str | None, int]:
     """Return the directory and disk of a path, and the VM's number."""
     found = PATH.fullmatch(posixpath.normpath(path.replace("//", "/")))
     if found is None or "\n" in path:
-        raise BadInput(f"{path[:120]!r} is no disk or directory of a VM in a system datastore: …/DATASTORE/VM/disk.N")
+        raise BadInput(f"{path[:120]!r} is not a disk or directory of a VM in a system datastore: "
+                       "…/DATASTORE/VM/disk.N")
     return Path(found["directory"]), found["disk"], int(found["vm"])
 
 
@@ -59,7 +60,7 @@ def source(text: str) -> Path:
     host, colon, path = text.partition(":/")
     found = f"/{path}" if colon and "/" not in host else text
     if not found.startswith("/") or "\n" in found:
-        raise BadInput(f"{text[:120]!r} is no image of a datastore")
+        raise BadInput(f"{text[:120]!r} is not an image of a datastore")
     return Path(posixpath.normpath(found.replace("//", "/")))
 
 

@@ -24,8 +24,8 @@ def read(stream: BinaryIO) -> bytes:
     """Read a script's standard input; raise BadInput if it is longer than any document of oned's."""
     data = stream.read(INPUT_LIMIT + 1)
     if len(data) > INPUT_LIMIT:
-        raise BadInput(f"standard input has more than {INPUT_LIMIT >> 20} MiB, which nothing that oned writes has; "
-                       "what calls this script?")
+        raise BadInput(f"standard input has more than {INPUT_LIMIT >> 20} MiB, more than oned ever writes; what "
+                       "calls this script?")
     return data
 
 
@@ -34,13 +34,13 @@ def parse(data: bytes, root: str) -> Element:
     if not data.strip():
         raise BadInput(f"standard input is empty, but an XML document <{root}> was expected")
     if len(data) > LIMIT:
-        raise BadInput(f"standard input is larger than {LIMIT >> 20} MiB, which no <{root}> is")
+        raise BadInput(f"standard input is larger than {LIMIT >> 20} MiB, the limit for <{root}>")
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, dtd_validation=False,
                              huge_tree=False, remove_comments=True, remove_pis=True)
     try:
         element = etree.fromstring(data, parser)
     except (etree.XMLSyntaxError, ValueError) as error:
-        raise BadInput(f"standard input is no complete XML document <{root}> ({error}); {CUT}") from error
+        raise BadInput(f"standard input is not a complete XML document <{root}> ({error}); {CUT}") from error
     if element.getroottree().docinfo.doctype:
         raise BadInput(f"standard input has a document type declaration, which oned never writes in <{root}>")
     if element.tag != root:
@@ -53,7 +53,8 @@ def parse_base64(data: bytes, root: str) -> Element:
     try:
         decoded = base64.b64decode(b"".join(data.split()), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise BadInput(f"standard input is no base64 ({error}), but a base64 document <{root}> was expected") from error
+        raise BadInput(f"standard input is not base64 ({error}), but a base64 document <{root}> was "
+                       "expected") from error
     return parse(decoded, root)
 
 

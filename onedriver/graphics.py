@@ -67,7 +67,7 @@ def port(vm_id: int, text: str) -> int:
 
 def password(vm_id: int, text: str) -> str | None:
     if text and not PASSWORD.fullmatch(text):
-        raise BadInput(f"GRAPHICS of VM {vm_id}: PASSWD must be at most 64 letters, digits and signs of ASCII")
+        raise BadInput(f"GRAPHICS of VM {vm_id}: PASSWD must be at most 64 ASCII characters")
     return text or None
 
 

@@ -51,7 +51,7 @@ def monitor_config(data: bytes, ssh_client: str) -> MonitorConfig:
     element = document.parse_either(data, ROOT)
     port = number(element, "NETWORK/PORT", None)
     if not 0 < port <= HIGHEST_PORT:
-        raise BadInput(f"NETWORK/PORT of the monitoring configuration is {port}, which is no port")
+        raise BadInput(f"NETWORK/PORT of the monitoring configuration is {port}, which is not a port")
     periods = {kind: max(1, number(element, f"PROBES_PERIOD/{kind}", SHORT_PERIOD if kind is Type.EXEC_VM else
                                    USUAL_PERIOD)) for kind in DIRECTORIES}
     key = text(element, "NETWORK/PUBKEY")
@@ -63,8 +63,8 @@ def address(configured: str, ssh_client: str) -> str:
     if configured and configured != AUTO:
         return configured
     if not ssh_client.split():
-        raise BadInput("NETWORK/MONITOR_ADDRESS is auto, but SSH_CLIENT does not tell from where this was called: name "
-                       "the front-end's address in monitord.conf")
+        raise BadInput("NETWORK/MONITOR_ADDRESS is auto, but SSH_CLIENT does not contain the caller: set the "
+                       "front-end's address in monitord.conf")
     return ssh_client.split(maxsplit=1)[0]
 
 
@@ -78,5 +78,5 @@ def number(element: Element, path: str, default: int | None) -> int:
     if not found and default is not None:
         return default
     if not NUMBER.fullmatch(found):
-        raise BadInput(f"{path} of the monitoring configuration is {found[:60]!r}, which is no number")
+        raise BadInput(f"{path} of the monitoring configuration is {found[:60]!r}, which is not a number")
     return int(found)

@@ -80,7 +80,7 @@ def from_device_id(text: str) -> PciAddress:
     """Parse the id of a device; raise BadInput if it is not that of a PCI device."""
     match = DEVICE_ID.fullmatch(text)
     if match is None:
-        raise BadInput(f"{text!r} is no id of a PCI device")
+        raise BadInput(f"{text!r} is not an id of a PCI device")
     domain, bus, rest = match["function"].split(":")
     slot, function = rest.split(".")
     part = None if match["gi"] is None else (int(match["gi"]), int(match["ci"]))

@@ -90,7 +90,7 @@ class Pci(NamedTuple):
     def chosen(self) -> PciAddress:
         """Return the address that the core chose; raise BadInput without one, as when a full host is enforced."""
         if self.address is None:
-            raise BadInput("the VM asks for a PCI device, but the scheduler gave it none (no ADDRESS): deploy it with "
+            raise BadInput("the VM asks for a PCI device, but the scheduler assigned none (no ADDRESS): deploy it with "
                            "--enforce, or let the scheduler place it")
         return self.address
 
@@ -196,7 +196,7 @@ class Vm(NamedTuple):
         """Return the disk that its container is made of, its first image; raise BadInput if there is none."""
         found = min((disk for disk in self.disks if disk.type not in NOT_ROOTS), key=lambda disk: disk.id, default=None)
         if found is None:
-            raise BadInput(f"VM {self.id} has no disk with an image to make its container of")
+            raise BadInput(f"VM {self.id} has no disk with an image for its container")
         return found
 
     @property

@@ -203,4 +203,4 @@ def has_ended(device_id: str, inventory: Inventory) -> bool:
 def require_well(device_id: str, view: HostView) -> None:
     device = view.refresh([device_id]).get(device_id)
     if not device.sound:
-        raise DeviceUnhealthy(f"device {device_id} came back, but is not healthy: {'; '.join(device.health)}")
+        raise DeviceUnhealthy(f"device {device_id} was released, but is not healthy: {'; '.join(device.health)}")

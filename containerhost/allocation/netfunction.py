@@ -57,7 +57,7 @@ class NetFunction:
         """
         timeout, count = RETURN_TIMEOUT if timeout is None else timeout, max(1, count)
         if not wait_until(lambda: len(self.netdevs()) >= count, timeout):
-            raise HostActionFailed(f"of {self._device.address} {len(self.netdevs())} of {count} interfaces appeared on "
+            raise HostActionFailed(f"{len(self.netdevs())} of {count} interfaces of {self._device.address} appeared on "
                                    f"the host within {timeout:g} s; a process may still be in the container that had "
                                    "it")
         return self.netdevs()
@@ -162,7 +162,7 @@ class NetFunction:
                    if present != names[port] else None)
         if not wait_until(lambda: self.netdevs() == tuple(names), RETURN_TIMEOUT):
             raise HostActionFailed(f"the interfaces of {self._device.address} are {', '.join(self.netdevs())}, not "
-                                   f"{', '.join(names)}, {RETURN_TIMEOUT:g} s after they were called so")
+                                   f"{', '.join(names)}, {RETURN_TIMEOUT:g} s after they were renamed")
 
     def link_down_and_flush(self, count: int = 1) -> None:
         """Set the interfaces down and remove their addresses.

@@ -59,7 +59,7 @@ class Provenance:
         except (OSError, ValueError, RecursionError) as error:
             raise AllocationsUnreadable(f"the hand-overs in {path} cannot be read ({error}): {REMEDY}") from error
         if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
-            raise AllocationsUnreadable(f"{path} is no list of hand-overs: {REMEDY}")
+            raise AllocationsUnreadable(f"{path} is not a list of hand-overs: {REMEDY}")
         return found
 
     def last(self, device_id: str) -> HandOver | None:
@@ -107,7 +107,7 @@ class Provenance:
             seed, new = self.seed(), False
         except (FileNotFoundError, PermissionError, ValueError) as error:
             if not isinstance(error, FileNotFoundError):
-                LOG.warning("The host's key is replaced, and what it signed is not verified any more: %s", error)
+                LOG.warning("The host's key is replaced, and earlier signatures cannot be verified: %s", error)
             seed, new = secrets.token_bytes(32), True
         if self.public_key() != (public := public_key(seed)):  # it may have been lost or damaged
             self._put(PUBLIC_KEY, public, 0o644)
@@ -120,7 +120,7 @@ class Provenance:
         try:
             return self.of(device_id)
         except AllocationsUnreadable as error:
-            LOG.warning("Those of device %s are not known: %s", device_id, error)
+            LOG.warning("The hand-overs of device %s are unknown: %s", device_id, error)
             return []
 
 

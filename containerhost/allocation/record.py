@@ -79,7 +79,7 @@ class Allocation:
 
 def file_name(device_id: str) -> str:
     if not ID.fullmatch(device_id):
-        raise DeviceNotFound(f"{device_id!r} is no device id: use an id that `containerhost list` shows")
+        raise DeviceNotFound(f"{device_id!r} is not a device id: use an id that `containerhost list` shows")
     return device_id.replace("/", "+") + SUFFIX
 
 

@@ -74,10 +74,10 @@ def require_gpus(inventory: Inventory, requests: Iterable[Request], mine: Mappin
     """
     found, lost = len(whole_gpus(inventory, requests)), gone(inventory, mine)
     if found + len(lost) < least:
-        raise SpecError(f"it is to keep {least} GPUs, but has a claim on {found + len(lost)} whole ones: ask for more, "
-                        "or for fewer that it keeps")
+        raise SpecError(f"it must keep {least} GPUs, but has a claim on {found + len(lost)} whole ones: request more, "
+                        "or lower the minimum")
     if found < least:
-        raise DeviceUnhealthy(f"it is to keep {least} GPUs, but {', '.join(sorted(lost))} left the host")
+        raise DeviceUnhealthy(f"it must keep {least} GPUs, but {', '.join(sorted(lost))} left the host")
 
 
 def whole_gpus(inventory: Inventory, requests: Iterable[Request]) -> list[Device]:
@@ -108,7 +108,7 @@ def require_distinct(wanted: Iterable[tuple[Device, GrantOptions]], mine: Iterab
             raise SpecError(f"device {device.id} is requested twice by one container")
         if device.kind is Kind.GPU_SHARE and shares.setdefault(device.address, device.id) != device.id:
             raise SpecError(f"one container would have two shares of GPU {device.address}, {shares[device.address]} "
-                            f"and {device.id}, which are no more than one: choose shares of two GPUs")
+                            f"and {device.id}, which offer no more than one: choose shares of two GPUs")
         called = set(netdev_names(device, options)) if options.netdev_name else set()
         if called & names:
             raise SpecError(f"two devices of one container would be called {min(called & names)}")

@@ -89,7 +89,8 @@ class SharedMemories:
             found = self._read(name) or _Record(wanted.size)
             if found.size != wanted.size and found.without(member).members:
                 raise SpecError(f"the job's shared memory on this host has {found.size // MIB} MiB, and "
-                                f"{wanted.size // MIB} MiB are asked for: all members of a job take the same size")
+                                f"{wanted.size // MIB} MiB are requested: all members of a job must request the same "
+                                "size")
             if found.size != wanted.size:
                 self._leave(name, found, member)
                 found = _Record(wanted.size)
@@ -270,5 +271,5 @@ def require_size(size: int, memory: int, asked: str) -> None:
     :raises SpecError: it is larger, or 0
     """
     if not MIB <= size <= memory:
-        raise SpecError(f"{asked}={size // MIB}: shared memory takes from 1 MiB to the {memory // MIB} MiB of memory "
-                        "that the container has, because what it writes there counts against that")
+        raise SpecError(f"{asked}={size // MIB}: shared memory takes from 1 MiB to the {memory // MIB} MiB of the "
+                        "container's memory, against which it counts")

@@ -106,7 +106,7 @@ class Timings:
         except FileNotFoundError:
             return ()
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            LOG.warning("The timings in %s cannot be read and begin anew: %s", self._directory / FILE, error)
+            LOG.warning("The timings in %s cannot be read and start from zero: %s", self._directory / FILE, error)
             return ()
 
     def _count(self, timing: Timing, seconds: float) -> None:
@@ -131,5 +131,5 @@ def _parsed(row: Any) -> Timing:
     """
     counts, driver = tuple(row["counts"]), row["driver"]
     if not (isinstance(driver, str) and len(counts) == len(BOUNDS) + 1 and all(type(one) is int for one in counts)):
-        raise ValueError(f"{row!r} is no timing")
+        raise ValueError(f"{row!r} is not a timing")
     return Timing(driver, Operation(row["operation"]), Result(row["result"]), counts, float(row["seconds"]))

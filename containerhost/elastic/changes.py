@@ -89,7 +89,7 @@ class Changes:
         except errors.EngineBusy:
             return True  # as long as another process changes the container, its size does not change either
         except errors.EngineError as error:
-            LOG.warning("Container %s cannot be notified yet of what it is to lose: %s", key, error)
+            LOG.warning("Container %s cannot be notified yet of its coming loss: %s", key, error)
             return now < self._untold.setdefault(key, now + self._time)
         if awaited is None:
             return False

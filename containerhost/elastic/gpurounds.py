@@ -88,7 +88,7 @@ class GpuRounds:
         except errors.EngineUnavailable:
             raise
         except FAILURES as error:
-            LOG.error("No GPU is taken or given in this round: %s", error)
+            LOG.error("No GPU is detached or attached in this round: %s", error)
             return list(members)
         return after
 
@@ -154,7 +154,7 @@ class GpuRounds:
         document = resources.exchanged(member.document or "", take, (), known)
         step = Step(member.generation, member.mark, document, devices=take)
         for name in take:
-            LOG.info("Container %s is to lose GPU %s: %s", member.key, name, "; ".join(known[name].health))
+            LOG.info("Container %s will lose GPU %s: %s", member.key, name, "; ".join(known[name].health))
         self._changes.put(member.key, step)  # before anybody is told: who comes after a kill knows of it
         if self._changes.announce(member, step):
             return member
@@ -163,7 +163,7 @@ class GpuRounds:
     def _go_on(self, member: GpuMember, seen: Seen, step: Step, decision: Decision) -> GpuMember:
         """Resume a change that this process or a killed one began."""
         if step.mark != member.mark or (member.document != step.document and member.generation != step.generation):
-            LOG.info("Container %s was changed by somebody else meanwhile", member.key)
+            LOG.info("Container %s was changed by another process meanwhile", member.key)
             self._changes.forget(member.key)
             return member
         if step.applying or member.document == step.document:
@@ -187,16 +187,16 @@ class GpuRounds:
             LOG.info("Container %s is checked again: %s", member.key, error)
             return member
         except errors.DeviceInUse as error:
-            LOG.warning("GPU %s, out of order, is in use and stays in container %s: %s", ", ".join(step.devices),
+            LOG.warning("Faulty GPU %s is in use and stays in container %s: %s", ", ".join(step.devices),
                         member.key, error)
             self._changes.fail(member, "in use")
             return member
         except FAILURES as error:
-            LOG.warning("GPU %s, out of order, could not be detached from container %s: %s", ", ".join(step.devices),
+            LOG.warning("Faulty GPU %s could not be detached from container %s: %s", ", ".join(step.devices),
                         member.key, error)
             self._changes.fail(member, "failed")
             return member
-        LOG.info("Container %s goes on without GPU %s: %s", member.key, ", ".join(step.devices), outcome)
+        LOG.info("Container %s runs without GPU %s: %s", member.key, ", ".join(step.devices), outcome)
         self._changes.count("change", outcome)
         self._changes.forget(member.key)
         return dataclasses.replace(member, document=document)

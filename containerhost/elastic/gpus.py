@@ -60,7 +60,7 @@ class EngineGpus:
                 self._require_unchanged(consumer, gpus, more)
                 inventory = view.refresh(coming_ids)
                 if sick := [name for name in more if not inventory.get(name).healthy]:
-                    raise errors.EngineConflict(f"GPU {', '.join(sick)} is out of order again")
+                    raise errors.EngineConflict(f"GPU {', '.join(sick)} is faulty again")
                 coming = self._allocator.grants(
                     [Request(name, options(member)) for name in sorted(coming_ids)], consumer, view)
                 if hindrances := self._marks.hindrances(current, coming):
@@ -155,7 +155,7 @@ class EngineGpus:
         """
         current: Labelled = self._marks.look(member.name)
         if (current.label(gpubounds.LABEL), current.label(resources.LABEL)) != (member.mark, member.document):
-            raise errors.EngineConflict("it was changed by somebody else")
+            raise errors.EngineConflict("it was changed by another process")
         return current
 
     def _relabel(self, member: GpuMember, going: Collection[str], coming: Sequence[Grant], inventory: Inventory) -> str:
@@ -173,7 +173,7 @@ class EngineGpus:
         """
         held, away = self._allocator.held_by(consumer), self._allocator.detached(consumer)
         if not gpus.ids <= held - away or not set(more) <= away:
-            raise errors.EngineConflict("what is allocated to it was changed by somebody else")
+            raise errors.EngineConflict("what is allocated to it was changed by another process")
 
 
 def consumer_of(gpus: Gpus) -> Consumer:

@@ -241,11 +241,11 @@ class Service:
     def _go_on(self, member: Member, step: Step, wanted: Size | None) -> Member:
         """Resume a change that this process or a killed one began."""
         if step.mark != member.mark or (member.document != step.document and member.generation != step.generation):
-            LOG.info("Container %s was changed by somebody else meanwhile", member.key)
+            LOG.info("Container %s was changed by another process meanwhile", member.key)
             self._changes.forget(member.key)
             return member
         if wanted is not None and self._is_short(member, step, wanted):
-            LOG.info("Container %s was to have fewer cores than it can have now: it keeps its size", member.key)
+            LOG.info("Container %s was about to get fewer cores than are available now: it keeps its size", member.key)
             if step.applying:  # the engine may have made the change: it is undone
                 step = self._undone(member, step, wanted)
             else:
@@ -268,7 +268,7 @@ class Service:
         size = Size(frozenset(coming["cpus"]["cores"]), coming["memory"])
         needed = self._memory_used(member.pid, member.memory_used)
         if size.memory < member.memory and (needed is None or needed > size.memory):
-            LOG.warning("Container %s keeps its size: it was to have %d MiB of memory, and uses %s", member.key,
+            LOG.warning("Container %s keeps its size: it would get %d MiB of memory, and uses %s", member.key,
                         size.memory >> 20, "an unknown amount" if needed is None else f"{needed >> 20} MiB")
             self._changes.fail(member, "in use")
             return member
@@ -277,7 +277,7 @@ class Service:
                 current = managed.sizes.look(member.name)
                 if (current.label(bounds.LABEL), current.label(resources.LABEL)) not in (
                         (step.mark, member.document), (step.mark, step.document)):
-                    raise errors.EngineConflict("it was changed by somebody else")
+                    raise errors.EngineConflict("it was changed by another process")
                 self._changes.put(member.key, dataclasses.replace(step, applying=True))
                 managed.sizes.resize(current, size, {resources.LABEL: step.document})
         except errors.EngineUnavailable:

@@ -77,7 +77,7 @@ class StateFile:
         except FileNotFoundError:
             return State()
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            LOG.warning("Changes in progress are unknown: %s cannot be read (%s) and begins anew", self.path,
+            LOG.warning("Changes in progress are unknown: %s cannot be read (%s) and is recreated", self.path,
                         error)
             return State()
 

@@ -88,8 +88,8 @@ def place(topology: "Topology", allowed: Collection[int], taken: Collection[int]
     """
     ranks = request.count if request.ranks is None else request.ranks
     if request.count < 1 or ranks < 1:
-        raise SpecError(f"affinity {request.affinity}: asked {request.count} cores for {ranks} ranks; ask for at least "
-                        "1 of each")
+        raise SpecError(f"affinity {request.affinity}: requested {request.count} cores for {ranks} ranks; request at "
+                        "least 1 of each")
     if request.affinity is Affinity.ANY:
         return Binding()
     free = frozenset(allowed) - frozenset(taken)
@@ -188,9 +188,9 @@ def _together(nodes: Sequence[_Domain], sockets: Sequence[_Domain], free: frozen
             best = min(fitting, key=lambda domain: (-sum(node in domain.nodes for node in request.near),
                                                     len(domain.cores & free), min(domain.nodes)))
             return _take(best, free, request.count)
-    raise UnsupportedOnHost(f"affinity {request.affinity}: asked {request.count} cores on one socket; "
-                            f"{_arithmetic(sockets, free)}. Ask for fewer cores, for affinity cpu, which takes from "
-                            "every socket, or for another host")
+    raise UnsupportedOnHost(f"affinity {request.affinity}: requested {request.count} cores on one socket; "
+                            f"{_arithmetic(sockets, free)}. Request fewer cores, affinity cpu, which uses every "
+                            "socket, or another host")
 
 
 def _spread(sockets: Sequence[_Domain], free: frozenset[int], request: Request) -> frozenset[int]:
@@ -198,10 +198,9 @@ def _spread(sockets: Sequence[_Domain], free: frozenset[int], request: Request) 
     shares = _shares(sockets, free, request.count)
     if min(shares.values(), default=0) < 1 or any(len(socket.cores & free) < shares[socket.name] for socket in sockets):
         parts = "+".join(map(str, shares.values())) or "nothing"
-        raise UnsupportedOnHost(f"affinity cpu: asked {request.count} cores as an equal share of every socket "
-                                f"({parts}); {_arithmetic(sockets, free)}. Ask for no more than each has and for at "
-                                "least one of each, for affinity cpumem, which takes from one socket, or for another "
-                                "host")
+        raise UnsupportedOnHost(f"affinity cpu: requested {request.count} cores as an equal share of every socket "
+                                f"({parts}); {_arithmetic(sockets, free)}. Request no more than each has and at least "
+                                "one of each, affinity cpumem, which uses one socket, or another host")
     return frozenset[int]().union(*(_take(socket, free, shares[socket.name]) for socket in sockets))
 
 

@@ -66,11 +66,11 @@ def bounds_of(wanted: Wanted, cpu: Cpu, memory: Memory, source: str) -> Bounds:
     :raises SpecError: it requests more than that, or nothing, or another option fixes its cores or memory
     """
     if cpu.is_chosen or cpu.ranks:
-        raise SpecError(f"{source} asks for cores that come and go and for an affinity, which fixes them: remove one "
-                        "of the two")
+        raise SpecError(f"{source} requests elastic cores and an affinity, which fixes them: remove one of the "
+                        "two")
     if memory.hugepages and (wanted.memory_least or wanted.memory_most):
-        raise SpecError(f"{source} asks for memory that comes and goes and for huge pages, which the kernel cannot "
-                        "take back: remove one of the two")
+        raise SpecError(f"{source} requests elastic memory and huge pages, which the kernel cannot reclaim: remove "
+                        "one of the two")
     priority = PRIORITY if wanted.priority is None else wanted.priority
     if not 0 <= priority <= MOST_PRIORITY:
         raise SpecError(f"{source}: the elastic priority is {priority}, but must be a number from 0 to "
@@ -114,7 +114,7 @@ def parse(labels: Mapping[str, str]) -> Bounds | None:
 
 def _number(value: object) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} in mark {LABEL} is no size")
+        raise ValueError(f"{value!r} in mark {LABEL} is not a size")
     return value
 
 

@@ -71,7 +71,8 @@ def load(name: str, settings: Settings) -> LocalEngine:
     try:
         build: Callable[[Settings], LocalEngine] = DriverManager(GROUP, name).driver
     except NoMatches as error:
-        raise SpecError(f"{name[:60]!r} is no engine; say {', '.join(names())}, if need be with =ENDPOINT") from error
+        raise SpecError(f"{name[:60]!r} is not an engine; use {', '.join(names())}, if need be with "
+                        "=ENDPOINT") from error
     except ModuleNotFoundError as error:
         raise SpecError(f"engine {name} needs {error.name}: install its extra of nova-lxd-ext") from error
     return build(settings)

@@ -47,7 +47,7 @@ class GuestFiles:
 
     def _rate_limited(self, name: str, act: Callable[[], Result]) -> Result:
         if overflow := self._buckets.overflow(name):
-            raise HostActionFailed(f"container {name} made the host wait at its files, so it is left alone for "
+            raise HostActionFailed(f"container {name} blocked the host at its files, so it is not accessed for "
                                    f"{overflow:.0f} s")
         start = self._clock()
         try:

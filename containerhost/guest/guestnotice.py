@@ -60,7 +60,7 @@ class GuestNotice:
             except errors.EngineUnavailable:
                 raise
             except errors.EngineError as error:
-                LOG.info("Container %s is notified again of what it is to lose: %s", name, error)
+                LOG.info("Container %s is notified again of its coming loss: %s", name, error)
             if self._monotonic() >= deadline:
                 break
             self._sleep(POLL_INTERVAL)

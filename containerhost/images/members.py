@@ -105,7 +105,7 @@ class Stream:
 
     def seek(self, position: int) -> None:
         if position < self.total:
-            raise BadImage("it is damaged: a header names a place before itself")
+            raise BadImage("it is damaged: a header refers to a position before itself")
         while self.total < position:
             self.exactly(min(PIECE, position - self.total), "in a member's data")
 
@@ -116,8 +116,8 @@ class Stream:
     def read(self, size: int) -> bytes:
         """Read a part of a header; fewer bytes at the stream's end."""
         if not 0 <= size <= self._left:
-            raise BadImage(f"it is damaged: an extended header claims {size} bytes; {HEADERS_LIMIT} is the most that "
-                           "all headers of a member may have")
+            raise BadImage(f"it is damaged: an extended header claims {size} bytes; {HEADERS_LIMIT} is the most for "
+                           "all headers of a member")
         self._left -= size
         data = self.upto(size)
         if self._header is None:
@@ -173,7 +173,7 @@ def _require_records(header: bytes) -> None:
         found = RECORD.match(content, place)
         end = place + int(found[1]) if found else 0
         if found is None or not found.end() < end <= len(content) or content[end - 1:end] != b"\n":
-            raise BadImage("it is damaged: an extended header is no list of records")
+            raise BadImage("it is damaged: an extended header is not a list of records")
         place = end
     if NUMBER.search(content):
         raise BadImage("it has an extended header with a number of more than 255 digits")
@@ -224,7 +224,7 @@ def _next(archive: tarfile.TarFile, stream: Stream) -> tarfile.TarInfo | None:
         words = "it ends before the end-of-archive mark" if str(error) in ENDS else str(error)
         raise BadImage(f"it is damaged: {words}") from error
     if archive.pax_headers.keys() - {"comment"}:
-        raise BadImage("it has a header about all members that follow (pax, type g); write each member's own")
+        raise BadImage("it has a header about all members that follow (pax, type g); write a header for each member")
     return info
 
 
@@ -284,7 +284,7 @@ def _segments(info: tarfile.TarInfo, shown: str) -> Sequence[tuple[int, int]] | 
             raise BadImage(f"it is damaged: the map of the sparse file {shown!r} contradicts itself")
         end = offset + size
     if end > info.size:
-        raise BadImage(f"it is damaged: the sparse file {shown!r} has data behind its end")
+        raise BadImage(f"it is damaged: the sparse file {shown!r} has data after its end")
     return found
 
 
@@ -299,7 +299,7 @@ def components(name: str) -> Path:
     if "\0" in name or len(raw(name)) > PATH_LIMIT or any(len(raw(part)) > NAME_LIMIT for part in path):
         raise BadImage(f"its member {name[:200]!r} has a name that no file system could hold")
     if len(path) > DEPTH_LIMIT:
-        raise BadImage(f"its member {name[:200]!r} lies more than {DEPTH_LIMIT} directories deep")
+        raise BadImage(f"its member {name[:200]!r} is more than {DEPTH_LIMIT} directories deep")
     return path
 
 

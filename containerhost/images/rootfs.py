@@ -93,7 +93,7 @@ class Tree:
             found = directory.setdefault(raw(part), {})
             if not isinstance(found, dict):
                 raise BadImage(f"its member {shown(member.path)} lies below {shown(member.path[:depth + 1])}, which is "
-                               "no directory")
+                               "not a directory")
             directory = found
         return directory
 
@@ -115,8 +115,8 @@ class Tree:
         for part in member.target:
             target = target.get(raw(part)) if isinstance(target, dict) else None
         if target is None or isinstance(target, dict):
-            raise BadImage(f"its hard link {shown(member.path)} leads to {shown(member.target)}, which is no file that "
-                           "comes before it")
+            raise BadImage(f"its hard link {shown(member.path)} refers to {shown(member.target)}, which is not an "
+                           "earlier file")
         if isinstance(target, bytes):
             # Archivers write so a symbolic link of two names; which of both a program links is not left to it.
             return target, dataclasses.replace(member, kind=Kind.SYMLINK, target=(),
@@ -193,8 +193,8 @@ class Rebuild:
                            "alone")
         if both and tops & UNIFIED_ROOTS:
             if not self._unified:
-                raise BadImage("it is a unified LXD image that begins with something else than metadata.yaml, rootfs "
-                               "and templates; make it anew with `lxc image export`, or upload its rootfs alone")
+                raise BadImage("it is a unified LXD image that begins with something other than metadata.yaml, rootfs "
+                               "and templates; create it again with `lxc image export`, or upload its rootfs alone")
             return Format.UNIFIED
         if tops & ROOT_DIRECTORIES and not self._unified:
             return Format.SQUASHFS if self._squashed else Format.ROOTFS

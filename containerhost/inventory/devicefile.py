@@ -23,7 +23,8 @@ class _Loader(yaml.BaseLoader):
         keys = [key.value for key, _ in node.value]
         twice = sorted({str(key) for key in keys if keys.count(key) > 1})
         if twice:
-            raise yaml.constructor.ConstructorError(None, None, f"{', '.join(twice)} stands twice", node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"{', '.join(twice)} is a duplicate "
+                                                                "key", node.start_mark)
         return super().construct_mapping(node, deep)
 
 
@@ -38,7 +39,7 @@ def load(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise SpecError(f"{path} cannot be read: {error.strerror}") from error
     if len(data) > LIMIT:
-        raise SpecError(f"{path} is larger than {LIMIT} bytes, which no file about the devices of a host is")
+        raise SpecError(f"{path} is larger than {LIMIT} bytes, the limit for a file about a host's devices")
     return parse(data, str(path))
 
 
@@ -54,9 +55,9 @@ def parse(data: bytes, name: str) -> dict[str, Any]:
     if found in (None, ""):
         return {}
     if not isinstance(found, dict):
-        raise SpecError(f"{name} is no mapping: each line must be a PCI address, a colon, and what is said of it")
+        raise SpecError(f"{name} is not a mapping: each line must be a PCI address, a colon, and its settings")
     for address in found:
         if not isinstance(address, str) or not ADDRESS.fullmatch(address):
-            raise SpecError(f"{name}: {address!r} is no PCI address as `containerhost list` shows it, such as "
+            raise SpecError(f"{name}: {address!r} is not a PCI address as shown by `containerhost list`, such as "
                             "0000:3b:00.0")
     return found

@@ -43,7 +43,7 @@ class Inventory:
             raise DeviceNotFound(f"this host has no device {name}: PCI addresses begin with their domain: {whole}")
         if device is None:
             raise DeviceNotFound(f"this host has no device {name}: it has {len(self.devices)}, which `containerhost "
-                                 "list` shows; a card that was there may have fallen off the bus or been removed")
+                                 "list` shows; a former card may have fallen off the bus or been removed")
         return device
 
     def by_address(self, address: str) -> tuple[Device, ...]:

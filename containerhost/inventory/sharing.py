@@ -65,15 +65,15 @@ def _containers(address: str, value: Any) -> int:
     method = value.get("method", TIME_SLICING)
     if method == MPS:
         raise SpecError(
-            f"GPU {address}: MPS is not offered. A fault of one of its clients ends the others' work, its server takes "
-            "clients of one user at a time, while every container has users of its own, and all would have to reach "
-            f"the pipes of one daemon. Use {TIME_SLICING}, or cut the GPU into slices")
+            f"GPU {address}: MPS is not offered. A fault of one of its clients ends the others' work, its server "
+            "serves clients of one user at a time, while every container has its own users, and all would have to "
+            f"reach the pipes of one daemon. Use {TIME_SLICING}, or cut the GPU into slices")
     if method != TIME_SLICING:
         raise SpecError(f"GPU {address}: the method must be {TIME_SLICING}, not {method!r}")
     number = value["containers"]
     if not isinstance(number, str) or not NUMBER.fullmatch(number) or not 2 <= int(number) <= MOST:
-        raise SpecError(f"GPU {address}: containers must be 2 to {MOST}, not {number!r}; leave out a GPU that is for "
-                        "one")
+        raise SpecError(f"GPU {address}: containers must be 2 to {MOST}, not {number!r}; leave out a GPU for a single "
+                        "container")
     return int(number)
 
 

@@ -44,8 +44,8 @@ def fence(server: int, container: str, pid: int, leaving: Collection[str]) -> No
     """
     with opened(server, container) as directory:
         if directory is None:
-            raise HostActionFailed(f"the daemon has no device nodes of container {container} where it keeps them, so "
-                                   "none can be made unusable: stop the container, then try again")
+            raise HostActionFailed(f"the daemon has no device nodes of container {container} in its directory, so none "
+                                   "can be fenced: stop the container, then try again")
         nodes = numbers(directory)
         staying = {number for name, number in nodes.items() if owner(name) not in (None, *leaving)}
         for name, number in nodes.items():
@@ -167,7 +167,7 @@ def _node(directory: Directory, name: str) -> Iterator[str]:
     """Yield a path of the node itself, following no link."""
     with closing(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory.fd)) as fd:
         if number_of(os.fstat(fd)) is None:
-            raise HostActionFailed(f"{directory.path / name} is not the character node that it was a moment ago")
+            raise HostActionFailed(f"{directory.path / name} is no longer the same character node")
         yield f"/proc/self/fd/{fd}"
 
 

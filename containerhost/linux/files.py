@@ -172,7 +172,7 @@ class Directory:
         try:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
-                raise _refused(self.path / name, "is no regular file")
+                raise _refused(self.path / name, "is not a regular file")
             if owner is not None and found.st_uid != owner:
                 raise _refused(self.path / name, f"belongs to user {found.st_uid}, not {owner}")
             if flags & os.O_TRUNC:
@@ -287,7 +287,7 @@ class Directory:
 
     def _checked(self, name: str) -> str:
         if not name or "/" in name or "\0" in name or name in (".", ".."):
-            raise _refused(self.path, f"has no entry {name!r}: that is no name of a file")
+            raise _refused(self.path, f"has no entry {name!r}: that is not a file name")
         return name
 
 

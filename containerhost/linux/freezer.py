@@ -170,7 +170,7 @@ def frozen(group: Freezer, host: Host, *others: Freezer) -> Iterator[None]:
         yield
         for each in groups:
             if not each.is_frozen(host):
-                raise ThawedMeanwhile(f"control group {each.path} was thawed while its processes were looked at; try "
+                raise ThawedMeanwhile(f"control group {each.path} was thawed while its processes were inspected; try "
                                       "again")
 
 

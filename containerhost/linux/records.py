@@ -24,7 +24,7 @@ def version(record: Any) -> int:
     :raises ValueError: it is not a JSON object, or its version is not a positive integer
     """
     if not isinstance(record, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     found = record.get(VERSION, UNVERSIONED)
     if type(found) is not int or found < 1:
         raise ValueError(f"its version is {found!r}")

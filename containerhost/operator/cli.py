@@ -162,7 +162,7 @@ def show_topology(as_text: bool, svg: Path | None, png: Path | None, as_json: bo
                   owners_directory: Path | None) -> None:
     """Show processors, memory and NUMA nodes, the devices near them, and connections of GPUs and network cards."""
     if as_json and (as_text or svg or png):
-        raise click.UsageError("--json is another form of the same: give one of --json, --text, --svg, --png")
+        raise click.UsageError("use only one of --json, --text, --svg, --png")
     host = Host(root)
     if as_text or svg or png:
         drawn = look(host, _records(root, owners_directory) or {})
@@ -338,7 +338,7 @@ def _pci_ids(text: str | None) -> tuple[str, str] | None:
     if text is None:
         return None
     if not re.fullmatch(r"[0-9a-fA-F]{4}:[0-9a-fA-F]{4}", text):
-        raise click.BadParameter(f"{text!r} is no VENDOR:PRODUCT such as 10de:2330")
+        raise click.BadParameter(f"{text!r} is not a VENDOR:PRODUCT such as 10de:2330")
     vendor, _, product = text.lower().partition(":")
     return vendor, product
 

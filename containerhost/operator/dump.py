@@ -209,13 +209,13 @@ def restore(file: Path, directory: Path) -> None:
             _make_parents(directory, path, directories)
             _write(directory / path[1:], path, entry)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, binascii.Error) as error:
-        raise SpecError(f"{file} is no captured host, as `containerhost dump` writes it: {error}") from error
+        raise SpecError(f"{file} is not a captured host from `containerhost dump`: {error}") from error
 
 
 def _make_parents(directory: Path, path: str, made: set[str]) -> None:
     """Create the directories above a path of a document; ``made`` has those that are not links."""
     if not PATH.fullmatch(path):
-        raise ValueError(f"{path[:100]!r} is no path")
+        raise ValueError(f"{path[:100]!r} is not a path")
     for parent in reversed(PurePosixPath(path).parents):
         if str(parent) not in made:
             place = directory / str(parent)[1:]

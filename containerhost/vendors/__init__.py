@@ -63,7 +63,7 @@ def checked(vendor: type[Vendor]) -> type[Vendor]:
     """
     for pattern in vendor.nodes:
         if not NODES.fullmatch(pattern):
-            raise ValueError(f"{pattern!r} is no pattern of nodes below /dev, such as 'kfd' or 'dri/*'")
+            raise ValueError(f"{pattern!r} is not a pattern of nodes below /dev, such as 'kfd' or 'dri/*'")
     return vendor
 
 

@@ -33,8 +33,8 @@ def device(file: Path, allowed: Sequence[str]) -> Path | None:
         return None
     if not any(PurePosixPath(target).match(pattern) for pattern in allowed):
         raise NotSupported(f"disk {file} is a link to {target[:200]!r}, which is not among the devices that this node "
-                           f"gives to VMs: {', '.join(allowed) or 'none'} (option block_devices)")
+                           f"permits for VMs: {', '.join(allowed) or 'none'} (option block_devices)")
     found = Path(os.path.realpath(target))  # in /dev nobody but root makes links
     if not found.is_relative_to("/dev") or not stat.S_ISBLK(found.stat().st_mode):
-        raise DriverError(f"disk {file} is a link to {target}, which is {found} and no block device")
+        raise DriverError(f"disk {file} is a link to {target}, which is {found}, not a block device")
     return found

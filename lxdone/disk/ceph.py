@@ -75,7 +75,7 @@ def entries(told: str, *keys: str) -> list[dict[str, str]]:
     try:
         return [{key: entry[key] for key in keys} for entry in json.loads(told or "[]")]
     except (ValueError, KeyError, TypeError) as error:
-        raise DriverError(f"rbd printed what is no list of {', '.join(keys)}: {told[:200]!r}") from error
+        raise DriverError(f"rbd did not print a list of {', '.join(keys)}: {told[:200]!r}") from error
 
 
 def device(name: str) -> Path | None:

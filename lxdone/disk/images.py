@@ -174,7 +174,7 @@ class Images:
             return FileSystem(found, 0, 0)
         if found in diskformat.FILE_SYSTEMS | {Format.PARTITIONED}:
             return filesystems.find(source)
-        raise NotSupported(f"disk {record.file} has no file system that a container could see: ext2, ext3, ext4 or "
+        raise NotSupported(f"disk {record.file} has no file system that a container can mount: ext2, ext3, ext4 or "
                            "xfs, also in a partition or a qcow2 image; read-only also squashfs and ISO (an empty image "
                            "gets one by `oneimage create --fs ext4`)")
 
@@ -208,11 +208,11 @@ class Images:
             return
         file = Path(record.file)
         if is_gone(record):
-            LOG.info("Disk %s was removed from its datastore: what was written to it goes with it", file)
+            LOG.info("Disk %s was removed from its datastore: its unwritten changes are discarded", file)
             return
         if record.stamp and not self._is_same(record, record.stamp, record.coming):
-            raise DriverError(f"nothing is overwritten: disk {file} was changed while the VM had it, and what the VM "
-                              f"wrote is in {copy}; keep what is needed of both, then remove {copy}")
+            raise DriverError(f"nothing is overwritten: disk {file} was changed while the VM had it, and the VM's "
+                              f"changes are in {copy}; save the needed data of both, then remove {copy}")
 
         def ready(new: Path) -> None:
             self._write(directory, dataclasses.replace(record, coming=stamps.stamp(new)))
@@ -320,8 +320,8 @@ class Images:
         directory = self._directory(vm_id, disk.id)
         record = self._read(directory)
         if disk.type == "RBD" or (record and record.is_device):
-            raise NotSupported(f"disk {disk.id} of VM {vm_id} is no file, and cannot be copied while the VM runs: "
-                               "power it off first (onevm poweroff)")
+            raise NotSupported(f"disk {disk.id} of VM {vm_id} is not a file, and cannot be copied while the VM "
+                               "runs: power it off first (onevm poweroff)")
         with datastores.opened(file) as source, datastores.created(target) as new, self._frozen(directory, record):
             if record and record.copied:
                 qcow2.write(directory.with_suffix(COPY), new, self._timeout)
@@ -348,7 +348,7 @@ class Images:
             yield False
             return
         if record.read_only or record.is_device:
-            raise NotSupported(f"disk {disk.id} of VM {vm_id} is {'read-only' if record.read_only else 'no file'}, "
+            raise NotSupported(f"disk {disk.id} of VM {vm_id} is {'read-only' if record.read_only else 'not a file'}, "
                                "and does not grow while the VM runs; power the VM off first")
         copy = contextlib.nullcontext(directory.with_suffix(COPY))
         with copy if record.copied else opened(record, write=True) as source:
@@ -392,9 +392,8 @@ class Images:
         try:
             return records.parsed(Record, file.read_text(encoding="utf-8")) if file.exists() else None
         except (ValueError, TypeError) as error:
-            raise DriverError(f"{file} is no record of this driver ({error}): find out which disk {directory} shows, "
-                              f"take "
-                              "it away by hand and remove the file") from error
+            raise DriverError(f"{file} is not a record of this driver ({error}): find out which disk is "
+                              f"mounted at {directory}, unmount it manually and remove the file") from error
 
 
 @contextlib.contextmanager

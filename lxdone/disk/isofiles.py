@@ -103,9 +103,9 @@ def inside(directory: Path, name: str) -> Path:
     """Return the path of a member below the directory; raise NotSupported if it leads out of it, or too deep."""
     path = PurePosixPath(name)
     if len(path.parts) > DEPTH:
-        raise NotSupported(f"the ISO image has a file within more than {DEPTH} directories: {name[:100]!r}…")
+        raise NotSupported(f"the ISO image has a file more than {DEPTH} directories deep: {name[:100]!r}…")
     if path.is_absolute() or ".." in path.parts:
-        raise NotSupported(f"the ISO image has a file named {name[:100]!r}, which would lead out of it")
+        raise NotSupported(f"the ISO image has a file named {name[:100]!r}, which would be outside of it")
     return directory / path
 
 

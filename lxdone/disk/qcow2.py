@@ -46,11 +46,11 @@ class Origin(NamedTuple):
         """Raise NotSupported if the content of ``file`` may not show through the disk."""
         real = file.resolve()
         if not real.is_relative_to(self.datastores.resolve()):
-            raise NotSupported(f"disk {disk} shows the content of {str(file)[:200]!r}, which is not in a "
+            raise NotSupported(f"disk {disk} has the backing file {str(file)[:200]!r}, which is not in a "
                                f"datastore below {self.datastores}")
         if not self.seen and self._of(real) not in {self._of(disk.resolve()), image_of(self.image)}:
-            raise NotSupported(f"disk {disk} shows the content of {str(file)[:200]!r}, which is neither the VM's own "
-                               "nor of the image that the disk was made of: register an image that stands by itself "
+            raise NotSupported(f"disk {disk} has the backing file {str(file)[:200]!r}, which is neither the VM's own "
+                               "nor part of the disk's image: register an image without a backing file "
                                "(qemu-img convert)")
 
     def _of(self, file: Path) -> tuple[str, ...]:
@@ -79,8 +79,8 @@ def to_raw(disk: Path, origin: Origin, raw: Path, timeout: int) -> None:
     """
     size = inspected(disk, origin).size
     if origin.size is not None and size > origin.size + MIB:
-        raise NotSupported(f"disk {disk} is a qcow2 image of {size >> 20} MiB, but OpenNebula says that it has "
-                           f"{origin.size >> 20} MiB: register the image anew with its SIZE")
+        raise NotSupported(f"disk {disk} is a qcow2 image of {size >> 20} MiB, but according to OpenNebula it has "
+                           f"{origin.size >> 20} MiB: register the image again with its SIZE")
     with replacing(raw, f"{raw.name}.lxdone-unfinished") as unfinished, unfinished.open("xb") as target:
         os.fchmod(target.fileno(), 0o600)
         os.fchown(target.fileno(), *owner(disk))

@@ -139,7 +139,7 @@ class Reconciler:
 
     def _forget_over(self, vm_id: int) -> None:
         if self._container_away(vm_id) is not None and self._writeback.is_over(self._home(vm_id)):
-            LOG.info("VM %s is over or elsewhere: what is left of it is removed", vm_id)
+            LOG.info("VM %s has ended or moved: its remains are removed", vm_id)
             self._forget(vm_id)
 
     def _remove_abandoned(self, vm_id: int) -> None:
@@ -147,7 +147,7 @@ class Reconciler:
 
         LXD has no container of the VM, and its directory is gone from a datastore that is there."""
         if not self._engine.exists(names.name(vm_id)) and self._writeback.is_ended(self._home(vm_id)):
-            LOG.info("VM %s is over and has no container: what is left of it is removed", vm_id)
+            LOG.info("VM %s has ended and has no container: its remains are removed", vm_id)
             self._forget(vm_id)
 
     def _container_away(self, vm_id: int) -> ContainerState | None:

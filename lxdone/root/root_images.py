@@ -64,7 +64,7 @@ class RootImages:
         with self._locks.held(alias, shared=True):
             image = self._images.find(alias)
             if image is None:
-                raise EngineNotFound(f"the image {alias} of the root disk {disk} was removed when it had been imported")
+                raise EngineNotFound(f"the image {alias} of the root disk {disk} was removed after its import")
             yield image.fingerprint
 
     def _ensure(self, disk: Path, origin: Origin, directory: Path, limit: int) -> str:

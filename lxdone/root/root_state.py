@@ -83,8 +83,8 @@ def read(home: Path) -> RootState | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as error:
-        raise DriverError(f"{file} is no record of this driver ({error}): find out whether the container's root is "
-                          "newer than the VM's disk, keep what is needed, and remove the file") from error
+        raise DriverError(f"{file} is not a record of this driver ({error}): find out whether the container's root "
+                          "is newer than the VM's disk, save the needed data, and remove the file") from error
 
 
 def write(home: Path, record: RootState) -> None:

@@ -64,12 +64,12 @@ class RootWriteback:
                                "make the image non-persistent, or a file system")
         if wanted.save and wanted.type == "RBD" and found in (Format.TARBALL, Format.QCOW2):
             raise NotSupported(f"disk {wanted.id} is a persistent image of Ceph with a {found.value} in it, which "
-                               "cannot be written there; make it a file system, or non-persistent")
+                               "cannot be written there; convert it to a file system, or make it non-persistent")
         if wanted.save and found is Format.PARTITIONED:
             reason = partitions.too_small(disk, filesystems.find(disk).start, wanted.size or 0)
             if reason:
-                raise NotSupported(f"disk {file} is a persistent image that {reason}: what the VM wrote could not be "
-                                   "kept; give the disk the image's own size")
+                raise NotSupported(f"disk {file} is a persistent image that {reason}: the VM's changes could not be "
+                                   "saved; give the disk the image's own size")
 
     @staticmethod
     def announce(home: Path, vm: Vm, file: Path) -> None:
@@ -212,9 +212,9 @@ class RootWriteback:
         record = root_state.read(home)
         node = root_state.elsewhere(file.parent, record)
         if node:
-            raise DriverError(f"VM {vm.id} wrote what its disk does not have yet: it is in its container on node "
-                              f"{node}, which did not stop it in order; resume it there. To start it from its disk, "
-                              f"as it was when it was last off, remove {file.parent / root_state.RUNNING}")
+            raise DriverError(f"VM {vm.id} has data that its disk lacks: the data is in its container on node {node}, "
+                              f"where it did not stop cleanly; resume it there. To start it from the last state of "
+                              f"its disk, remove {file.parent / root_state.RUNNING}")
         validation.of_a_new_container(vm, kept=record is None or not record.unsaved)
 
     # Saving.
@@ -325,10 +325,10 @@ class RootWriteback:
     @staticmethod
     def _require_same(record: RootState) -> None:
         if not record.is_of(root_files.stamp(RootFile(Path(record.file), record.image, record.user))):
-            raise DriverError(f"disk {record.image or record.file} was changed after the container was made of it, by "
-                              "OpenNebula or another node, and the container wrote something too: nothing is "
-                              "overwritten. Keep what is needed of the container's content, then delete the container "
-                              "and start the VM from its disk")
+            raise DriverError(f"disk {record.image or record.file} was changed after the container was created from "
+                              "it, by OpenNebula or another node, and the container has changes too: nothing is "
+                              "overwritten. Save the needed data of the container, then delete the container and "
+                              "start the VM from its disk")
 
 
 def compression(first: bytes, record: RootState) -> str:

@@ -114,7 +114,7 @@ class Consoles:
         """Attach a client and disconnect the previous one, whose closed browser may not have been noticed."""
         with self._lock:
             if client not in self._clients:
-                raise errors.EngineBusy(f"the console of {name} was asked for too slowly: others wait")
+                raise errors.EngineBusy(f"the request for the console of {name} was too slow: others wait")
             for other, container in self._clients.items():
                 if container == name:
                     consolebridge.hang_up(other)

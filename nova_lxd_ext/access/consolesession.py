@@ -38,7 +38,7 @@ def serve(client: socket.socket, container: Callable[[str], str | None], attach:
         ticket = greeting(client)
         name = container(ticket) if ticket else None
         if name is None:
-            LOG.warning("A console was asked for without a valid ticket, from %s", client.getpeername())
+            LOG.warning("A console was requested without a valid ticket, from %s", client.getpeername())
             client.sendall(FORBIDDEN)
             return
         try:

@@ -27,9 +27,9 @@ def set_admin(engine: Engine, container: str, image: objects.ImageMeta, password
     """
     user = image.properties.get("os_admin_user", "root")
     if not USER.fullmatch(user):
-        raise refusal(f"the image's os_admin_user is {user!r}, which is no user's name")
+        raise refusal(f"the image's os_admin_user is {user!r}, which is not a user name")
     if not password or re.search(r"[\x00-\x1f\x7f]", password):
-        raise refusal("a password has at least one character, and no line's end or other control character")
+        raise refusal("a password has at least one character, and no line feed or other control character")
     done = engine.execute(container, [PROGRAM], f"{user}:{password}\n".encode(), timeout=TIMEOUT)
     if done.status:
         raise refusal(complaint(user, done, password))

@@ -29,8 +29,8 @@ def addresses(arqs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 def _address(arq: Mapping[str, Any]) -> str:
     kind, handle = arq.get("attach_handle_type"), arq.get("attach_handle_info") or {}
     if kind != PCI:
-        raise SpecError(f"accelerator request {arq.get('uuid')} is to be attached as {kind or 'nothing yet'}; a "
-                        f"container can be given whole PCI functions only: offer the device as {PCI} in cyborg")
+        raise SpecError(f"accelerator request {arq.get('uuid')} has the attach handle type {kind or 'none'}; "
+                        f"containers support only whole PCI functions: offer the device as {PCI} in cyborg")
     return "{domain}:{bus}:{device}.{function}".format_map({part: _digits(arq, handle, part) for part in _PARTS})
 
 
@@ -39,5 +39,5 @@ def _digits(arq: Mapping[str, Any], handle: Mapping[str, Any], part: str) -> str
     text = str(handle.get(part, "")).removeprefix("0x")
     if not pattern.fullmatch(text):
         raise SpecError(f"accelerator request {arq.get('uuid')} names the {part} {handle.get(part)!r} in its PCI "
-                        f"address {dict(handle)}, which is no such number")
+                        f"address {dict(handle)}, which is not such a number")
     return f"{int(text, 16):0{width}x}"

@@ -72,7 +72,7 @@ class HostSlices:
         given = sliceproviders.total(needs)
         if given != asked:
             raise DeviceNotFound(
-                f"the flavor asks for {_words(asked)}, Placement gave the server {_words(given)} on this host: compare "
+                f"the flavor requests {_words(asked)}, Placement allocated {_words(given)} on this host: compare "
                 f"`openstack resource provider allocation show {instance.uuid}` with `containerhost list`")
         return slices.choose(needs, inventory, records, consumer)
 

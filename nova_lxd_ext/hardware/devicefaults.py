@@ -39,9 +39,9 @@ class DeviceFaults:
         present = {record.device_id: fault for record in held for fault in faults.of([record], inventory)}
         for device_id, fault in present.items():
             if self._known.get(device_id) != fault:
-                LOG.warning("A device is broken: %s", fault, instance_uuid=records[device_id].consumer.uuid)
+                LOG.warning("A device is faulty: %s", fault, instance_uuid=records[device_id].consumer.uuid)
         for device_id in self._known.keys() - present.keys():
-            LOG.info("Device %s is well again, or its server released it", device_id)
+            LOG.info("Device %s is healthy again, or its server released it", device_id)
         self._known = present
         self._tell_containers(held)
         if (found := faults.of_host(records, inventory)) != self._notified:

@@ -134,7 +134,7 @@ class FlavorDevices(AttachmentProvider):
     def reset_devices(self, instance: objects.Instance, view: HostView) -> None:
         """Reset the server's unhealthy GPUs; the following start refuses one that cannot be reset."""
         for complaint in self._allocator.repair.reset_devices(consumer(instance), view):
-            LOG.error("A broken GPU is not reset: %s", complaint, instance=instance)
+            LOG.error("A faulty GPU is not reset: %s", complaint, instance=instance)
 
     def rebind_driver(self, instance: objects.Instance, view: HostView) -> None:
         """Restore functions whose cleaning was killed."""
@@ -160,7 +160,7 @@ class FlavorDevices(AttachmentProvider):
             kept |= self._allocator.detached(consumer(instance)) & set(devices.claimed(instance, self._node_id()))
         for device_id in sorted(self._allocator.held_by(consumer(instance)) - kept):
             for complaint in self._allocator.release_device(device_id, consumer(instance), container, view):
-                LOG.error("A device came back, but is not used again: %s", complaint, instance=instance)
+                LOG.error("A released device is blocked: %s", complaint, instance=instance)
 
     def release_all(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
         """Release every device of a server whose container is stopped or deleted.
@@ -169,7 +169,7 @@ class FlavorDevices(AttachmentProvider):
         for its repair.
         """
         for complaint in self._allocator.release(consumer(instance), view):
-            LOG.error("A device came back, but is not used again: %s", complaint, instance=instance)
+            LOG.error("A released device is blocked: %s", complaint, instance=instance)
 
     def stopped(self, instance: objects.Instance) -> None:
         try:
@@ -177,7 +177,7 @@ class FlavorDevices(AttachmentProvider):
         except errors.AllocationsUnreadable as error:
             complaints = (str(error),)
         for complaint in complaints:
-            LOG.error("A device came back, but is not used again: %s", complaint, instance=instance)
+            LOG.error("A released device is blocked: %s", complaint, instance=instance)
 
     def any_held(self) -> bool:
         """Return whether any server has a device of this host, as far as the records are readable."""
@@ -196,7 +196,7 @@ class FlavorDevices(AttachmentProvider):
         except errors.AllocationsUnreadable as error:
             complaints = (str(error),)
         for complaint in complaints:
-            LOG.error("Left by a nova-compute that ended: %s", complaint)
+            LOG.error("Remains of an interrupted nova-compute: %s", complaint)
 
 
 def consumer(instance: objects.Instance) -> Consumer:

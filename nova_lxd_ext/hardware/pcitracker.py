@@ -60,7 +60,7 @@ class PciTracker:
         if news == self._reported:
             return
         for address in sorted(vanished.keys() - news.keys()):
-            LOG.warning("PCI device %s is not offered to servers any more; see `containerhost list`", address)
+            LOG.warning("PCI device %s is no longer offered to servers; see `containerhost list`", address)
         tracker.update_devices_from_hypervisor_resources(json.dumps(list(news.values())))
         self._reported = news
 
@@ -105,8 +105,8 @@ class PciTracker:
             wanted = {request.request_id for request in requests}
             for device in mine:
                 if device.request_id and device.request_id not in wanted:
-                    LOG.warning("PCI device %s was claimed for a move that did not happen, or for a port that has left "
-                                "the server: it is freed", device.address, instance_uuid=uuid)
+                    LOG.warning("PCI device %s was claimed for a cancelled move, or for a port that has left the "
+                                "server: it is freed", device.address, instance_uuid=uuid)
                     tracker.free_device(device, instance)
 
     def _drop_left_requests(self, instance: objects.Instance, devices: Collection[objects.PciDevice]) -> None:

@@ -73,7 +73,8 @@ class HostCpus:
         if not allowed:
             raise errors.UnsupportedOnHost(
                 f"The server was placed on NUMA node {node}, of which the host has the cores {sorted(cores)}, but "
-                f"[compute]cpu_shared_set lets unpinned vCPUs use none of them. Correct cpu_shared_set on this host.")
+                f"[compute]cpu_shared_set includes none of them for unpinned vCPUs. Correct cpu_shared_set on this "
+                "host.")
         return allowed
 
 
@@ -96,7 +97,7 @@ def cpu(vcpus: int, topology: objects.InstanceNUMATopology | None, host: HostCpu
     if absent := cores - frozenset().union(*host.cells.values()):
         # The engine would take them silently and run the container on what is left.
         raise errors.UnsupportedOnHost(
-            f"Nova gives the server host cores {sorted(absent)}, which are not there or offline. Correct "
+            f"Nova gives the server host cores {sorted(absent)}, which are missing or offline. Correct "
             "cpu_shared_set and cpu_dedicated_set in [compute] on this host.")
     return Cpu(count=vcpus, cores=cores, nodes=nodes, share=vcpus * 100 if vcpus < len(cores) else None)
 

@@ -102,7 +102,7 @@ class States:
         try:
             return self.info(instance, use_cache)
         except errors.EngineError as error:
-            LOG.warning("The server's state is not known: %s", error, instance=instance)
+            LOG.warning("The server's state is unknown: %s", error, instance=instance)
             return InstanceInfo(state=power_state.NOSTATE)
 
     def relabel(self, state: ContainerState, changes: Mapping[str, str | None]) -> None:

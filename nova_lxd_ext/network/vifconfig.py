@@ -101,7 +101,7 @@ def host_end(vif: model.VIF) -> str:
     """
     name = vif["devname"] or f"tap{vif['id']}"[:model.NIC_NAME_LEN]
     if not INTERFACE.fullmatch(name):
-        raise errors.SpecError(f"Port {vif['id']} is to be called {name!r}, which is no interface's name")
+        raise errors.SpecError(f"Port {vif['id']} would be named {name!r}, which is not a valid interface name")
     return name
 
 
@@ -181,13 +181,13 @@ def require_holdable(vif: model.VIF, extra_specs: Mapping[str, str]) -> None:
     received, sent = shapes(extra_specs)
     how = kind(vif)
     if how is Kind.DIRECT and (received or sent):
-        raise errors.SpecError(f"The flavor has quota:vif_*, which cannot be held on port {vif['id']}: its network "
+        raise errors.SpecError(f"The flavor has quota:vif_*, which cannot be enforced on port {vif['id']}: its network "
                                f"function is the container's own. Use another flavor.")
     if how is Kind.SWITCHED and sent:
         raise errors.SpecError(
-            f"The flavor has quota:vif_outbound_*, which cannot be held on port {vif['id']}: Open vSwitch takes what "
-            f"is sent before the host could hold it. Use a QoS policy of neutron on the port or the network (openstack "
-            f"network qos policy create).")
+            f"The flavor has quota:vif_outbound_*, which cannot be enforced on port {vif['id']}: Open vSwitch takes "
+            f"sent frames before the host could limit them. Use a QoS policy of neutron on the port or the network "
+            f"(openstack network qos policy create).")
 
 
 # os-vif.

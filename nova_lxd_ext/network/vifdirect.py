@@ -97,7 +97,7 @@ class DirectPorts:
         """
         address = (vif["profile"] or {}).get("pci_slot", "")
         for complaint in self._allocator.release_device(address, consumer(instance), container, view):
-            LOG.error("The function of a port came back, but is not used again: %s", complaint, instance=instance)
+            LOG.error("The released function of a port is blocked: %s", complaint, instance=instance)
 
 
 def options(vif: model.VIF, name: str, memlock: str, management_nodes: bool) -> GrantOptions:

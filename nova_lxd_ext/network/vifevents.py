@@ -52,4 +52,4 @@ class VifEvents:
     def _failed(self, event: str, instance: objects.Instance) -> None:
         LOG.error("Neutron reported a failure of event %s", event, instance=instance)
         if self._conf.vif_plugging_is_fatal:
-            raise exception.VirtualInterfaceCreateException(f"Neutron failed to do its part: {event}")
+            raise exception.VirtualInterfaceCreateException(f"Neutron reported a failure: {event}")

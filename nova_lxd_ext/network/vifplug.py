@@ -47,5 +47,5 @@ def ask(act: Callable[[Any, InstanceInfo], None], server: InstanceInfo, vif: mod
         act(plugged, server)
     except ExceptionBase as error:
         raise HostActionFailed(
-            f"os-vif could not {act.__name__} port {vif['id']} ({vifconfig.host_end(vif)}); its words: {error}. Is "
-            f"ovsdb-server running, and does [os_vif_ovs]ovsdb_connection lead to it?") from error
+            f"os-vif could not {act.__name__} port {vif['id']} ({vifconfig.host_end(vif)}); its message: {error}. Is "
+            f"ovsdb-server running, and does [os_vif_ovs]ovsdb_connection point to it?") from error

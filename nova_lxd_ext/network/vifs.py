@@ -99,7 +99,7 @@ class Ports(AttachmentProvider):
         for name, mark in self._marked(f"{vifconfig.MARK} ").items():
             owner = vifconfig.remembered(name, mark)[0]
             if owner not in owners:
-                LOG.warning("Interface %s is left of a server that has no container: it is removed", name,
+                LOG.warning("Interface %s remains of a server without a container: it is removed", name,
                             instance_uuid=owner)
                 self._remove_marked(mark)
 
@@ -180,7 +180,7 @@ class Ports(AttachmentProvider):
         view = self._direct.view()
         part, remaining = self._held(instance, vif, view)
         if part is None and not vifconfig.has_pair(vif) and self._direct.lost(instance, vif):
-            LOG.warning("The function of port %s is gone from this host: the port is detached without it", vif["id"],
+            LOG.warning("The host has lost the function of port %s: the port is detached without it", vif["id"],
                         instance=instance)
         if isinstance(part, Grant):
             self._direct.require_unused(part)

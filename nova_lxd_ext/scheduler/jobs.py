@@ -88,7 +88,8 @@ def avoids(spec: objects.RequestSpec, host: str) -> bool:
     _server_group(spec, members, groups)
     avoided = spec.get_scheduler_hint(AVOID)
     if not isinstance(avoided, str) or not HOST.fullmatch(avoided):
-        raise PlanError(f"scheduler hint {AVOID}={avoided!r} is no host: give a server's hostId, or 12 of its digits")
+        raise PlanError(f"scheduler hint {AVOID}={avoided!r} is not a host: give a server's hostId, or 12 of its "
+                        "digits")
     return avoided == host or (
         len(avoided) >= LEAST_DIGITS and nova_utils.generate_hostid(host, spec.project_id).startswith(avoided))
 
@@ -140,7 +141,7 @@ def numbers(spec: objects.RequestSpec) -> tuple[int, int, int]:
     """
     groups = _number(spec, GROUPS, 1)
     if groups is None:
-        raise PlanError(f"scheduler hint {GROUPS} is missing: it says into how many groups the servers are divided")
+        raise PlanError(f"scheduler hint {GROUPS} is missing: it sets into how many groups the servers are divided")
     members = _number(spec, MEMBERS, 1) or spec.num_instances
     rank = _number(spec, RANK, 0)
     if groups > members:
@@ -164,7 +165,7 @@ def _number(spec: objects.RequestSpec, hint: str, least: int) -> int | None:
     if value is None:
         return None
     if not isinstance(value, str) or not (value.isascii() and value.isdigit() and len(value) <= 6):
-        raise PlanError(f"scheduler hint {hint}={value!r} is no number: give one from {least} to {MOST_MEMBERS}")
+        raise PlanError(f"scheduler hint {hint}={value!r} is not a number: give one from {least} to {MOST_MEMBERS}")
     if not least <= int(value) <= MOST_MEMBERS:
         raise PlanError(f"scheduler hint {hint}={value} is not from {least} to {MOST_MEMBERS}")
     return int(value)
@@ -173,10 +174,10 @@ def _number(spec: objects.RequestSpec, hint: str, least: int) -> int | None:
 def _server_group(spec: objects.RequestSpec, members: int, groups: int) -> objects.InstanceGroup:
     group = spec.instance_group
     if group is None:
-        raise PlanError(f"scheduler hint {GROUPS} needs a server group, by which nova knows the job's other servers: "
-                        f"make one of policy soft-anti-affinity and give its id as hint group")
+        raise PlanError(f"scheduler hint {GROUPS} needs a server group, by which nova finds the job's other servers: "
+                        f"create one with policy soft-anti-affinity and give its id as hint group")
     if "project_id" in group and group.project_id != spec.project_id:  # nova takes every group whose id is known
-        raise PlanError(f"server group {group.uuid} is of another project: make one for the job")
+        raise PlanError(f"server group {group.uuid} belongs to another project: create one for the job")
     largest = -(-members // groups)
     if group.policy == "affinity" and groups > 1:
         raise PlanError(f"{GROUPS}={groups}, but the server group's policy affinity puts all servers on one host: use "

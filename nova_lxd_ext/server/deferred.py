@@ -30,7 +30,7 @@ class Deferred:
             try:
                 function(*args)
             except Exception:  # of a client of another service, say, which nova does not translate
-                LOG.exception("What was interrupted could not be ended; nova-compute tries again at its next start",
+                LOG.exception("An interrupted operation could not be ended; nova-compute tries again at its next start",
                               instance_uuid=uuid)
 
         if self._held is None:

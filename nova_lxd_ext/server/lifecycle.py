@@ -193,11 +193,11 @@ class Lifecycle:
         placed = [instance for instance in instances if instance.uuid not in uuids]
         missing = [instance for instance in placed if is_established(instance)]
         for instance in missing:
-            LOG.error("Nova places the server here, but the engine has no container %s: what the server has on this "
-                      "host stays. Restore the container, or rebuild or delete the server", instance.name,
+            LOG.error("Nova places the server here, but the engine has no container %s: the server's resources on "
+                      "this host stay. Restore the container, or rebuild or delete the server", instance.name,
                       instance=instance)
         if missing and not uuids:
-            LOG.error("The engine has no server at all in project %s, and nova counts on %d here: nothing is cleaned "
+            LOG.error("The engine has no server at all in project %s, but nova expects %d here: nothing is cleaned "
                       "up. Check [lxd]endpoint and [lxd]project, and whether the engine's database was restored",
                       self._conf.lxd.project, len(missing))
             return
@@ -215,7 +215,7 @@ class Lifecycle:
         """
         for instance in instances:
             if instance.vm_state == vm_states.BUILDING:
-                LOG.warning("The boot was interrupted: what there is of the server is removed", instance=instance)
+                LOG.warning("The boot was interrupted: the remains of the server are removed", instance=instance)
                 try:
                     self.remove(instance)
                 except (errors.ContainerHostError, OSError):

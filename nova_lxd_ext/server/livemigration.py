@@ -161,7 +161,7 @@ class LiveMigrations:
             if self.is_off(instance):
                 self._moves.discard(instance)
             else:
-                LOG.error("The server has left, and its container here runs: it is kept. Look at both, and delete one",
+                LOG.error("The server has left, and its container here runs: it is kept. Check both, and delete one",
                           instance=instance)
         except (errors.ContainerHostError, OSError):
             LOG.exception("The server has left, and its container here could not be removed: the next start of "

@@ -122,7 +122,7 @@ class LiveRecovery:
             if instance.vm_state != vm_states.STOPPED:  # by its user, while nova 33 had dropped the task state
                 self._moves.start_again(instance, before, move)
         except (exception.NovaException, errors.ContainerHostError):
-            LOG.exception("The server does not start again: reboot it hard when the cause is mended", instance=instance)
+            LOG.exception("The server does not start again: hard-reboot it once the cause is fixed", instance=instance)
         if move.dest_compute is None:  # the conductor has not sent it
             self._manager()._revert_allocation(context, instance, move)
             set_status(move, FAILED)

@@ -235,8 +235,8 @@ def require_allowed(flavor: objects.Flavor, obstacles: Sequence[str]) -> None:
     :raises SpecError: the flavor permits only a live resize, and there are obstacles
     """
     if obstacles and flavors.live_resize_required(flavor.extra_specs):
-        raise errors.SpecError(f"Flavor {flavor.name} (lxd:live_resize=required) is only for a resize during which the "
-                               f"server goes on, and it cannot: {'; '.join(obstacles)}. Stop the server first, or "
+        raise errors.SpecError(f"Flavor {flavor.name} (lxd:live_resize=required) permits only a live resize, which is "
+                               f"not possible: {'; '.join(obstacles)}. Stop the server first, or "
                                "choose another flavor.")
 
 

@@ -110,7 +110,7 @@ class MoveRecovery:
         if move.status == PRE_MIGRATING:
             self.recover(context, host, Step.FORGET_MOVE, instance, move, lost)
             return
-        LOG.warning("A request was lost (task state %s): it is sent once more", instance.task_state, instance=instance)
+        LOG.warning("A request was lost (task state %s): it is sent again", instance.task_state, instance=instance)
         if instance.task_state == task_states.RESIZE_MIGRATED:
             self._finish(instance, move, lost)
         elif instance.task_state is None:
@@ -159,8 +159,8 @@ class MoveRecovery:
 
     def drop_superseded(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
         """Discard a migration whose server has another task since, which is left alone."""
-        LOG.warning("Move %s was lost while this host prepared it, and the server has done something else since: the "
-                    "move is dropped", move.uuid, instance=instance)
+        LOG.warning("Move %s was lost while this host prepared it, and the server has had another task since: the "
+                    "move is discarded", move.uuid, instance=instance)
         if instance.new_flavor is not None:
             save(instance, new_flavor=None)
         self._give_allocations_back(context, instance, move)
@@ -176,13 +176,14 @@ class MoveRecovery:
             return
         if move.status in CLAIMED:
             if not is_under_way(instance, move):
-                LOG.warning("Move %s (%s) was overtaken by another one: it is dropped", move.uuid, move.status,
+                LOG.warning("Move %s (%s) was overtaken by another one: it is discarded", move.uuid, move.status,
                             instance=instance)
                 self._drop_overtaken(context, instance, move)
         elif prepares(move, host):
             set_status(move, FAILED)
         elif move.source_compute == host and instance.host not in (None, host):
-            LOG.warning("Move %s was lost before a host prepared it, and the server was evacuated since: it is dropped",
+            LOG.warning("Move %s was lost before a host prepared it, and the server was evacuated since: it is "
+                        "discarded",
                         move.uuid, instance=instance)
             self._drop_overtaken(context, instance, move)
         elif (move.dest_compute is None

@@ -36,7 +36,7 @@ def outlasting_restart(action: Callable[Concatenate["Power", P], None]) -> Calla
         try:
             action(self, *args, **kwargs)
         except errors.EngineUnavailable as error:
-            LOG.warning("The daemon went away in %s: %s", action.__name__, error)
+            LOG.warning("The daemon stopped during %s: %s", action.__name__, error)
             self.await_engine()
             action(self, *args, **kwargs)
     return wrapper
@@ -103,9 +103,9 @@ class Power:
                 self._engine.stop(instance.name, timeout=min(retry_interval or left, left))
                 return True
             except errors.EngineTimeout:
-                LOG.debug("The server still runs, %d s before it is ended", left, instance=instance)
+                LOG.debug("The server is still running, %d s before it is killed", left, instance=instance)
         if timeout:
-            LOG.warning("The server did not shut down within %d s and is ended", timeout, instance=instance)
+            LOG.warning("The server did not shut down within %d s and is killed", timeout, instance=instance)
         return False
 
     def reboot(self, instance: objects.Instance, requested: RequestedResources, soft: bool) -> None:

@@ -94,7 +94,7 @@ class Recovery:
         for move in objects.MigrationList.get_by_filters(context, {
                 "source_compute": host, "status": "done", "migration_type": "evacuation"}):
             if move.instance_uuid in mine or returns(context, host, move):
-                LOG.warning("Move %s, an evacuation, is over: the server is on this host again, or on its way",
+                LOG.warning("Move %s, an evacuation, has ended: the server is on this host again, or returning",
                             move.uuid, instance_uuid=move.instance_uuid)
                 set_status(move, COMPLETED)
 
@@ -200,7 +200,7 @@ class Recovery:
             save(instance, task_state=None)
             return
         if lost.methods and instance.task_state is not None:
-            LOG.warning("nova-compute ended during %s (task state %s): it is finished or undone",
+            LOG.warning("nova-compute was interrupted during %s (task state %s): it is finished or undone",
                         ", ".join(sorted(lost.methods)), instance.task_state, instance=instance)
         step = recoverysteps.here(instance.task_state, instance.vm_state, lost.methods, moves=move is not None,
                                   unbegun=move is not None and is_unbegun(move), evacuates=move is not None
@@ -219,8 +219,8 @@ class Recovery:
         except exception.InstanceNotFound:
             return
         if prepares(move, host) and is_overtaken(instance, move):
-            LOG.warning("Move %s was lost while this host prepared it, and the server makes another one since: it is "
-                        "dropped", move.uuid, instance=instance)
+            LOG.warning("Move %s was lost while this host prepared it, and the server is in another one since: it "
+                        "is discarded", move.uuid, instance=instance)
             set_status(move, FAILED)
             self._placement().delete_allocation_for_instance(context, move.uuid, consumer_type="migration", force=True)
             return
@@ -231,7 +231,7 @@ class Recovery:
             self._moves.drop_superseded(context, instance, move)
         if not lost.methods:
             return
-        LOG.warning("nova-compute ended during %s of a server that is on %s: it is finished or undone",
+        LOG.warning("nova-compute was interrupted during %s of a server on %s: it is finished or undone",
                     ", ".join(sorted(lost.methods)), instance.host, instance=instance)
         step = recoverysteps.elsewhere(instance.task_state, instance.vm_state, lost.methods, lost.others,
                                        evacuates=move.migration_type == "evacuation",
@@ -258,11 +258,11 @@ class Recovery:
                 over = move.status in OVER and not is_in_flight(context, move.instance_uuid)
                 if over and move.instance_uuid in mine and not has_resources(self._placement(), context, host,
                                                                              move.instance_uuid):
-                    LOG.warning("Move %s (%s) is over, and holds what the server has here in Placement: it is given "
-                                "back", move.uuid, move.status, instance_uuid=move.instance_uuid)
+                    LOG.warning("Move %s (%s) has ended, but holds the server's allocations here in Placement: they "
+                                "are returned", move.uuid, move.status, instance_uuid=move.instance_uuid)
                     self._placement().move_allocations(context, move.uuid, move.instance_uuid)
                 elif over or is_deleted(context, move.instance_uuid):
-                    LOG.warning("Move %s (%s) is over or its server is deleted, and it held resources in Placement: "
+                    LOG.warning("Move %s (%s) has ended or its server is deleted, and it held resources in Placement: "
                                 "they are freed", move.uuid, move.status, instance_uuid=move.instance_uuid)
                     self._placement().delete_allocation_for_instance(context, move.uuid, consumer_type="migration",
                                                                      force=True)

@@ -103,7 +103,7 @@ class Rescue:
                 self._bring_back(instance)
             except errors.ContainerHostError:
                 # The other servers must not wait for this one; its next rescue or unrescue tries again.
-                LOG.exception("The server did not get its own container back", instance=instance)
+                LOG.exception("The server's own container was not restored", instance=instance)
 
     def _rescuing(self, instance: objects.Instance, spec: ContainerSpec, password: str | None,
                   requested: RequestedResources, view: HostView) -> None:
@@ -118,7 +118,7 @@ class Rescue:
         try:
             passwords.set_admin(self._engine, instance.name, image_meta, password)
         except (exception.SetAdminPasswdNotSupported, errors.ContainerHostError) as error:
-            LOG.warning("The rescued server does not have the password that its owner was told: %s", error,
+            LOG.warning("The rescued server does not have the password that its owner received: %s", error,
                         instance=instance)
 
     def _recover(self, instance: objects.Instance) -> None:

@@ -171,7 +171,7 @@ class TaskRecovery:
         The progress may be that of the first boot, and the container the copy of a move."""
         state = self._states.find(instance)
         if instance.progress == WHOLE and state is not None and labels.INCOMING not in state.labels:
-            LOG.warning("The server was unshelved already; if image %s is still there it can be deleted",
+            LOG.warning("The server was already unshelved; if image %s still exists, it can be deleted",
                         instance.system_metadata.get("shelved_image_id"), instance=instance)
             restore_unshelved(instance)
             compute_utils.remove_shelved_keys_from_system_metadata(instance)

@@ -98,6 +98,6 @@ def _read(file: Path) -> Connection | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as error:
-        LOG.error("The record of a volume's connection, %s, cannot be read (%s): what it describes may stay connected",
+        LOG.error("The record of a volume's connection, %s, cannot be read (%s): its volume may stay connected",
                   file, error)
         return None

@@ -118,16 +118,16 @@ class Connectors:
     def _await_earlier(self, volume: str | None, timeout: float) -> None:
         call = self._running.get(volume or "")
         if call is not None and not futures.wait([call], timeout).done:
-            raise TimeoutError("an earlier call for this volume, whose time was over, still runs: repair the backend, "
-                               "or restart nova-compute, then try again")
+            raise TimeoutError("an earlier call for this volume, which timed out, is still running: repair the "
+                               "backend, or restart nova-compute, then try again")
         self._running.pop(volume or "", None)
 
 
 def _late(call: futures.Future[R], what: str, too_late: Callable[[R], Any] | None) -> None:
     if call.exception() is not None:
-        LOG.warning("%s: failed after its time was over: %s", what, call.exception())
+        LOG.warning("%s: failed after its timeout: %s", what, call.exception())
     elif too_late is not None:
-        LOG.warning("%s: done after its time was over", what)
+        LOG.warning("%s: completed after its timeout", what)
         too_late(call.result())
 
 
@@ -137,4 +137,4 @@ def require_block_device(path: str) -> None:
     :raises ValueError: the backend created something else, or nothing
     """
     if not stat.S_ISBLK(os.stat(path).st_mode):
-        raise ValueError(f"{path} is no block device")
+        raise ValueError(f"{path} is not a block device")

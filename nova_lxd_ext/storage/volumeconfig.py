@@ -47,7 +47,7 @@ def volume(connection_info: Mapping[str, Any], mountpoint: str, encryption: Mapp
     data = connection_info.get("data") or {}
     kind = str(connection_info.get("driver_volume_type") or "").lower()
     if not found:
-        raise SpecError(f"The volume for {mountpoint} has no connection: Cinder did not say how to reach it.")
+        raise SpecError(f"The volume for {mountpoint} has no connection information from Cinder.")
     for reason in unsupported_reasons(kind, data, mountpoint, encryption):
         raise SpecError(f"Volume {found} cannot be attached: {reason}.")
     return Volume(found, kind, data, mountpoint)
@@ -80,8 +80,9 @@ def volumes(block_device_info: Mapping[str, Any]) -> tuple[Volume, ...]:
     mapping = driver.block_device_info_get_mapping(block_device_info)
     root = [disk for disk in mapping if disk["boot_index"] == 0]
     if root:
-        raise SpecError("The server is to boot from a volume, but a container's root is a file system of the host's "
-                        "storage pool, made from an image: boot from an image, and attach the volume beside it.")
+        raise SpecError("The server requests to boot from a volume, but a container's root is a file system of the "
+                        "host's storage pool, made from an image: boot from an image, and attach the volume "
+                        "additionally.")
     return tuple(volume(disk["connection_info"], disk["mount_device"]) for disk in mapping if disk["connection_info"])
 
 
@@ -92,7 +93,7 @@ def require_no_swap(flavor: objects.Flavor, block_device_info: Mapping[str, Any]
     """
     swap = driver.block_device_info_get_swap(block_device_info)
     if flavor.swap or swap["swap_size"]:
-        raise SpecError("The server asks for a swap disk, but only the host's kernel can swap and not a container: use "
+        raise SpecError("The server requests a swap disk, but only the host's kernel can swap, not a container: use "
                         "a flavor without swap and with more memory.")
 
 

@@ -80,7 +80,7 @@ class Volumes(AttachmentProvider):
     def restore_fenced(self) -> None:
         """Unfence, at the driver's start, volumes that a killed nova-compute was detaching or swapping."""
         for complaint in self._engine.restore_fenced():
-            LOG.error("Left by a nova-compute that ended: %s", complaint)
+            LOG.error("Remains of an interrupted nova-compute: %s", complaint)
 
     # While the server is there.
 

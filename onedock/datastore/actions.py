@@ -57,7 +57,7 @@ class Call(NamedTuple):
     @property
     def path(self) -> str:
         if self.about.path is None:
-            raise BadInput("the image has no PATH: say docker://NAME:TAG, or the address or path of an archive")
+            raise BadInput("the image has no PATH: use docker://NAME:TAG, or the address or path of an archive")
         return MADE_ABSOLUTE.sub("", self.about.path)
 
     @property
@@ -130,7 +130,8 @@ def mkfs(call: Call) -> str:
     if image.format == SAVE_AS:
         return str(call.store.new(DATA if image.type in FILES else IMAGE))
     if image.type not in (None, "DATABLOCK"):
-        raise NotSupported(f"only data blocks can be made empty, not an image of the type {image.type}: give it a PATH")
+        raise NotSupported(f"only data blocks can be created empty, not an image of the type {image.type}: give it a "
+                           "PATH")
     datafiles.require_format("a data block", image.format)
     path = call.store.new(DATA)
     datafiles.make(path, image.size or 0, image.file_system)
@@ -159,7 +160,7 @@ def export_image(call: Call) -> str:
     if source.suffix == IMAGE:
         record = Record.read(source)
         if record.directory is None:
-            raise NotSupported(f"{record.reference} is in its registry only, and can be taken from there")
+            raise NotSupported(f"{record.reference} is in its registry only, and can be pulled from there")
         file = store.exports / f"{source.stem}.tar"
         with replacing(file) as unfinished, unfinished.open("xb") as out:
             export.write(store.directory(record), out)

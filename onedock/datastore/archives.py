@@ -84,13 +84,13 @@ class Tarball:
                 path = posixpath.join(posixpath.dirname(path), entry.link)
             else:
                 break
-        raise Corrupt(f"{self._name}: {path[:100]} is no file")
+        raise Corrupt(f"{self._name}: {path[:100]} is not a file")
 
     def _entry(self, path: str) -> Entry:
         try:
             return self._entries[key(path)]
         except KeyError as error:
-            raise Corrupt(f"{self._name}: it has no {path[:100]}, which it says it has") from error
+            raise Corrupt(f"{self._name}: it has no {path[:100]}, which it refers to") from error
 
 
 class Headers(Stream):
@@ -103,7 +103,7 @@ class Headers(Stream):
 
     def seek(self, position: int) -> None:
         if not self.total <= position <= self._limit:
-            raise BadImage("a header names a place that is not behind it")
+            raise BadImage("a header refers to a position that is not after it")
         self.total = self._file.seek(position)
 
     def count_holes(self, member: members.Member) -> None:
@@ -150,7 +150,7 @@ class Directory:
 
     def _inside(self, path: str) -> Path:
         if path.startswith("/") or ".." in path.split("/"):
-            raise Corrupt(f"{self._path}: {path[:100]} leads out of it")
+            raise Corrupt(f"{self._path}: {path[:100]} is outside of it")
         return self._path / path
 
 
@@ -159,8 +159,8 @@ def damage(name: str) -> Iterator[None]:
     try:
         yield
     except (*decompress.DAMAGED, BadImage) as error:
-        raise Corrupt(f"{name} is damaged, or no archive of an image: {str(error)[:200] or type(error).__name__}; "
-                      "make it anew (docker save, skopeo copy … oci-archive:)") from error
+        raise Corrupt(f"{name} is damaged, or not an archive of an image: {str(error)[:200] or type(error).__name__}; "
+                      "create it again (docker save, skopeo copy … oci-archive:)") from error
 
 
 def read(files: Files, architecture: str, name: str) -> Content:
@@ -178,7 +178,7 @@ def read(files: Files, architecture: str, name: str) -> Content:
                 raise
     if files.has(MANIFEST):
         return docker(files, name)
-    raise Corrupt(f"{name} is no archive of an image: it has neither {MANIFEST} (docker save) nor {INDEX} (OCI)")
+    raise Corrupt(f"{name} is not an archive of an image: it has neither {MANIFEST} (docker save) nor {INDEX} (OCI)")
 
 
 def docker(files: Files, name: str) -> Content:
@@ -188,7 +188,7 @@ def docker(files: Files, name: str) -> Content:
     if not isinstance(images, list) or not images:
         raise Corrupt(f"{name}: {MANIFEST} names no image")
     if len(images) > 1:
-        raise BadInput(f"{name} holds {len(images)} images; make an archive of the one that is wanted")
+        raise BadInput(f"{name} holds {len(images)} images; create an archive with only the wanted one")
     image = images[0] if isinstance(images[0], dict) else {}
     config, layers = image.get("Config"), image.get("Layers") or []
     if not isinstance(config, str) or not isinstance(layers, list) or not all(isinstance(one, str) for one in layers):

@@ -121,7 +121,7 @@ def manifest(data: bytes, read: Callable[[str], bytes], architecture: str, what:
         if "manifests" not in found:
             return found
         data = read(chosen(found, architecture, what)["digest"])
-    raise Corrupt(f"{what}: its indexes lead to indexes more than {INDEX_DEPTH} deep")
+    raise Corrupt(f"{what}: its indexes are nested more than {INDEX_DEPTH} deep")
 
 
 def chosen(index: Mapping[str, Any], architecture: str, what: str) -> Mapping[str, Any]:
@@ -129,7 +129,7 @@ def chosen(index: Mapping[str, Any], architecture: str, what: str) -> Mapping[st
     manifests = descriptors(index.get("manifests"), what)
     found = [one for one in manifests if platform_of(one) in (f"linux/{architecture}", None)]
     if len({name_of(one) for one in found}) > 1 and (count := len({one["digest"] for one in found})) > 1:
-        raise BadInput(f"{what} holds {count} images; make an archive of the one that is wanted")
+        raise BadInput(f"{what} holds {count} images; create an archive with only the wanted one")
     if not found:
         others = ", ".join(sorted({str(platform_of(one)) for one in manifests})) or "none"
         raise WrongArchitecture(f"{what} has images for {others}, but none for linux/{architecture}, which this "
@@ -165,7 +165,7 @@ def descriptors(found: Any, what: str) -> Sequence[Mapping[str, Any]]:
 def layers_of(manifest: Mapping[str, Any], what: str) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
     """Return a manifest's configuration and layers (manifest.md, Docker's schema 2); raise BadInput on older ones."""
     if "fsLayers" in manifest:
-        raise BadInput(f"{what} has a manifest of schema 1, which Docker gave up in 2017: push it anew")
+        raise BadInput(f"{what} has a manifest of schema 1, which Docker deprecated in 2017: push it again")
     (config,) = descriptors([manifest.get("config")], what)
     layers = descriptors(manifest.get("layers"), what)
     types = [str(one.get("mediaType", "")) for one in (config, *layers)]

@@ -27,8 +27,8 @@ def of(data: bytes) -> str:
 def require(what: str, expected: str | None, found: str) -> None:
     """Refuse content whose digest is not the expected one, if any."""
     if expected is not None and found != expected:
-        raise DigestMismatch(f"{what} should have the digest {expected}, but has {found}: it was changed or damaged on "
-                             "its way; nothing of it is kept")
+        raise DigestMismatch(f"{what} should have the digest {expected}, but has {found}: it was changed or damaged in "
+                             "transfer; it was discarded")
 
 
 class Counted(io.RawIOBase):
@@ -61,4 +61,4 @@ class Counted(io.RawIOBase):
             self._left -= len(data)
             if self._left < 0:
                 raise SizeMismatch("a layer has more bytes than the image's manifest says, by which OpenNebula counted "
-                                   "them: make the image anew; nothing of it is kept")
+                                   "them: create the image again; it was discarded")

@@ -78,8 +78,8 @@ def fetch(url: str, options: Options, target: Path, room: Room) -> None:
 def asked(url: str, options: Options) -> Iterator[requests.Response]:
     def require(at: SplitResult) -> None:
         if "@" in at.netloc:
-            raise BadInput("the address of an image must not have a user and a password in it: everybody who may see "
-                           "the image could read them")
+            raise BadInput("the address of an image must not have a user and a password in it: all users who may "
+                           "see the image could read them")
         options.require_host(at.netloc, url)
 
     require(urlsplit(url))
@@ -98,7 +98,7 @@ def size(path: str, options: Options) -> int:
         with asked(path, options) as response:
             length = response.headers.get("Content-Length", "")
         if not length.isdecimal():
-            raise BadInput(f"{path} cannot be used: its server does not say how large it is")
+            raise BadInput(f"{path} cannot be used: its server does not report its size")
         return int(length)
     files = SafeFiles(options.safe_directories)
     if files.is_directory(full(path)):

@@ -33,8 +33,8 @@ def within(seconds: float, path: str) -> Iterator[None]:
     :raises TooSlow: the time is over
     """
     def end(_number: int, _frame: FrameType | None) -> None:
-        raise TooSlow(f"{path[:300]} was not fetched completely within {seconds:g} seconds, the limit; nothing of "
-                      "it is kept. Try again when its server is faster, or put the image "
+        raise TooSlow(f"{path[:300]} was not fetched completely within {seconds:g} seconds, the limit, and was "
+                      "discarded. Try again when its server is faster, or put the image "
                       "into a directory of the front-end that SAFE_DIRS names")
 
     before = signal.signal(signal.SIGALRM, end)
@@ -55,5 +55,5 @@ def confined() -> Iterator[None]:
     try:
         yield
     except MemoryError as error:
-        raise TooMuchMemory(f"reading the image takes more than {mib(most)} of memory, which none needs that docker "
-                            "save or skopeo made; make it anew. Nothing of it is kept") from error
+        raise TooMuchMemory(f"reading the image takes more than {mib(most)} of memory, more than an image from "
+                            "docker save or skopeo needs; create it again. It was discarded") from error

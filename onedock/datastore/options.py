@@ -51,8 +51,8 @@ class Options:
     def require_host(self, host: str, what: str) -> None:
         """Raise BadInput if images may not come from a host."""
         if self.hosts and host not in self.hosts:
-            raise BadInput(f"images may not be taken from {host} ({what}); this datastore takes them from "
-                           f"{', '.join(sorted(self.hosts))} (ONEDOCK_HOSTS)")
+            raise BadInput(f"images from this source are not permitted: {host} ({what}); this datastore takes them "
+                           f"from {', '.join(sorted(self.hosts))} (ONEDOCK_HOSTS)")
 
     def credentials_for(self, host: str) -> Credentials | None:
         """Return a registry's credentials; raise BadInput if what has them is damaged, or others can read it."""
@@ -122,7 +122,7 @@ def of(text: str, host: str) -> Credentials | None:
         user, colon, password = base64.b64decode(entry["auth"], validate=True).decode().partition(":")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, binascii.Error):
         # The reason would quote the text, which is secret.
-        raise BadInput("the datastore's credentials are not of the form that `docker login` writes") from None
+        raise BadInput("the datastore's credentials are not in the format of `docker login`") from None
     if not colon:
         raise BadInput(f"the datastore's credentials for {host} have no password")
     return user, password

@@ -40,7 +40,7 @@ class Record:
         except OSError as error:
             raise BadInput(f"the image {file} cannot be read: {error.strerror}") from error
         except (ValueError, TypeError, RecursionError) as error:
-            raise BadInput(f"the image {file} is damaged: register it anew") from error
+            raise BadInput(f"the image {file} is damaged: register it again") from error
         if not isinstance(found.image, str) or not DIGEST.fullmatch(found.image):
-            raise BadInput(f"the image {file} is damaged: register it anew")
+            raise BadInput(f"the image {file} is damaged: register it again")
         return found

@@ -54,7 +54,7 @@ def parse(text: str) -> Reference:
         host, name = HUB, rest
     found = FORM.fullmatch(f"{host}/{name}") if len(rest) <= LIMIT else None
     if found is None:
-        raise BadInput(f"{text[:120]!r} is no image reference such as docker://nginx:1.27 or "
+        raise BadInput(f"{text[:120]!r} is not an image reference such as docker://nginx:1.27 or "
                        "docker://registry.example:5000/team/tool:2@sha256:…")
     name = found["name"]
     if host == HUB and "/" not in name:

@@ -33,8 +33,8 @@ class Room:
         """Reserve room for bytes that will be written; raise TooLarge if less is left."""
         self._left -= size
         if self._left < 0:
-            raise TooLarge(f"the image takes more, unpacked, than the datastore has for one: {self._why}; nothing of "
-                           "it is kept")
+            raise TooLarge(f"the unpacked image exceeds the datastore's limit: {self._why}; it was "
+                           "discarded")
 
     def copy(self, source: BinaryIO, target: BinaryIO) -> None:
         while data := source.read(digests.CHUNK):

@@ -24,7 +24,7 @@ class SafeFiles:
         fd = self._opened(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
-            raise BadInput(f"{path} is no regular file")
+            raise BadInput(f"{path} is not a regular file")
         return open(fd, "rb")
 
     def is_directory(self, path: Path) -> bool:
@@ -42,6 +42,6 @@ class SafeFiles:
         found = Path(os.readlink(f"/proc/self/fd/{fd}"))
         if not any(found.is_relative_to(directory) for directory in self._directories):
             os.close(fd)
-            raise BadInput(f"images may not be taken from {path}; this datastore takes them from "
+            raise BadInput(f"images from this source are not permitted: {path}; this datastore takes them from "
                            f"{', '.join(map(str, self._directories)) or 'no directory'} (SAFE_DIRS)")
         return fd

@@ -183,14 +183,14 @@ class Store:
         """Remove what killed processes left."""
         for directory in filter(old, self._partial.iterdir()):
             with contextlib.suppress(TimeoutError, FileNotFoundError), FileLock(directory / ".lock", 0).held():
-                LOG.info("removing what an action that was killed left in %s", directory)
+                LOG.info("removing the remains of a killed action in %s", directory)
                 shutil.rmtree(directory)
         for file in filter(old, self.exports.iterdir()):
             file.unlink(missing_ok=True)
         try:
             used = {Record.read(path).directory for path in self.base.glob(f"*{IMAGE}")}
         except BadInput as error:
-            LOG.warning("no layers are removed, because it is not known which are used: %s", error)
+            LOG.warning("no layers are removed, because it is unknown which are used: %s", error)
             return
         for directory in filter(old, self._images.iterdir()):
             if directory.name not in used:
@@ -244,4 +244,4 @@ def require_few_holes(layer: Path, what: str) -> None:
         holes = sum(member.size - member.stored for member in members.read(archives.Headers(file)))
     if holes > HOLES_LIMIT:
         raise TooLarge(f"{what} has sparse files with holes of {mib(holes)}, which Docker would write to a node's disk "
-                       f"as zeros; {mib(HOLES_LIMIT)} are allowed. Make the image without those files")
+                       f"as zeros; {mib(HOLES_LIMIT)} are allowed. Create the image without those files")

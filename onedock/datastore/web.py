@@ -62,9 +62,9 @@ class Web:
                 return response
             url, params = urljoin(response.url, response.headers["Location"]), None
             if urlsplit(url).scheme not in ("http", "https"):
-                raise BadInput(f"{first.netloc} sends on to {url[:100]}, which is neither http:// nor https://")
+                raise BadInput(f"{first.netloc} redirects to {url[:100]}, which is neither http:// nor https://")
             require(urlsplit(url))
-        raise BadInput(f"{first.netloc} sends on to other addresses more than {REDIRECTS_LIMIT} times")
+        raise BadInput(f"{first.netloc} redirects more than {REDIRECTS_LIMIT} times")
 
 
 def _without_body(response: requests.Response, **_: Any) -> None:
@@ -79,8 +79,8 @@ def require_foreign(address: str, host: str) -> None:
     found = ipaddress.ip_address(address.partition("%")[0])
     found = getattr(found, "ipv4_mapped", None) or found
     if found.is_loopback or found.is_link_local or found.is_unspecified or found.is_multicast:
-        raise BadInput(f"{host} is {found}, an address of the front-end itself or of its link; list {host} in "
-                       "ONEDOCK_HOSTS if images are to be taken from there")
+        raise BadInput(f"{host} is {found}, an address of the front-end itself or a link-local one; list {host} in "
+                       "ONEDOCK_HOSTS to permit images from there")
 
 
 class _Adapter(HTTPAdapter):

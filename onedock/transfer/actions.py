@@ -62,7 +62,7 @@ def mkimage(call: Call) -> None:
 
 
 def mkswap(call: Call) -> None:
-    raise NotSupported("a container has no swap space of its own: leave the disk of TYPE=swap out of the template")
+    raise NotSupported("a container has no swap space: remove the disk of TYPE=swap from the template")
 
 
 def context(call: Call) -> None:
@@ -94,7 +94,7 @@ def mv(call: Call) -> None:
     if sees_mark(target, source):
         raise DriverError(f"{source.host}:{source.directory} and {target.host}:{target.directory} are one directory, "
                           f"though "
-                          "neither host saw the other's file in it before: nothing was deleted; look at the hosts' "
+                          "neither host saw the other's file in it before: nothing was deleted; check the hosts' "
                           "mounts of the datastore")
     Node(source.host).ask("delete", source.directory)
 

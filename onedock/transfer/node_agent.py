@@ -51,7 +51,7 @@ def serve(source: BinaryIO, out: BinaryIO) -> None:
         request = json.loads(line)
         act, path = ACTIONS[request["do"]], request["path"]
     except (ValueError, KeyError, TypeError) as error:
-        raise BadInput("standard input does not begin with a request of the front-end's; do both have the same version "
+        raise BadInput("standard input does not begin with a request of the front-end; do both have the same version "
                        "of this driver?") from error
     directory, disk, _ = disk_paths.inside(str(path))
     answer = act(directory / disk if disk else directory, request, source, out)
@@ -85,7 +85,7 @@ def read(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Reque
 def receive(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
     name = str(request["name"])
     if Path(name).name != name:
-        raise BadInput(f"{name[:80]!r} is no name of a file")
+        raise BadInput(f"{name[:80]!r} is not a file name")
     streams.receive(source, name, prepared(path))
 
 
@@ -123,7 +123,7 @@ def marks(path: Path, request: Request) -> tuple[Path, ...]:
     """Return where a move's mark is: in the datastore's directory, and in the VM's if there is one."""
     token = str(request["token"])
     if not TOKEN.fullmatch(token):
-        raise BadInput(f"{token[:80]!r} is no token of a move")
+        raise BadInput(f"{token[:80]!r} is not a token of a move")
     return path.parent / f".move-{token}", path / f".move-{token}"
 
 
@@ -164,7 +164,7 @@ def move(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
     """Move a VM's directory to another datastore of the same host, where it is as a whole or not at all."""
     directory, _, _ = disk_paths.inside(str(request["to"]))
     if directory.exists():
-        raise BadInput(f"{path} cannot be moved: there is {directory} already")
+        raise BadInput(f"{path} cannot be moved: {directory} already exists")
     try:
         os.rename(path, prepared(directory))
     except OSError as error:
@@ -217,8 +217,8 @@ def grow(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
     """Grow a disk, or only check the size of one that is mounted: oned then calls the driver's resize_disk."""
     size = int(request["size"])
     if is_root(path):
-        raise NotSupported(f"{path.name} is the root of a container, whose size Docker fixes when it makes the "
-                           "container; keep data on a volatile disk, which can grow")
+        raise NotSupported(f"{path.name} is the root of a container, whose size Docker fixes at the container's "
+                           "creation; keep data on a volatile disk, which can grow")
     with locked(path) as lock:
         if lock.used:
             datafiles.require_growth(path, size)
@@ -290,8 +290,8 @@ def locked(path: Path, *, frozen: bool = False) -> Iterator[Lock]:
                 raise DriverError(reason(complaints.read()) or f"{asked} failed with status {status}")
             yield Lock(bool(json.loads(answer)["used"]), (cast("BinaryIO", holder.stdin).fileno(),))
             if run.release(holder, RELEASE_TIMEOUT):
-                raise DriverError(f"{path} may have been used meanwhile, so that what was done with it is not to be "
-                                  f"relied on: {asked} did not last as long, or did not end")
+                raise DriverError(f"{path} may have been used meanwhile, so that the result is unreliable: {asked} "
+                                  f"ended too early, or did not end")
         finally:
             run.release(holder, RELEASE_TIMEOUT)
             run.end(holder)

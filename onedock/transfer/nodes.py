@@ -36,7 +36,7 @@ class Node:
         try:
             return json.loads(line)
         except ValueError as error:
-            raise DriverError(f"{self.host} answers {line[:100]!r} instead of what {do} asked for") from error
+            raise DriverError(f"{self.host} answers {line[:100]!r} instead of the answer to {do}") from error
 
     @contextlib.contextmanager
     def reading(self, do: str, path: Path, content: Content | None = None, **more: Any) -> Iterator[BinaryIO]:

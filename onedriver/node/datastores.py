@@ -48,8 +48,8 @@ def open_directory(path: Path) -> Directory:
             return root.child(*path.parts[1:])
         except NotADirectoryError as error:
             raise DriverError(f"{path} has a link or a file among its components, which root does not follow below the "
-                              "datastores: let the option `datastores` name the directory itself, and mount a "
-                              "datastore at its place instead of linking it") from error
+                              "datastores: set the option `datastores` to the directory itself, and mount datastores "
+                              "there instead of linking them") from error
 
 
 def unwritable(error: OSError) -> DriverError:
@@ -86,7 +86,7 @@ def _checked(fd: int, directory: Directory, file: Path) -> Disk:
     if not real.is_relative_to(file.parents[2]):
         raise NotSupported(f"disk {file} is not in a datastore below {file.parents[2]}, but in {real}")
     if not stat.S_ISREG(found.st_mode):
-        raise DriverError(f"disk {file} is no regular file")
+        raise DriverError(f"disk {file} is not a regular file")
     if found.st_uid != home.st_uid:
         raise DriverError(f"disk {file} belongs to user {found.st_uid}, but the VM's directory to user {home.st_uid}: "
                           "give the file to that user")
@@ -176,7 +176,7 @@ def is_gone(store: Path, mark: str, identity: str | None, *names: str) -> bool:
                 _require_identity(directory, mark, identity)
                 return True
     except OSError as error:
-        raise DriverError(f"{'/'.join(names)} cannot be looked for in the datastore {store}: {error.strerror} "
+        raise DriverError(f"{'/'.join(names)} cannot be checked in the datastore {store}: {error.strerror} "
                           f"({error.filename}). Is the datastore mounted? If it is, and has no file {mark}, make that "
                           f"file{f', with the line {identity}' if identity else ''}") from error
     return False
@@ -189,8 +189,8 @@ def _require_identity(store: Directory, mark: str, identity: str | None) -> None
         return
     found = store.read(mark, MARK_LIMIT).decode(errors="replace").strip()
     if found != identity:
-        raise DriverError(f"{store.path} is another datastore than before: its file {mark} has {found[:80]!r} instead "
-                          f"of {identity!r}. Is the right one mounted?")
+        raise DriverError(f"{store.path} is not the same datastore as before: its file {mark} has {found[:80]!r} "
+                          f"instead of {identity!r}. Is the right one mounted?")
 
 
 def _stat(directory: Directory, names: Sequence[str]) -> None:

@@ -59,7 +59,7 @@ class DeviceRecovery:
         try:
             return self._has_container(int(vm.uuid))
         except (ContainerHostError, DriverError) as error:
-            LOG.error("%s keeps its devices, because it is not known whether it exists: %s", vm, error)
+            LOG.error("%s keeps its devices, because it is unknown whether it exists: %s", vm, error)
             return True
 
     def recover(self, containers: Iterable[ContainerState]) -> None:
@@ -72,7 +72,7 @@ class DeviceRecovery:
         for vm_id in self.pending(containers):
             try:
                 with vmlock.held(self._state, vm_id, 0):
-                    LOG.info("An action on VM %s was killed: what it began with devices is finished or undone", vm_id)
+                    LOG.info("An action on VM %s was killed: its changes of devices are finished or undone", vm_id)
                     vm, exists = consumer(self._driver, self._engine, vm_id), self._has_container(vm_id)
                     complain(self._allocator.reconciler.reconcile_one(vm, exists=exists))
                     if not exists:

@@ -64,8 +64,8 @@ def is_switched(pci: Pci, device: Device) -> bool:
     wanted = [f"{key}={value}" for key, value in (("VLAN_ID", pci.vlan_id), ("SPOOFCHK", pci.spoof_check),
                                                   ("TRUST", pci.trust)) if value]
     if wanted:
-        raise NotSupported(f"network function {device.id} is to have {', '.join(wanted)}, which only virtual functions "
-                           "of Ethernet cards can that are NICs with a MAC (TYPE=NIC)")
+        raise NotSupported(f"network function {device.id} requests {', '.join(wanted)}, which requires a virtual "
+                           "function of an Ethernet card that is a NIC with a MAC (TYPE=NIC)")
     return False
 
 
@@ -76,7 +76,7 @@ def require_same(pci: Pci, device: Device) -> None:
             raise BadInput(f"the VM was given device {device.id} for {key} {asked}, but on this host it is {found}: "
                            "the host's PCI devices in OpenNebula are out of date")
     if pci.uuid and device.uuid and pci.uuid.lower() != device.uuid.lower():
-        raise BadInput(f"the VM was given {pci.uuid} at {device.id}, where this host has {device.uuid} now")
+        raise BadInput(f"the VM was given {pci.uuid} at {device.id}, but this host has {device.uuid} there now")
 
 
 def product(device: Device) -> str:

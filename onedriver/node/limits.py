@@ -93,7 +93,7 @@ def placed_cpu(vm: Vm, host: NodeCores) -> Cpu:
 
 def require_chosen(vm_id: int, topology: Topology, cores: frozenset[int]) -> None:
     if topology.pin_policy != "NONE" and not cores:
-        raise BadInput(f"VM {vm_id} is to be pinned ({topology.pin_policy}), but the core chose no CPUs: set the "
+        raise BadInput(f"VM {vm_id} requests pinning ({topology.pin_policy}), but the core chose no CPUs: set the "
                        "host's PIN_POLICY to PINNED")
 
 
@@ -131,7 +131,7 @@ def shared_memory(vm: Vm) -> JobMemory | None:
         raise BadInput(f"HPC of VM {vm.id} has JOB={job[:60]!r}, but must name the job whose VMs share memory: at most "
                        "64 letters, digits, dots, dashes, underscores")
     if vm.uid is None:
-        raise BadInput(f"VM {vm.id} has no UID, so it is not known who may share memory with it")
+        raise BadInput(f"VM {vm.id} has no UID, so its partners for shared memory are unknown")
     return JobMemory(str(vm.uid), job, int(size) * MIB)
 
 
@@ -155,7 +155,7 @@ def elastic(vm: Vm, cpu: Cpu, memory: Memory) -> Bounds | None:
         raise BadInput(str(error)) from error
     if vm.cpu < 100 * allowed.cores.most:
         raise BadInput(f"VM {vm.id} may grow to {allowed.cores.most} cores by HPC=[ELASTIC], but claims only "
-                       f"CPU={vm.cpu / 100:g} of them; raise CPU, or say cores=LEAST-MOST with a lower maximum")
+                       f"CPU={vm.cpu / 100:g} of them; raise CPU, or set cores=LEAST-MOST with a lower maximum")
     return allowed
 
 
@@ -171,8 +171,8 @@ def elastic_gpus(vm: Vm, capabilities: Iterable[str]) -> GpuBounds | None:
     gpus = sum(1 for pci in vm.pcis if not (pci.class_code or "").startswith(NETWORK)
                and not (pci.address and "/" in pci.address.device_id))
     if not least <= (gpus if most is None else most) == gpus:
-        raise BadInput(f"HPC of VM {vm.id} has ELASTIC={vm.hpc['ELASTIC'][:60]!r}, but its template asks for {gpus} "
-                       "whole GPUs, all of which it has while they are in order: say gpus=LEAST, or gpus=LEAST-MOST "
+        raise BadInput(f"HPC of VM {vm.id} has ELASTIC={vm.hpc['ELASTIC'][:60]!r}, but its template requests {gpus} "
+                       "whole GPUs, all of which it has while they are healthy: set gpus=LEAST, or gpus=LEAST-MOST "
                        "with these as the most")
     return GpuBounds(least, frozenset(capabilities))
 

@@ -151,7 +151,7 @@ class Measure:
             except EngineUnavailable:
                 raise
             except EngineError as error:
-                LOG.info("The disk use of container %s is not known: %s", name, error)
+                LOG.info("The disk use of container %s is unknown: %s", name, error)
         self._keep(DISKS, found)
         return {name: used.size for name, used in found.items()}
 
@@ -194,7 +194,7 @@ class Measure:
             notice = GuestNotice(GuestFiles(pids.get, Privileged()), 0)
             for name in told:
                 if time.monotonic() > end:
-                    LOG.warning("Not all containers were notified of their devices' faults: some make the host wait")
+                    LOG.warning("Not all containers were notified of their devices' faults: some block the host")
                     break
                 if notice.tell_faults(name, faulty[name]) and not faulty[name]:
                     known[name] = running[name]

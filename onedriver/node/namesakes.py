@@ -28,9 +28,10 @@ def require_own(state: ContainerState, vm: Vm, directory: Path) -> None:
     mark = directory / MARKS / state.name
     mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     atomic_write(mark, made.encode())
-    raise EngineConflict(f"container {state.name} is of another VM {vm.id}, made at {made} seconds since the epoch "
-                         f"(STIME), not at {vm.stime}: OpenNebula's database was restored, or another OpenNebula has "
-                         "this node. The container is left as it is. Save what is in it, then rename or remove it")
+    raise EngineConflict(f"container {state.name} belongs to another VM {vm.id}, created at {made} seconds since the "
+                         f"epoch (STIME), not at {vm.stime}: OpenNebula's database was restored, or another "
+                         "OpenNebula has this node. The container is not changed. Save its data, then rename or "
+                         "remove it")
 
 
 def is_marked(state: ContainerState, directory: Path) -> bool:

@@ -111,7 +111,7 @@ def read(kind: type[Options], values: dict[str, Any]) -> Options:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise BadOptions(f"pci_device_name: {pattern!r} is no regular expression: {error}") from error
+            raise BadOptions(f"pci_device_name: {pattern!r} is not a regular expression: {error}") from error
     return found
 
 

@@ -159,7 +159,7 @@ def directory() -> Path:
     try:
         home = pwd.getpwuid(os.getuid()).pw_dir
     except KeyError as error:
-        raise DriverError(f"user {os.getuid()} is no user of the host (getent passwd) and has no home") from error
+        raise DriverError(f"user {os.getuid()} does not exist on the host (getent passwd) and has no home") from error
     return Path(home) / HOME / os.uname().nodename / network
 
 
@@ -167,5 +167,5 @@ def path_of(name: str) -> Path:
     """Return the path of the name's socket; raise DriverError if the name is too long or invalid for a socket."""
     path = directory() / name.replace("/", ":")
     if not NAME.fullmatch(name) or len(os.fsencode(path)) > LONGEST:
-        raise DriverError(f"{name[:120]!r} is no name of a process, or too long for the path of a socket, {path}")
+        raise DriverError(f"{name[:120]!r} is not a process name, or too long for the path of a socket, {path}")
     return path

@@ -36,15 +36,15 @@ def of_a_new_container(vm: Vm, kept: bool = False) -> None:
     """
     before = RESUMING.get(vm.lcm_state)
     if before and not kept:
-        raise DriverError(f"VM {vm.id} was {before}, but its container, with what it wrote, is not on this host any "
-                          "more; recreate it (onevm recover --recreate) if its content may be lost")
+        raise DriverError(f"VM {vm.id} was {before}, but its container, with its data, is no longer on this host; "
+                          "recreate it (onevm recover --recreate) if its content may be lost")
 
 
 def of_shrinking(name: str, size: int, used: int) -> None:
     """Refuse to shrink memory below the used bytes."""
     if used > size:
-        raise DriverError(f"container {name} uses {used >> 20} MiB of memory, more than the {size >> 20} MiB it is to "
-                          "have; nothing was changed")
+        raise DriverError(f"container {name} uses {used >> 20} MiB of memory, more than the {size >> 20} MiB of its "
+                          "new size; nothing was changed")
 
 
 def bridge(vm_id: int, nic: Nic) -> str:
@@ -53,7 +53,7 @@ def bridge(vm_id: int, nic: Nic) -> str:
     if nic.bridge is None:
         raise BadInput(f"NIC {nic.id} of VM {vm_id} has no BRIDGE to be plugged into")
     if nic.target != own:
-        raise BadInput(f"NIC {nic.id} of VM {vm_id} is to be called {nic.target} on the host, but is {own}")
+        raise BadInput(f"NIC {nic.id} of VM {vm_id} must be named {nic.target} on the host, but is {own}")
     return nic.bridge
 
 
@@ -71,5 +71,5 @@ def disk_size(vm: Vm, disk_id: str, size: str) -> tuple[Disk, int]:
 
 def snapshot_number(text: str) -> int:
     if not SNAPSHOT_NUMBER.fullmatch(text):
-        raise BadInput(f"{text[:60]!r} is no snapshot of this driver")
+        raise BadInput(f"{text[:60]!r} is not a snapshot of this driver")
     return int(text)

@@ -32,7 +32,7 @@ def own_name(call: "Call") -> str:
 def complain(complaints: Sequence[str]) -> None:
     """Log that a device could not be cleaned. It stays blocked; ending the VM does not wait for its repair."""
     for complaint in complaints:
-        LOG.error("A device came back, but is not used again: %s", complaint)
+        LOG.error("A released device is blocked: %s", complaint)
 
 
 def attached(call: "Call") -> Nic | Pci:

@@ -25,7 +25,7 @@ def source() -> Path:
     for place in places:
         if (place / "remotes").is_dir():
             return place
-    raise NotInstalled(f"the driver's scripts are in none of {', '.join(map(str, places))}: install the package anew")
+    raise NotInstalled(f"the driver's scripts are in none of {', '.join(map(str, places))}: reinstall the package")
 
 
 def sample(driver: str) -> Path:

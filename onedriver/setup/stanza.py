@@ -35,8 +35,8 @@ def removed(text: str, driver: str) -> str:
     begin, end = marks(driver)
     rest = marked(driver).sub("", text, count=1)
     if re.search(rf"^# (?:BEGIN|END) {driver}\b", rest, re.M):
-        raise CannotConfigure(f"the lines {begin!r} and {end!r} are not there once each, in this order: remove what is "
-                              "left of that section by hand")
+        raise CannotConfigure(f"the lines {begin!r} and {end!r} must each be there once, in this order: remove the "
+                              "rest of that section manually")
     return rest
 
 

@@ -48,7 +48,7 @@ class EngineTest(MigCase, devices.DeviceTestCase):
         self.assertEqual([()] * 2, [one.health for one in slices])
         grants = self.acquired("c1", (Request(slices[0].id),))
         self.engine.verify("c1", grants)
-        self.assertIn("would go", self.apply(directory, f"{WHOLE}: []", status=1))
+        self.assertIn("would be removed", self.apply(directory, f"{WHOLE}: []", status=1))
         kept = slices[0].slice.profile
         self.apply(directory, f"{WHOLE}: [{kept}, 2g.10gb]")
         self.engine.verify("c1", grants)
@@ -76,7 +76,7 @@ class NovaTest(MigCase, base.LxdServers):
         self.assertEqual(({"CUSTOM_MIG_3G_20GB": 2}, {"CUSTOM_MIG_1G_5GB": 2}),
                          (self.inventory(WHOLE), self.inventory(CUT)))
         server = self.server(self.flavor(resources__CUSTOM_MIG_3G_20GB="1"))
-        self.assertIn("would go", self.apply(directory, f"{WHOLE}: [1g.5gb]\n{CUT}: []\n", status=1))
+        self.assertIn("would be removed", self.apply(directory, f"{WHOLE}: [1g.5gb]\n{CUT}: []\n", status=1))
         self.assertEqual({"CUSTOM_MIG_1G_5GB": 2}, self.inventory(CUT))
         self._delete_server(server)
         self.apply(directory, f"{WHOLE}: []\n")

@@ -251,7 +251,7 @@ class ChangesTest(ActionsCase):
         self.ok("deploy", machine.changed(more=kept), lcm=RESUME)
         self.refused("no snapshot snap-0", "snapshot_revert", machine, "snap-0")
         self.ok("snapshot_revert", machine, "snap-1")
-        self.refused("is no snapshot", "snapshot_revert", machine, "../../x")
+        self.refused("is not a snapshot", "snapshot_revert", machine, "../../x")
 
     def test_files_of_the_context_disk(self) -> None:
         content, disk = self.node.datastores / "content", self.node.datastores / "0/1/disk.2"

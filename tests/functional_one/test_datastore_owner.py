@@ -162,7 +162,7 @@ class DatastoreOwnerTest(ActionsCase):
         machine = self.given()
         (self.directory / "disk.0").unlink()
         os.mkfifo(self.directory / "disk.0")
-        self.refused("is no regular file", "deploy", machine, lcm=BOOT)
+        self.refused("is not a regular file", "deploy", machine, lcm=BOOT)
         (self.directory / "disk.0").unlink()
         self.given()
         os.mkfifo(self.directory / root_state.RUNNING)

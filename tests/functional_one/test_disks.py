@@ -98,7 +98,7 @@ class RootTest(ActionsCase):
     def test_qcow2_over_the_disk_of_another_vm_is_refused(self) -> None:
         """A tenant may write its path into an image: VMs are numbered."""
         self.node.give_disk(Machine(), self.over(self.node.datastores / "0/57/disk.0"))
-        self.refused("neither the VM's own nor of the image", "deploy", Machine(), lcm=BOOT)
+        self.refused("neither the VM's own nor part of the disk's image", "deploy", Machine(), lcm=BOOT)
         self._nothing_is_left()
 
     def test_what_cannot_be_removed_leads_root_nowhere(self) -> None:
@@ -280,7 +280,7 @@ class VolatileTest(ActionsCase):
         for disk in (volatile(64).replace(">fs<", ">swap<"), volatile(64, "<FORMAT>swap</FORMAT>")):
             machine = Machine(disks=ROOT + disk)
             self.node.give_disk(machine)
-            self.refused("disk 1 is swap space, which a container cannot have of its own", "deploy", machine, lcm=2)
+            self.refused("disk 1 is swap space, which containers do not support", "deploy", machine, lcm=2)
             self.assertEqual((), self.engine.containers())
 
     @levels.exhaustive("test_images has volumes that come and go")

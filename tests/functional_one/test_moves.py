@@ -241,8 +241,8 @@ class SshTest(MovesCase):
         machine = self.booted()
         self.engine.stop(machine.name, timeout=20, force=True)
         self.engine.delete(machine.name)
-        self.refused("what it wrote is not in the VM's disk", "cancel", machine, lcm=UNDEPLOY)
-        self.refused("is not on this host any more", "deploy", machine, lcm=RESUME)
+        self.refused("its data is not in the VM's disk", "cancel", machine, lcm=UNDEPLOY)
+        self.refused("is no longer on this host", "deploy", machine, lcm=RESUME)
         self.ok("cancel", machine, lcm=CLEANUP)
         self.ok("deploy", machine, lcm=BOOT)  # of the same image, which goes with the container
         self.ok("cancel", machine, lcm=CLEANUP)
@@ -483,7 +483,7 @@ class SharedTest(MovesCase):
         self.engine.stop("one-1", timeout=20, force=True)
         with self.at(self.second):
             for action, lcm in (("deploy", RESUME), ("restore", BOOT_MIGRATED)):
-                self.refused("wrote what its disk does not have yet", action, machine, lcm=lcm)
+                self.refused("has data that its disk lacks", action, machine, lcm=lcm)
             self.assertFalse(self.engine.exists("one-1"))
         self.ok("deploy", machine, lcm=RESUME)
         self.assertEqual("first", self.read(machine))

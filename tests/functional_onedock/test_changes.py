@@ -40,7 +40,7 @@ class ChangesTest(OnedockCase):
         self.ok("cancel", machine, lcm=POWEROFF)
         self.ok("deploy", machine.changed(cpu="0.5", memory=96), lcm=RESUME)
         self.assertEqual((50_000, 96 << 20), self.limits()[:2])
-        self.refused("it is to have; nothing was changed", "resize", self.filled(machine))
+        self.refused("of its new size; nothing was changed", "resize", self.filled(machine))
         self.assertEqual(96 << 20, self.limits()[1])
 
     def filled(self, machine: Machine) -> Machine:
@@ -72,7 +72,7 @@ class ChangesTest(OnedockCase):
         for _ in range(2):
             self.ok("snapshot_delete", machine, "snap-0")
         self.refused("no snapshot snap-0", "snapshot_revert", machine, "snap-0")
-        self.refused("is no snapshot", "snapshot_revert", machine, "../../x")
+        self.refused("is not a snapshot", "snapshot_revert", machine, "../../x")
         self.ok("reset", machine)
         self.assertEqual("old\n", self.inside(machine, "cat", "/file"))
 

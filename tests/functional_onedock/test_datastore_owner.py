@@ -48,7 +48,7 @@ class DatastoreOwnerTest(OnedockCase):
             result = self.refused("", "deploy", machine, lcm=BOOT)
             self.assertNotIn("of root", result.err)
             self.assertTrue("is not in a datastore" in result.reason or "belongs to user 0" in result.reason
-                            or "is no regular file" in result.reason, result.reason)
+                            or "is not a regular file" in result.reason, result.reason)
 
     def test_what_a_vm_wrote_is_kept_in_no_file_of_root(self) -> None:
         machine = Machine(disks=SAVED)

@@ -147,7 +147,7 @@ class LifeTest(drivercontract.LifeContract, OnedockCase):
     def test_a_vm_that_is_off_leaves_with_what_it_wrote(self) -> None:
         machine = self.deployed(Machine(devices=(self.gpus[0],), nics=(0,)))
         self.shell(machine, "echo written > /kept")
-        self.assertIn("only one that is off", self.node.command("onedock leave 1 0").reason)
+        self.assertIn("only a stopped one", self.node.command("onedock leave 1 0").reason)
         self.ok("cancel", machine, lcm=POWEROFF)
         for _ in range(2):
             self.assertEqual((0, ""), self.node.command("onedock leave 1 0")[::2])
@@ -175,4 +175,4 @@ class LifeTest(drivercontract.LifeContract, OnedockCase):
         self.ok("cancel", machine, lcm=POWEROFF)
         self.assertEqual((0, ""), self.node.command("onedock drop 1")[::2])
         self.nothing_is_left()
-        self.assertIn("is no number of a VM", self.node.command("onedock drop ../x").reason)
+        self.assertIn("is not an id of a VM", self.node.command("onedock drop ../x").reason)

@@ -31,7 +31,7 @@ class DiskSpeedTest(OnedockCase):
         machine = Machine(disks=ROOT + disk(2, SLOW))
         self.node.give_disk(machine)
         self.node.give_file_system(machine, 2)
-        self.refused("only the root's speed", "deploy", machine, lcm=BOOT)
+        self.refused("only the root's rate", "deploy", machine, lcm=BOOT)
 
 
 class BandwidthTest(OnedockCase):

@@ -128,7 +128,7 @@ class LibrariesTest(OnedockCase):
         self.node.configure('gpu_capabilities = ["compute"]\n')
         machine = self.deployed()
         more = machine.changed(devices=(self.gpus[0],), attach="pci")
-        self.refused("come in when container one-1 starts", "attach_nic", more, machine.mac(9), "-", "-", "dummy",
+        self.refused("are mounted when container one-1 starts", "attach_nic", more, machine.mac(9), "-", "-", "dummy",
                      "one-1-9")
         self.assertEqual({}, AllocationStore(self.node.owners).records())
 

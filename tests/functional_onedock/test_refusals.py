@@ -43,9 +43,9 @@ class RefusalsTest(drivercontract.RefusalsContract, OnedockCase):
             (machine.changed(more=own(DOCKER_RAW="privileged=1")), "an administrator can allow"),
             (machine.changed(nics=(0,), bridge="no-such-br"), "no-such-br"),
             (machine.changed(context=(("FILES_DS", "/a"),)), "CONTEXT has FILES_DS"),
-            (machine.changed(context=(("DNS", "x;y"),)), "which is no address"),
+            (machine.changed(context=(("DNS", "x;y"),)), "which is not an address"),
             (machine.changed(more="<TOPOLOGY><PIN_POLICY>CORE</PIN_POLICY></TOPOLOGY>"), "the core chose no CPUs"),
-            (machine.changed(more="<TOPOLOGY><HUGEPAGE_SIZE>2</HUGEPAGE_SIZE></TOPOLOGY>"), "leave out HUGEPAGE_SIZE"),
+            (machine.changed(more="<TOPOLOGY><HUGEPAGE_SIZE>2</HUGEPAGE_SIZE></TOPOLOGY>"), "remove HUGEPAGE_SIZE"),
         ):
             self.refused(words, "deploy", changed, lcm=BOOT)
             self.nothing_is_left()
@@ -85,7 +85,7 @@ class RefusalsTest(drivercontract.RefusalsContract, OnedockCase):
         self.assertEqual(Status.RUNNING, self.status(machine))
         self.refused("whose size Docker fixes", "resize_disk", machine, "0", "512", "message", "node1")
         self.node.give_disk(Machine(2))
-        self.refused("is not on this host any more", "deploy", Machine(2), lcm=RESUME)
+        self.refused("is no longer on this host", "deploy", Machine(2), lcm=RESUME)
 
     def test_a_container_that_opennebula_did_not_make_is_left_alone(self) -> None:
         client, machine = self.engine.client, Machine()
@@ -237,5 +237,5 @@ class ImagesTest(OnedockCase):
         self.refused("is not in a datastore", "deploy", machine, lcm=BOOT)
         archive.unlink()
         os.mkfifo(archive)
-        self.refused("is no regular file", "deploy", machine, lcm=BOOT)
+        self.refused("is not a regular file", "deploy", machine, lcm=BOOT)
         self.nothing_is_left()

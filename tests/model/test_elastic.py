@@ -96,7 +96,7 @@ class FakeGpus:
         found = self._engine.containers_.get(member.name)
         if found is None or (found.labels.get(gpubounds.LABEL), found.labels.get(resources.LABEL)) != (
                 member.mark, member.document):
-            raise errors.EngineConflict("it was changed by somebody else")
+            raise errors.EngineConflict("it was changed by another process")
         return found
 
     def _relabel(self, found: Container, member: GpuMember) -> str:

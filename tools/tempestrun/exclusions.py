@@ -38,7 +38,7 @@ def load(path: Path = FILE) -> tuple[Exclusion, ...]:
         try:
             re.compile(regex)
         except re.error as error:
-            raise ValueError(f"{path}: {regex!r} is no regular expression: {error}") from error
+            raise ValueError(f"{path}: {regex!r} is not a regular expression: {error}") from error
         found.append(Exclusion(regex, reason, bool(entry.get("apart"))))
     return tuple(found)
 

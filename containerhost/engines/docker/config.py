@@ -196,8 +196,8 @@ def io_limits(wanted: IoLimit, disk: str | None) -> dict[str, Any]:
               "BlkioDeviceReadIOps": wanted.read_iops, "BlkioDeviceWriteIOps": wanted.write_iops}
     asked = {key: rate for key, rate in limits.items() if rate is not None}
     if asked and disk is None:
-        raise SpecError("the root disk's speed is to be limited, but Docker's root file systems are on no disk of the "
-                        "host, or on several: put Docker's data-root on one disk, or ask for no limit")
+        raise SpecError("a limit of the root disk's rate is requested, but Docker's root file systems are on no disk "
+                        "of the host, or on several: put Docker's data-root on one disk, or ask for no limit")
     return {key: [{"Path": disk, "Rate": rate}] for key, rate in asked.items()}
 
 

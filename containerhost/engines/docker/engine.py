@@ -404,7 +404,7 @@ class DockerEngine:
         wanted = config.record_of(parts)
         with self._found(name) as (container, record, pid):
             if status_of(container) is not Status.STOPPED or pid is not None:
-                raise errors.EngineConflict(f"container {name} runs: stop it before its parts are exchanged")
+                raise errors.EngineConflict(f"container {name} is running: stop it before its parts are replaced")
             require_made_for(container, grants_of(parts))
             self._records.write(container["Id"],
                                 dataclasses.replace(wanted, volumes_in_root=record.volumes_in_root,
@@ -475,5 +475,5 @@ def require_libraries(container: Mapping[str, Any], pid: int | None, more: Colle
     :raises SpecError: it was started without them
     """
     if pid is not None and more:
-        raise errors.SpecError(f"the libraries of the GPU's driver ({', '.join(sorted(more))}) come in when container "
-                               f"{bare_name([container['Name']])} starts: stop it first")
+        raise errors.SpecError(f"the libraries of the GPU's driver ({', '.join(sorted(more))}) are mounted when "
+                               f"container {bare_name([container['Name']])} starts: stop it first")

@@ -42,7 +42,7 @@ class Live:
                                         "resized")
         missing = size.cores - id_list(self._host.text("/sys/devices/system/cpu/online"))
         if missing:
-            raise errors.UnsupportedOnHost(f"container {current.id[:12]} is to run on cores "
+            raise errors.UnsupportedOnHost(f"container {current.id[:12]} must run on cores "
                                            f"{id_text(size.cores)}, of which {id_text(missing)} are "
                                            "offline")
         self._engine.client.update(current.id, config.live(size))

@@ -27,7 +27,7 @@ def path(directory: str, container: str) -> str:
     :raises EngineNotFound: it is not an id
     """
     if not is_id(container):
-        raise EngineNotFound(f"{container!r} is no id of a container")
+        raise EngineNotFound(f"{container!r} is not an id of a container")
     return os.path.join(directory, f"{container}.json")
 
 
@@ -55,8 +55,8 @@ def data(directory: str, container: str) -> Any:
         with open(file, encoding="utf-8") as source:
             return json.load(source)
     except FileNotFoundError as error:
-        raise EngineNotFound(f"there is no record {file} of what the container has: this driver did not make it, or "
-                             "somebody removed the record; delete the container and make it anew") from error
+        raise EngineNotFound(f"the container's record {file} is missing: this driver did not create the container, or "
+                             "the record was removed; delete the container and create it again") from error
     except (OSError, ValueError, RecursionError) as error:
         raise untrusted(file, error) from error
 

@@ -83,7 +83,8 @@ class Volumes:
 
     def _mount(self, place: Path, file: Path, read_only: bool) -> None:
         if not self._is_ready():
-            raise HostActionFailed(f"{self.directory} is no place to mount at: stop the container and start it again")
+            raise HostActionFailed(f"{self.directory} is not a place to mount at: stop the container and start it "
+                                   "again")
         kind = file_system(file)
         if kind not in FILE_SYSTEMS:
             raise SpecError(f"{file} has {kind or 'no file system'}; a container can have {', '.join(FILE_SYSTEMS)}")

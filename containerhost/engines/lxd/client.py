@@ -265,8 +265,8 @@ class LxdClient:
         except errors.EngineNotFound as error:
             if isinstance(error.__cause__, LXDAPIException) and error.__cause__.response.status_code == 200:
                 raise  # Incus: the operation ended because of something that was not found
-            raise errors.OperationForgotten(f"{asked}: how it ended is unknown, because LXD does not know the "
-                                            "operation any more: it restarted, or answers very slowly") from error
+            raise errors.OperationForgotten(f"{asked}: its result is unknown, because LXD no longer knows the "
+                                            "operation: it restarted, or answers very slowly") from error
         except errors.EngineTimeout as error:
             self._cancel(operation)
             raise errors.EngineTimeout(f"{asked}: not done within {limit} s") from error

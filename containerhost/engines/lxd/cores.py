@@ -39,7 +39,7 @@ def require_usable(host: Host, spec: ContainerSpec) -> None:
     missing = spec.cpu.cores - (online - isolated)
     if missing:
         raise UnsupportedOnHost(
-            f"container {spec.name} is to run on cores {core_list(spec.cpu.cores)}, but of these LXD cannot use "
+            f"container {spec.name} must run on cores {core_list(spec.cpu.cores)}, but of these LXD cannot use "
             f"{core_list(missing)}: online are {core_list(online)}, isolated by the kernel "
             f"{core_list(isolated) or 'none'}")
 

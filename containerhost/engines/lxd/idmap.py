@@ -29,8 +29,8 @@ def of(instance: Mapping[str, Any]) -> IdMap | None:
         uids, gids = (tuple(IdRange(part["Nsid"], part["Hostid"], part["Maprange"]) for part in ranges if part[kind])
                       for kind in ("Isuid", "Isgid"))
     except (ValueError, KeyError, TypeError) as error:
-        raise EngineError(f"container {instance['name']} has {key}={config.get(key)!r}, which is no id map of LXD's "
+        raise EngineError(f"container {instance['name']} has {key}={config.get(key)!r}, which is not an id map of LXD "
                           f"({error!r})") from error
     if not ranges and config.get("security.privileged") != "true":
-        raise EngineError(f"container {instance['name']} is unprivileged, but LXD does not say which user ids it has")
+        raise EngineError(f"container {instance['name']} is unprivileged, but LXD does not report its user ids")
     return IdMap(uids, gids) if ranges else None

@@ -118,7 +118,7 @@ class Live:
         name, online = instance["name"], id_list(self._host.text("/sys/devices/system/cpu/online"))
         require_running(instance)
         if not size.cores <= online:
-            raise errors.UnsupportedOnHost(f"container {name} is to run on cores {config.core_list(size.cores)}, of "
+            raise errors.UnsupportedOnHost(f"container {name} must run on cores {config.core_list(size.cores)}, of "
                                            f"which {config.core_list(size.cores - online)} are offline")
         keys = {cores.LIMIT: config.core_list(size.cores), "limits.memory": str(size.memory)} | user_keys(labels)
         self._client.replace_instance(name, instance | {"config": instance["config"] | keys}, etag)

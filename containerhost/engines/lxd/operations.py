@@ -25,7 +25,7 @@ def wait(client: LxdClient, name: str, which: Callable[[Mapping[str, Any], str],
             except (errors.EngineUnavailable, errors.EngineTimeout):
                 raise
             except errors.EngineError as error:
-                LOG.info("'%s' of container %s failed by itself: %s", operation["description"], name, error)
+                LOG.info("'%s' of container %s failed: %s", operation["description"], name, error)
 
 
 def creates(operation: Mapping[str, Any], name: str) -> bool:

@@ -42,9 +42,9 @@ def require_directory(client: LxdClient, broken: Mapping[str, Any]) -> str:
                 if device.get("type") == "disk" and device.get("path") == "/")
     driver = client.pool(name)["driver"]
     if driver not in DIRECTORIES:
-        raise SpecError(f"the root of container {broken['name']} lies in storage pool {name} of type {driver}, which "
-                        f"shows it only while the container runs; it can be seen from another container on pools of "
-                        f"type {', '.join(DIRECTORIES)}")
+        raise SpecError(f"the root of container {broken['name']} is in storage pool {name} of type {driver}, which "
+                        f"mounts it only while the container runs; another container can mount it on pools of type "
+                        f"{', '.join(DIRECTORIES)}")
     return str(name)
 
 

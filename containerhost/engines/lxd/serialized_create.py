@@ -67,9 +67,9 @@ class SerializedCreate:
                 operation = self._client.begin_creation(body)
                 self._await_range(body["name"], operation)
         except TimeoutError as error:
-            raise errors.EngineTimeout(f"{asked}: no turn to begin: {error}") from error
+            raise errors.EngineTimeout(f"{asked}: timed out waiting for other creations: {error}") from error
         except OSError as error:
-            raise errors.EngineError(f"{asked}: its turn cannot be arranged: {error}") from error
+            raise errors.EngineError(f"{asked}: its lock cannot be taken: {error}") from error
         self._client.wait(operation, asked, timeout)
 
     def _await_range(self, name: str, operation: Mapping[str, Any]) -> None:

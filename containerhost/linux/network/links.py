@@ -136,7 +136,8 @@ def free_name(name: str) -> None:
         owner = socket.if_indextoname(socket.if_nametoindex(name))
     except OSError:
         return  # nobody has it
-    LOG.warning("Interface %s has the alternative name %s, which another one is to have: it loses it", owner, name)
+    LOG.warning("Interface %s has the alternative name %s, which another interface needs: the name is "
+                "removed", owner, name)
     ip(f"take the name {name} from interface {owner}", "link", "property", "del", "dev", owner, "altname", name)
 
 

@@ -49,7 +49,7 @@ def run_for_device(device: str, act: Callable[[], Result], problem: str, timeout
     waiting = next(_waiting_named(own, 0, timeout), None)
     if waiting:
         raise HostActionFailed(f"{problem}: the host's process {waiting} waits for the device's driver since an "
-                               "earlier try. Reset the card or restart the host if it does not go on")
+                               "earlier try. Reset the card or restart the host if it does not continue")
     return _run(own, act, problem, keep, timeout)
 
 
@@ -75,7 +75,7 @@ def _run(own: str, act: Callable[[], Result], problem: str, keep: Collection[int
     try:
         answer = _answer_of_child(own, act, keep, time.monotonic() + timeout)
     except OSError as error:
-        raise HostActionFailed(f"{problem}: the host makes no process: {error.strerror}") from error
+        raise HostActionFailed(f"{problem}: the host cannot create a process: {error.strerror}") from error
     if answer is None:
         raise HostActionFailed(f"{problem}: not done within {timeout:g} s")
     if not answer:
@@ -100,7 +100,7 @@ def _require_none_waits(container: int, problem: str) -> None:
         waiting = waiting or next(_waiting_named(NAME.format(container), key[1] or 0, TIMEOUT), None)
     if waiting:
         raise HostActionFailed(f"{problem}: the host's process {waiting} waits for the container since an earlier try. "
-                               "It goes on when the container's processes release it, or end")
+                               "It continues when the container's processes release it, or end")
 
 
 def _waiting_named(own: str, start: int, timeout: float) -> Iterator[int]:

@@ -46,5 +46,5 @@ def copied(reading: int, writing: int, offset: int, size: int) -> int:
 
 def length(fd: int) -> int:
     if not stat.S_ISBLK(os.fstat(fd).st_mode):
-        raise HostActionFailed("what is to be copied is no block device")
+        raise HostActionFailed("the source or target is not a block device")
     return os.lseek(fd, 0, os.SEEK_END)

@@ -119,7 +119,7 @@ def await_release(node: str, backing: str | None) -> None:
     """
     if wait_while(lambda: in_use(node, backing), RELEASE_TIMEOUT):
         raise DeviceInUse(f"{backing or node} is still in use, though it is unmounted: something in the container "
-                          "keeps it, such as a mount namespace of its own")
+                          "keeps it, such as its own mount namespace")
 
 
 def in_use(node: str, backing: str | None) -> bool:
@@ -168,7 +168,7 @@ def user_namespace(ids: IdMap) -> Iterator[int]:
         ours.settimeout(START_TIMEOUT)
         ours.sendall(b"\n")
         if ours.recv(1) != b"\n":
-            raise HostActionFailed("no user namespace can be made; see the limit user.max_user_namespaces")
+            raise HostActionFailed("no user namespace can be created; see the limit user.max_user_namespaces")
         for name, ranges in (("uid_map", ids.uids), ("gid_map", ids.gids)):
             lines = "".join(f"{part.inside} {part.outside} {part.count}\n" for part in ranges)
             try:

@@ -43,7 +43,7 @@ def over(file: Path, start: int, size: int, *, read_only: bool) -> Iterator[str]
             if belongs(node, file):
                 yield node
                 return
-    raise HostActionFailed(f"no loop device could be attached to {file}: others took each free one first")
+    raise HostActionFailed(f"no loop device could be attached to {file}: other processes took each free one first")
 
 
 def existing(file: Path) -> str | None:
@@ -69,7 +69,7 @@ def attribute(node: str, name: str) -> str | None:
 
 def join(node: str, start: int, size: int) -> tuple[int | None, str]:
     if (attribute(node, "offset"), attribute(node, "sizelimit")) != (str(start), str(size)):
-        raise HostActionFailed(f"{node} is over another part of the same file: something else uses it")
+        raise HostActionFailed(f"{node} is attached to another part of the same file: another process uses it")
     return os.open(node, os.O_RDONLY | os.O_CLOEXEC), node
 
 

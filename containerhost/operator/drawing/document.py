@@ -39,7 +39,7 @@ def load(raw: Any) -> HostMap:
 
 def _fields(kind: Any, raw: Any) -> dict[str, Any]:
     if not isinstance(raw, dict):
-        raise ValueError(f"a {kind.__name__} is no JSON object")
+        raise ValueError(f"a {kind.__name__} is not a JSON object")
     return {name: _value(hint, raw.get(name), f"{kind.__name__}.{name}") for name, hint in _hints(kind).items()}
 
 

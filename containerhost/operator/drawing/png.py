@@ -15,5 +15,5 @@ def from_svg(content: bytes) -> bytes:
         import cairosvg  # noqa: PLC0415  (an extra)
     except (ImportError, OSError) as error:  # OSError: its library libcairo is missing
         raise UnsupportedOnHost(f"PNG needs cairosvg, which cannot be used here ({error}): install "
-                                "nova-lxd-ext[picture] and the package libcairo2, or ask for --svg") from error
+                                "nova-lxd-ext[picture] and the package libcairo2, or use --svg") from error
     return bytes(cairosvg.svg2png(bytestring=content, scale=SCALE))

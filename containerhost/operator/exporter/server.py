@@ -81,7 +81,7 @@ def parsed(address: str) -> tuple[str, int]:
     try:
         number = int(port) if port.isascii() and port.isdigit() else -1
         if not 0 < number < 1 << 16:
-            raise ValueError(f"{port!r} is no port")
+            raise ValueError(f"{port!r} is not a port")
         return str(ipaddress.ip_address(host.strip("[]"))), number
     except ValueError as error:
         raise SpecError(f"{address!r} is not ADDRESS:PORT, such as 127.0.0.1:9869: {error}") from error

@@ -20,7 +20,7 @@ def command_of_rank(command: Sequence[str], runtime: str) -> list[str]:
     :raises SpecError: the command cannot be a rank
     """
     if ":" in command:  # ends a context of mpirun
-        raise SpecError("a command with the word : cannot be started by mpirun")
+        raise SpecError("a command with the argument : cannot be started by mpirun")
     options = _OPTIONS.get(runtime, ())
     at = process.position(command) + 1 if options else len(command)
     return [*command[:at], *options, *command[at:]]

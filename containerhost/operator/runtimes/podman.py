@@ -30,7 +30,7 @@ def translate(command: Sequence[str], grants: Sequence[Grant], group: str, bindi
     # The words of options that take a value apart, and of the container's own command, are not known here.
     first = itertools.takewhile(lambda word: word.startswith("-"), command[at + 1:])
     if not _DETACHED.isdisjoint(first):
-        raise SpecError("podman run --detach would outlive the command that has the devices: leave that out")
+        raise SpecError("podman run --detach would outlive the command with the devices: remove the option")
     variables = process.environment(grants)
     options = [f"--cgroup-parent={group}"]
     options += [f"--device={path}" for path in process.nodes(grants)]

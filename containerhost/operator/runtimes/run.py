@@ -260,9 +260,9 @@ def _refuse(command: Sequence[str], wanted: Wanted) -> None:
     :raises SpecError: it cannot be run with them
     """
     if wanted.ranks > 1 and wanted.devices:
-        raise SpecError("a device can be of one rank alone: ask for numbers of GPUs and network functions")
+        raise SpecError("a device belongs to one rank only: request numbers of GPUs and network functions")
     if wanted.user and runtime(command) == "podman":
-        raise SpecError("Podman puts containers into the control group of the run as root alone")
+        raise SpecError("Podman puts containers into the control group of the run only as root")
 
 
 @contextlib.contextmanager

@@ -123,7 +123,7 @@ def free(store: AllocationStore, host: Host, gpus: Sequence[str], functions: Seq
               for name in named]
     for device, kind in wanted:
         if (device.kind is Kind.NET) is (kind == "GPU"):
-            raise NoPlacement(f"device {device.id} is no {kind}")
+            raise NoPlacement(f"device {device.id} is not a {kind}")
         holder = [f"{records[device.id].consumer} has it"] if device.id in records else []
         if reasons := (*holder, *device.health, *(f"the host uses it: {use}" for use in device.host_use)):
             raise NoPlacement(f"device {device.id} is not free and healthy: {'; '.join(reasons)}")

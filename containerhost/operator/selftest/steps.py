@@ -256,7 +256,7 @@ class SelfTest:
         for name in device_ids:
             (*_, entry) = self._store.hand_overs(name)
             if not entry["cleaned"] or provenance.complaint(entry, name, key):
-                raise HostActionFailed(f"the record of the hand-over of {name} is not sound: {entry}")
+                raise HostActionFailed(f"the record of the hand-over of {name} is invalid: {entry}")
         return "given to a second container, clean again, recorded"
 
     def _paired(self, pair: Sequence[str]) -> str:

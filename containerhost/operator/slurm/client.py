@@ -63,7 +63,7 @@ class Slurm:
             raise SpecError(f"scontrol does not report the devices of job {job} on node {self._node} unambiguously")
         gres = [(name, numbers) for name, count, numbers in _TAKEN.findall(texts[0]) if count != "0"]
         if any(name in SHARED for name, _ in gres):
-            raise SpecError(f"job {job} shares a GPU with other jobs, which the records do not know: leave "
+            raise SpecError(f"job {job} shares a GPU with other jobs, which the records do not support: leave "
                             f"{' and '.join(SHARED)} out of gres.conf")
         gres = [(name, numbers) for name, numbers in gres if name in NAMES.values()]
         devices = self.devices() if gres else {}

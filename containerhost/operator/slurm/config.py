@@ -106,8 +106,8 @@ def leaves(lines: Iterable[str]) -> tuple[Leaf, ...]:
         if not host:
             continue
         if not all(map(_WORD.fullmatch, (host, *path))):
-            raise SpecError(f"{line.strip()!r} is no host and parts of the network: names have letters, digits, dots, "
-                            "dashes and underscores")
+            raise SpecError(f"{line.strip()!r} is not a host followed by parts of the network: names have letters, "
+                            "digits, dots, dashes and underscores")
         if found.setdefault(host, leaf := Leaf(host, tuple(path))) != leaf:
             raise SpecError(f"host {host} is in two places of the network: {'/'.join(found[host].path)} and "
                             f"{'/'.join(path)}")
@@ -135,7 +135,7 @@ def topology_conf(tree: Iterable[Leaf]) -> str:
     last = collections.Counter(path[-1] for path in {*hosts, *parts} if path)
     names = {path: path[-1] if path and last[path[-1]] == 1 else "-".join(path) or _TOP for path in {*hosts, *parts}}
     if len(set(names.values())) < len(names):
-        raise SpecError("two parts of the network have the same name: name each switch by a name of its own")
+        raise SpecError("two parts of the network have the same name: give each switch a unique name")
     return "\n".join(
         f"SwitchName={names[path]} " + (f"Nodes={','.join(hosts[path])}" if path in hosts else "Switches=" + ",".join(
             sorted((names[part] for part in parts[path]), key=natural)))

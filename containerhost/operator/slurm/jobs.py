@@ -147,6 +147,7 @@ def _device(inventory: Inventory, files: Files) -> Device:
     found = [device for device in inventory.devices if device.kind in (Kind.GPU, Kind.NET)
              and not {node.path for node in own_nodes(device)}.isdisjoint(files)]
     if len(found) != 1:
-        raise DeviceNotFound(f"{', '.join(files) or 'a device'} of gres.conf is no node of a GPU or network function: "
-                             "see `containerhost doctor`; after a change of the hardware write gres.conf anew")
+        raise DeviceNotFound(f"{', '.join(files) or 'a device'} of gres.conf is not a node of a GPU or network "
+                             "function: see `containerhost doctor`; after a change of the hardware generate gres.conf "
+                             "again")
     return found[0]

@@ -64,16 +64,16 @@ def in_use(function: Device, held: Collection[str]) -> str | None:
 def _change(inventory: Inventory, address: str, count: int, held: Collection[str]) -> Change:
     card = inventory.get(address)
     if card.kind is not Kind.NET or card.role is not Role.PF:
-        raise SpecError(f"device {address} can have no virtual functions: it is no physical function of a network card "
-                        "with SR-IOV; turn it on in the card's firmware if the card has it")
+        raise SpecError(f"device {address} cannot have virtual functions: it is not a physical function of a network "
+                        "card with SR-IOV; enable it in the card's firmware if the card has it")
     if count > card.total_vfs:
         raise SpecError(f"card {address} can have {card.total_vfs} virtual functions, not {count}; its firmware sets "
-                        "the most")
+                        "the maximum")
     there = functions_of(inventory, address)
     if there and count != len(there):
         used = [f"{function.id} ({use})" for function in there if (use := in_use(function, held))]
         if used:
-            raise DeviceHeld(f"card {address} has {len(there)} virtual functions and is to have {count}, for which the "
-                             f"kernel takes all away first, but some are in use: {', '.join(used)}. Free them, or "
+            raise DeviceHeld(f"card {address} has {len(there)} virtual functions and needs {count}, for which the "
+                             f"kernel removes all first, but some are in use: {', '.join(used)}. Free them, or "
                              f"leave {len(there)} in the file")
     return Change(address, len(there), count)

@@ -75,4 +75,4 @@ class Provisioner:
             there = len(functions_of(inventory, change.address))
             if there != change.after:
                 raise HostActionFailed(f"card {change.address} has {there} virtual functions, not {change.after}, "
-                                       "though the kernel took the number; its log says why")
+                                       "although the kernel accepted the number; see its log")

@@ -27,5 +27,5 @@ def counts(content: Mapping[str, Any]) -> dict[str, int]:
 
 def _count(address: str, value: Any) -> int:
     if not isinstance(value, str) or not _NUMBER.fullmatch(value):
-        raise SpecError(f"card {address}: {value!r} is no number of virtual functions, such as 8; 0 is none")
+        raise SpecError(f"card {address}: {value!r} is not a number of virtual functions, such as 8; 0 is none")
     return int(value)

@@ -119,7 +119,7 @@ def _require_limitable(device: Device, rate: int) -> None:
         reason = "it is a whole card; use a virtual function of one"
     else:
         return
-    raise SpecError(f"network function {device.id} is to send at most {rate} Mbit/s, which is not possible: {reason}")
+    raise SpecError(f"network function {device.id} cannot be limited to {rate} Mbit/s: {reason}")
 
 
 def _netdev_grants(device: Device, options: GrantOptions) -> tuple[NetdevGrant, ...]:

@@ -28,8 +28,8 @@ def hook(capabilities: Collection[str]) -> dict[str, Any]:
     :raises FileNotFoundError: the tool is not installed
     """
     if shutil.which(TOOL) is None:
-        raise FileNotFoundError(f"the libraries of the GPU's driver ({', '.join(sorted(capabilities))}) are asked for, "
-                                f"but this host has no {TOOL}: install NVIDIA's container toolkit")
+        raise FileNotFoundError(f"the libraries of the GPU's driver ({', '.join(sorted(capabilities))}) are "
+                                f"requested, but this host has no {TOOL}: install NVIDIA's container toolkit")
     return {"path": sys.executable, "args": [sys.executable, "-I", __file__, *sorted(capabilities)], "timeout": TIMEOUT,
             "env": [f"PATH={os.environ.get('PATH', os.defpath)}"]}
 

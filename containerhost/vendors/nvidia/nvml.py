@@ -190,7 +190,7 @@ def _gpus(library: Any, bound: Collection[str] = ()) -> Iterator[tuple[str, Gpu]
             address = address_of(library.nvmlDeviceGetPciInfo(handle))
             gpu = dataclasses.replace(_gpu(library, handle), index=index)
         except library.NVMLError as error:
-            LOG.info("NVML cannot tell about GPU %s: %s", index, error)
+            LOG.info("NVML cannot query GPU %s: %s", index, error)
         else:
             found.add(address)
             yield address, gpu

@@ -85,6 +85,6 @@ class RefusedTest(AcceleratorTest):
 
     def test_what_no_container_can_be_given_is_refused_in_words(self) -> None:
         server = self.accelerated(expected="ERROR")
-        self.assertIn("is to be attached as MDEV", " ".join([self.fault(server), *self.reasons(server)]))
+        self.assertIn("has the attach handle type MDEV", " ".join([self.fault(server), *self.reasons(server)]))
         self._delete_server(server)
         self.assert_nothing_left()

@@ -330,7 +330,7 @@ class EventsTest(PortServers):
     def test_neutron_failed(self) -> None:
         server = self.booting()
         self.tell(server, "network-vif-plugged", "failed")
-        self.ends(server, "Neutron failed")
+        self.ends(server, "Neutron reported a failure")
 
     @levels.exhaustive("units show it with an engine in memory")
     def test_neutron_never_answers(self) -> None:
@@ -349,7 +349,7 @@ class EventsTest(PortServers):
         self.tell(server, "network-vif-deleted")
         self.assertTrue(wait_until(lambda: self.host_end not in self.switch.ports(), TIMEOUT))
         self.tell(server, "network-vif-plugged", "failed")
-        self.ends(server, "Neutron failed")
+        self.ends(server, "Neutron reported a failure")
 
     def ends(self, server: Any, words: str) -> None:
         """The boot has failed, and nothing of it is left although nobody has deleted the server."""

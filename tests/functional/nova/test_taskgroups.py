@@ -77,7 +77,7 @@ class TaskGroupsTest(twohosts.TwoHosts):
     @levels.exhaustive("units show it; a job that is spread remains")
     def test_wrong_hints_are_told_in_the_fault(self) -> None:
         for hints, words in (({"task_groups": 3}, "task_groups=3 is more than the job's 2 servers"),
-                             ({"task_groups": "many"}, "is no number")):
+                             ({"task_groups": "many"}, "is not a number")):
             servers = [self._wait_for_state_change(server, "ERROR") for server in self.job(2, **hints)]
             self.assertIn(words, self.fault(servers[0]))
             self.gone(servers)

@@ -324,7 +324,7 @@ class FaultsTest(VolumeServers):
         self.assertEqual([], self.nodes(server))
         self.assert_free(volume)
         failed = self.server(networks="none", expected="ERROR", block_device_mapping_v2=self.disks(volume))
-        self.assertIn("whose time was over, still runs", self.reasons(failed)[0])
+        self.assertIn("which timed out, is still running", self.reasons(failed)[0])
         self._delete_server(failed)
         self.assert_free(volume)
         back.set()

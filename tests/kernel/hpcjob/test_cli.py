@@ -78,11 +78,11 @@ class CommandTest(testtools.TestCase):
         self.stack.after = lambda method, path: removing.set() if method == "DELETE" else None
         process = self.process(*replace, "--force")
         self.assertTrue(removing.wait(60))
-        self.assertIn("another hpcjob works on", self.run_command("delete", "openstack", ident)[2])
+        self.assertIn("another hpcjob is working on", self.run_command("delete", "openstack", ident)[2])
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=60)
         self.assertEqual(4, process.returncode, errors)
-        self.assertIn("interrupted by SIGTERM. All other members are as they were. Go on with: hpcjob replace", errors)
+        self.assertIn("interrupted by SIGTERM. All other members are unchanged. Continue with: hpcjob replace", errors)
         self.stack.undeletable = False
         status, output, errors = self.run_command(*replace, "--json")
         member = {"rank": 1, "group": 0, "name": f"{ident}-1", "address": "10.0.0.11", "host": "00000000000a"}

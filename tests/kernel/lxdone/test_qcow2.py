@@ -19,7 +19,7 @@ class SizeTest(testtools.TestCase):
         subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", str(disk), "1G"], check=True)
         error = self.assertRaises(NotSupported, qcow2.to_raw, disk, Origin(directory.parents[1], None, 8 << 20), raw,
                                   20)
-        self.assertIn("is a qcow2 image of 1024 MiB, but OpenNebula says that it has 8 MiB", str(error))
+        self.assertIn("is a qcow2 image of 1024 MiB, but according to OpenNebula it has 8 MiB", str(error))
         self.assertFalse(raw.exists())
         qcow2.to_raw(disk, Origin(directory.parents[1], None, 1 << 30), raw, 20)
         self.assertEqual(1 << 30, raw.stat().st_size)

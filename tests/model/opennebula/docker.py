@@ -42,7 +42,7 @@ class Volumes:
     def mount(self, number: int, file: Path, *, read_only: bool, root: tuple[int, int]) -> None:
         self._node.process.step()
         if self._vm_id not in self._node.mounts:
-            raise HostActionFailed(f"{self.directory} is no place to mount at")
+            raise HostActionFailed(f"{self.directory} is not a place to mount at")
         self._node.mounts[self._vm_id].add(number)
 
     def unmount(self, number: int) -> None:

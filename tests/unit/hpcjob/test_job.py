@@ -36,7 +36,7 @@ class ParseTest(testtools.TestCase):
                 ({"members": "true"}, "members=True"), ({"groups": 5}, "groups=5 is more than members=4"),
                 ({"timeout": 0}, "timeout=0"), ({"strict": "maybe"}, "strict='maybe'"),
                 ({"oversubscribe": 2}, "oversubscribe=2 must be true or false"),
-                ({"tasks": 8}, "slots and tasks say the same"),
+                ({"tasks": 8}, "slots and tasks conflict"),
                 ({"rank": 1}, "unknown keys rank"),
                 ({"openstack": "{image: a, flavor: b}"}, "section openstack lacks network"),
                 ({"openstack": "{image: a, flavor: b, network: c, disk: d}"}, "unknown keys disk"),

@@ -104,12 +104,12 @@ class OpenNebulaTest(OpenNebulaCase):
 
     def test_a_start_script_in_another_language_is_refused(self) -> None:
         self.cloud.context |= {"START_SCRIPT": "#!/usr/bin/python3\n"}
-        self.assertIn("START_SCRIPT is no shell script", self.refused(BadJob))
+        self.assertIn("START_SCRIPT is not a shell script", self.refused(BadJob))
 
     def test_a_start_script_that_is_no_base64_is_refused(self) -> None:
         for text in ("x", "//8="):
             self.cloud.context |= {"START_SCRIPT_BASE64": text}
-            self.assertIn("START_SCRIPT_BASE64 is no text in base64", self.refused(BadJob))
+            self.assertIn("START_SCRIPT_BASE64 is not text in base64", self.refused(BadJob))
 
     def test_a_job_larger_than_the_cloud(self) -> None:
         self.cloud.room = 3
@@ -203,7 +203,7 @@ class OpenNebulaTest(OpenNebulaCase):
         server = pyone.OneServer(self.cloud.url, session="tenant:wrong-secret")
         failed = self.assertRaises(GangFailed, gang.start, OpenNebula(server), jobs.job(), "wave-1", self.clock.sleep,
                                    self.clock)
-        self.assertIn("couldn't be authenticated, aborting call.; nothing was made", str(failed))
+        self.assertIn("couldn't be authenticated, aborting call.; nothing was created", str(failed))
         self.assertEqual(0.0, self.clock.now)
         self.assertNotIn("wrong-secret", str(failed))
 

@@ -104,8 +104,8 @@ class OpenStackTest(Case):
     def test_no_room_says_how_to_go_on_and_the_next_try_makes_one_member(self) -> None:
         self.cloud.room = 3
         said = self.refused(Vacant, force=True)
-        self.assertEqual("wave-1-1 failed: No valid host was found. no hosts have room. All other members are as they "
-                         "were. Go on with: hpcjob replace openstack wave-1 1", said)
+        self.assertEqual("wave-1-1 failed: No valid host was found. no hosts have room. All other members are "
+                         "unchanged. Continue with: hpcjob replace openstack wave-1 1", said)
         self.cloud.room = 1000
         self.replace()
         self.assertEqual({"servers": 4, "ports": 4, "groups": 1}, self.cloud.left())
@@ -291,7 +291,7 @@ class RecordTest(testtools.TestCase):
             self.records.path("wave-2").write_text(text)
             self.assertIn("cannot be read", self.refused("wave-2"))
         for ident in ("../x", "a/b", "", "a\n"):
-            self.assertIn("is no id of a job", self.refused(ident))
+            self.assertIn("is not an id of a job", self.refused(ident))
 
     def refused(self, ident: str) -> str:
         return str(self.assertRaises(BadJob, self.records.load, ident))

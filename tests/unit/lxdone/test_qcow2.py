@@ -51,5 +51,5 @@ class OriginTest(testtools.TestCase):
             for file in ("/ds/0/57/disk.0", "/ds/0/11/disk.0", "/ds/1/other", "/ds/2/image", "/ds/1/image.snapped",
                          "/ds/1/image.snap/../other", "/ds/1"):
                 error = self.assertRaises(NotSupported, Origin(Path("/ds"), source).require, Path(DISK), Path(file))
-                self.assertIn("neither the VM's own nor of the image", str(error))
+                self.assertIn("neither the VM's own nor part of the disk's image", str(error))
         Origin(Path("/ds"), seen=True).require(Path(DISK), Path("/ds/1/image"))

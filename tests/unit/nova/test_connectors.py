@@ -111,7 +111,7 @@ class ConnectorsTest(testtools.TestCase):
         self.assertRaises(connectors.BackendError, self.connectors.disconnect, "vol-1", "iscsi", DATA, None)
         self.assertRaises(exception.VolumeAttachFailed, self.connectors.connect, "vol-2", "iscsi", DATA, self.fail)
         back.set()
-        await_that(lambda: log.output.count("failed after its time was over: no route") == 2, "both are logged")
+        await_that(lambda: log.output.count("failed after its timeout: no route") == 2, "both are logged")
 
     def test_no_call_for_a_volume_overtakes_an_earlier_one_that_still_runs(self) -> None:
         back = self.gone()
@@ -125,9 +125,9 @@ class ConnectorsTest(testtools.TestCase):
         self.connect()
 
     def test_what_is_no_block_device(self) -> None:
-        self.checked.side_effect = ValueError("/etc/passwd is no block device")
+        self.checked.side_effect = ValueError("/etc/passwd is not a block device")
         error = self.assertRaises(exception.VolumeAttachFailed, self.connect)
-        self.assertIn("no block device", str(error))
+        self.assertIn("not a block device", str(error))
         self.backend.disconnect_volume.assert_called_once()
 
 

@@ -39,12 +39,12 @@ class TestDeviceFaults(testtools.TestCase):
     def test_each_fault_is_told_once_and_its_end_too(self) -> None:
         held = record(GPU)
         self.assertEqual([], self.told(held, with_health()))
-        self.assertEqual([f"uuid-1 A device is broken: {GPU}: Xid 48"],
+        self.assertEqual([f"uuid-1 A device is faulty: {GPU}: Xid 48"],
                          self.told(held, with_health("Xid 48")))
         self.assertEqual([], self.told(held, with_health("Xid 48")))
-        self.assertEqual([f"uuid-1 A device is broken: {GPU}: Xid 48; Xid 79"],
+        self.assertEqual([f"uuid-1 A device is faulty: {GPU}: Xid 48; Xid 79"],
                          self.told(held, with_health("Xid 48", "Xid 79")))
-        self.assertEqual([f"Device {GPU} is well again, or its server released it"], self.told(held, with_health()))
+        self.assertEqual([f"Device {GPU} is healthy again, or its server released it"], self.told(held, with_health()))
         self.assertEqual([], self.told(held, with_health()))
 
     def test_what_is_gone_is_told(self) -> None:

@@ -42,7 +42,7 @@ class PasswordTest(testtools.TestCase):
                 self.assertIn("control character", self.refusal(text))
         for user in ("", "a:b", "a\nb", "Root", "-x", "x" * 33):
             with self.subTest(user):
-                self.assertIn("no user's name", self.refusal(user=user))
+                self.assertIn("not a user name", self.refusal(user=user))
         self.assertEqual([], self.engine.executed)
 
     def test_what_the_guest_lacks_is_told_without_the_password(self) -> None:

@@ -47,7 +47,7 @@ class PciTrackerTest(testtools.TestCase):
     def test_what_vanishes_and_what_comes_back_is_told(self) -> None:
         self.look(entry("a"), entry("b"))
         self.look(entry("a"))
-        self.assertIn("PCI device b is not offered", self.log.output)
+        self.assertIn("PCI device b is no longer offered", self.log.output)
         self.look(entry("a"), entry("b"))
         self.assertEqual([["a", "b"], ["a"], ["a", "b"]], self.nova.told)
 

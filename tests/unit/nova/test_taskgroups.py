@@ -285,7 +285,7 @@ class BadInputTest(Base):
         for hints, words in (
                 ({"task_groups": "two"}, "task_groups='two' is no number"),
                 ({"task_groups": 0}, "task_groups=0 is not from 1 to"),
-                ({"task_groups": 10**7}, "is no number"),
+                ({"task_groups": 10**7}, "is not a number"),
                 ({"task_groups": 5}, "task_groups=5 is more than the job's 4 servers"),
                 ({"task_rank": 1}, "task_groups is missing"),
                 ({"task_groups": 2, "task_rank": 1}, "leave task_rank out"),

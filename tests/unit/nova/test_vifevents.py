@@ -62,7 +62,7 @@ class VifEventsTest(testtools.TestCase):
         self.assertEqual(["plugged"], self.expect(None))
 
     def test_neutron_does_not_answer_or_fails(self) -> None:
-        for answer, words in ((times_out, f"{FIRST} within 7 s"), (fails, "Neutron failed")):
+        for answer, words in ((times_out, f"{FIRST} within 7 s"), (fails, "Neutron reported a failure")):
             with self.subTest(words):
                 error = self.assertRaises(exception.VirtualInterfaceCreateException, self.expect, Neutron(answer))
                 self.assertIn(words, str(error))

@@ -249,7 +249,7 @@ class HotTest(PortsTest):
         self.direct.lost.return_value = True
         self.container()
         self.ports.detach(self.server, ports.direct())
-        self.assertIn("is gone from this host", log.output)
+        self.assertIn("The host has lost the function of port", log.output)
         self.engine.statuses[self.server.name] = Status.STOPPED
         self.ports.detach(self.server, ports.direct())
         self.engine.specs.clear()

@@ -162,7 +162,7 @@ class LeavingTest(VmmCase):
         self.parts.engine.create.side_effect = lambda *args: self.known(Status.STOPPED)
         self.vmm.deploy(call)
         self.gone()
-        self.assertIn("not on this host any more", str(self.assertRaises(DriverError, self.vmm.deploy, call)))
+        self.assertIn("no longer on this host", str(self.assertRaises(DriverError, self.vmm.deploy, call)))
         self.assertIn("data root", str(self.assertRaises(DriverError, self.vmm.leave, self.vm.id, 0)))
 
 

@@ -51,7 +51,7 @@ class ActionsTest(testtools.TestCase):
         for script, argv, data, words in (
             ("explode", ["1", "n"], whole, "no action 'explode'"),
             ("shutdown", ["one-1", "n", "1"], whole, "called with 3 arguments, but oned gives 4"),
-            ("shutdown", ["one-1", "n", "../1", "n"], whole, "'../1' is no VM id"),
+            ("shutdown", ["one-1", "n", "../1", "n"], whole, "'../1' is not a VM id"),
             ("shutdown", ["one-2", "n", "2", "n"], whole, "for VM 2, but standard input describes VM 1"),
             ("shutdown", ["one-1", "n", "1", "n"], sample("deployment.xml"), "is <VM>, not <VMM_DRIVER_ACTION_DATA>"),
             ("shutdown", ["one-1", "n", "1", "n"], b"<VMM_DRIVER_ACTION_DATA/>", "has no VM"),

@@ -44,7 +44,7 @@ class DocumentTest(testtools.TestCase):
 
     def test_other_documents_are_refused(self) -> None:
         for data, words in ((b"", "is empty"), (b"  \n", "is empty"), (b"<HOST/>", "is <HOST>, not <VM>"),
-                            (b"!!", "is no base64"), (base64.b64encode(b"nothing"), "no complete XML"),
+                            (b"!!", "is not base64"), (base64.b64encode(b"nothing"), "not a complete XML"),
                             (b"<VM>" + b" " * document.LIMIT + b"</VM>", "larger than 8 MiB"),
-                            (b"<VM>\xff</VM>", "no complete XML"), (b"<VM/><VM/>", "no complete XML")):
+                            (b"<VM>\xff</VM>", "not a complete XML"), (b"<VM/><VM/>", "not a complete XML")):
             self.assertIn(words, self.refused(data))

@@ -37,7 +37,7 @@ class MonitorConfigTest(testtools.TestCase):
     def test_what_is_incomplete_is_refused(self) -> None:
         for old, new, words in (("4124", "", "NETWORK/PORT"), ("4124", "99999", "no port"), ("[3]", "[x]", "HOST_ID"),
                                 ("<STATE_VM>5", "<STATE_VM>often", "PROBES_PERIOD/STATE_VM"),
-                                ("</MONITOR_CONFIGURATION>", "", "no complete XML")):
+                                ("</MONITOR_CONFIGURATION>", "", "not a complete XML")):
             error = self.assertRaises(BadInput, monitor_config, CONFIG.replace(old, new).encode(), CLIENT)
             self.assertIn(words, str(error))
         self.assertIn("SSH_CLIENT", str(self.assertRaises(BadInput, monitor_config, CONFIG.encode(), "")))

@@ -124,7 +124,7 @@ class Cutter:
             geometry = self._library.geometry(each.address)
             left = plan(geometry, wanted.pieces(geometry, lists[each.address]), ())
             if left.steps:
-                raise HostActionFailed(f"GPU {each.address} was cut, but not as wanted; what is missing: "
+                raise HostActionFailed(f"GPU {each.address} was partitioned, but not as wanted; missing: "
                                        f"{', '.join(map(str, left.steps))}")
 
 
@@ -132,8 +132,8 @@ def _wanted(known: Mapping[str, Geometry], lists: Mapping[str, Sequence[str]]
             ) -> Iterator[tuple[Geometry, tuple[Piece, ...]]]:
     for address, names in lists.items():
         if address not in known:
-            raise DeviceNotFound(f"NVIDIA's driver knows no GPU {address}: it knows {', '.join(known) or 'none'}")
+            raise DeviceNotFound(f"NVIDIA's driver does not know GPU {address}: it knows {', '.join(known) or 'none'}")
         geometry = known[address]
         if names and not geometry.profiles:
-            raise SpecError(f"GPU {address} ({geometry.model}) cannot be cut into slices")
+            raise SpecError(f"GPU {address} ({geometry.model}) cannot be partitioned into slices")
         yield geometry, wanted.pieces(geometry, names)

@@ -78,7 +78,7 @@ class Library:
         if now != mode:
             _call(CHANGE_TIMEOUT, what, pynvml.nvmlDeviceSetMigMode, handle, now)
             raise HostActionFailed(
-                f"NVML cannot {what} now, only at the GPU's next reset: something uses it. End what does (monitoring, "
+                f"NVML cannot {what} now, only at the GPU's next reset: a program uses it. End that (monitoring, "
                 f"the persistence daemon) and try again, or run `nvidia-smi -i {address} -mig {mode}` and restart the "
                 "host")
 
@@ -111,7 +111,7 @@ class Library:
         kind = next((kind for kind in _call(READ_TIMEOUT, what, lambda: list(_kinds(instance)))
                      if kind.sliceCount == slices), None)
         if kind is None:
-            raise HostActionFailed(f"NVML cannot {what}: it knows none of that size")
+            raise HostActionFailed(f"NVML cannot {what}: it has no profile of that size")
         made = _call(CHANGE_TIMEOUT, what, pynvml.nvmlGpuInstanceCreateComputeInstance, instance, kind.id)
         return int(_call(READ_TIMEOUT, what, pynvml.nvmlComputeInstanceGetInfo_v2, made).id)
 
@@ -124,7 +124,7 @@ class Library:
         if address not in self._handles:
             self.read()
         if address not in self._handles:
-            raise DeviceNotFound(f"NVIDIA's driver knows no GPU {address}: it knows "
+            raise DeviceNotFound(f"NVIDIA's driver does not know GPU {address}: it knows "
                                  f"{', '.join(self._handles) or 'none'}")
         return self._handles[address]
 

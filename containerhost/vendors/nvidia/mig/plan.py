@@ -117,8 +117,8 @@ def plan(geometry: Geometry, wanted: Sequence[Piece], held: Collection[str]) -> 
                         "reset: reset it (nvidia-smi --gpu-reset) or restart the host first")
     found = Plan(geometry.address, tuple(_steps(geometry, wanted, held)))
     if found.steps and geometry.address in held:
-        raise DeviceHeld(f"GPU {geometry.address} is held as a whole, and cannot be cut meanwhile: see `containerhost "
-                         "list`")
+        raise DeviceHeld(f"GPU {geometry.address} is allocated as a whole, and cannot be partitioned: see "
+                         "`containerhost list`")
     return found
 
 
@@ -188,7 +188,7 @@ def _arranged(geometry: Geometry, wanted: Sequence[Piece], held: Collection[str]
     for one in pinned:
         if one.id not in matched:
             ids = ", ".join(slice_id(geometry.address, one.id, part.id) for part in _held_parts(geometry, one, held))
-            raise DeviceHeld(f"GPU {geometry.address}: {ids} would go, but it is allocated: see `containerhost "
+            raise DeviceHeld(f"GPU {geometry.address}: {ids} would be removed, but is allocated: see `containerhost "
                              f"list`; keep {one.profile} in the file, or free it first")
     for going in range(len(movable) + 1):
         for gone in itertools.combinations(movable, going):
@@ -201,7 +201,7 @@ def _arranged(geometry: Geometry, wanted: Sequence[Piece], held: Collection[str]
                 return matched | staying, places
     raise SpecError(f"GPU {geometry.address} ({geometry.model}): "
                     f"{', '.join(piece.profile for piece in wanted)} do not fit together"
-                    + (f" around what is held ({', '.join(one.profile for one in pinned)})" if pinned else "")
+                    + (f" around the allocated slices ({', '.join(one.profile for one in pinned)})" if pinned else "")
                     + "; `containerhost mig` shows where each profile can be")
 
 

@@ -29,11 +29,11 @@ def lists(content: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 def _profiles(address: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > MOST:
-        raise SpecError(f"GPU {address}: {value!r} is no list of profiles such as [1g.5gb, 2g.10gb]; an empty list "
+        raise SpecError(f"GPU {address}: {value!r} is not a list of profiles such as [1g.5gb, 2g.10gb]; an empty list "
                         "leaves the GPU whole")
     for name in value:
         if not isinstance(name, str) or not migprofile.PATTERN.fullmatch(name):
-            raise SpecError(f"GPU {address}: {name!r} is no profile of a slice, such as 1g.5gb or 1c.3g.20gb")
+            raise SpecError(f"GPU {address}: {name!r} is not a profile of a slice, such as 1g.5gb or 1c.3g.20gb")
     return tuple(value)
 
 
@@ -48,7 +48,7 @@ def pieces(geometry: Geometry, names: Sequence[str]) -> tuple[Piece, ...]:
     for name in names:
         match = migprofile.PATTERN.fullmatch(name)
         if match is None:
-            raise SpecError(f"{name!r} is no profile of a slice")
+            raise SpecError(f"{name!r} is not a profile of a slice")
         whole = geometry.profile(match["whole"])
         part = int(match["part"] or whole.slices)
         if part > whole.slices:

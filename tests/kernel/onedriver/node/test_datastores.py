@@ -36,7 +36,7 @@ class DatastoresTest(DatastoresCase):
                      self.disk.mkdir):
             self.disk.unlink()
             make()
-            self.refused("is no regular file")
+            self.refused("is not a regular file")
             if self.disk.is_dir():
                 self.disk.rmdir()
 

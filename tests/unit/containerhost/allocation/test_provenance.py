@@ -271,7 +271,7 @@ class CommandTest(ProvenanceTestCase):
         self.assertNotIn("\x1b", self.command(self.gpu, status=1))
 
     def test_refuses_what_is_no_device(self) -> None:
-        self.assertIn("is no device id", self.command("../x", status=1))
+        self.assertIn("is not a device id", self.command("../x", status=1))
         for words in ((), ("--json",)):
             self.assertIn("this host has no device 0000:ff:00.0", self.command("0000:FF:00.0", *words, status=1))
 

@@ -140,7 +140,7 @@ class TestEveryState(RecoveryTestCase):
     @staticmethod
     def unhealthy(device_id: str, view: HostView) -> None:
         from containerhost.errors import DeviceUnhealthy
-        raise DeviceUnhealthy(f"device {device_id} came back, but is not healthy")
+        raise DeviceUnhealthy(f"device {device_id} was released, but is not healthy")
 
     def test_names_of_interfaces_end_with_the_boot(self):
         """The name of before may be another interface's now, so it is not set again."""

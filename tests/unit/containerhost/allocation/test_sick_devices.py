@@ -123,7 +123,7 @@ class TestSickDevices(testtools.TestCase):
         self.say(xid(48))
         self.root.able = False
         (complaint,) = self.allocator.release(consumer("c1"))
-        self.assertIn("came back, but is not healthy: Xid 48", complaint)
+        self.assertIn("was released, but is not healthy: Xid 48", complaint)
         error = self.assertRaises(errors.DeviceUnhealthy, self.allocator.repair.clean, self.gpu)
         self.assertEqual({self.gpu: str(error)}, self.blocked())
         self.root.able = True

@@ -44,7 +44,7 @@ class CommandLineTest(testtools.TestCase):
         self.assertEqual(1, status)
         line = json.loads(log.read_text())
         self.assertEqual("error", line["level"])
-        self.assertIn("there is no record", line["msg"])
+        self.assertIn("is missing: this driver did not create", line["msg"])
 
     def test_deletion_of_another_container_tells_runcs_status(self):
         directory = self.useFixture(fixtures.TempDir()).path

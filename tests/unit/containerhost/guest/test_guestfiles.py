@@ -42,7 +42,7 @@ class RateLimitTest(testtools.TestCase):
         self.write()
         self.host.takes, self.pids["c1"] = 0.005, 9
         error = self.assertRaises(HostActionFailed, self.files.read, "c1", "ack.json")
-        self.assertEqual("container c1 made the host wait at its files, so it is left alone for 270 s", str(error))
+        self.assertEqual("container c1 blocked the host at its files, so it is not accessed for 270 s", str(error))
         self.assertEqual(b"8", self.files.read("c2", "ack.json"))
         self.host.now += 271
         self.assertEqual(b"9", self.files.read("c1", "ack.json"))

@@ -21,9 +21,10 @@ class DeviceFileTest(testtools.TestCase):
 
     def test_what_is_no_such_file(self) -> None:
         for text, words in (
-                ("[1, 2]", "no mapping"), ("just words", "no mapping"), ("gpu0: [1g.5gb]", "'gpu0' is no PCI address"),
-                ("0000:17:00.0: [1g.5gb]\n0000:17:00.0: []", "stands twice"), ("a: [", "not YAML"),
-                ("\xff\xfe\x00\x80", "no mapping"),
+                ("[1, 2]", "not a mapping"), ("just words", "not a mapping"),
+                ("gpu0: [1g.5gb]", "'gpu0' is not a PCI address"),
+                ("0000:17:00.0: [1g.5gb]\n0000:17:00.0: []", "is a duplicate key"), ("a: [", "not YAML"),
+                ("\xff\xfe\x00\x80", "not a mapping"),
                 ("? [0000]\n: x", "not YAML"), ("[" * 5000, "not YAML")):
             with self.subTest(text[:20]):
                 error = self.assertRaises(SpecError, devicefile.parse, text.encode("latin-1", "replace"), "the file")

@@ -100,7 +100,7 @@ class DumpTest(testtools.TestCase):
             self.file.write_text(text)
             status, output = run("list", "--root", str(self.file))
             self.assertEqual(1, status, text)
-            self.assertIn("is no captured host, as `containerhost dump` writes it", output)
+            self.assertIn("is not a captured host from `containerhost dump`", output)
 
     def test_no_path_or_link_leads_out_of_the_tree(self) -> None:
         for entries in (

@@ -61,7 +61,7 @@ class StatusTest(testtools.TestCase):
 
 class EngineTest(testtools.TestCase):
     def test_unknown_engines_and_bad_addresses_are_refused(self) -> None:
-        for words, text in ((["plan", "--engine", "podman"], "'podman' is no engine; say docker, incus, lxd"),
+        for words, text in ((["plan", "--engine", "podman"], "'podman' is not an engine; use docker, incus, lxd"),
                             (["plan"], "--engine"), (["plan", "--engine", "lxd", "--policy", "best"], "best"),
                             (["plan", "--engine", "lxd=/no/such/socket"], "/no/such/socket")):
             done = run(*words)

@@ -174,7 +174,7 @@ class ImagesTest(DatastoreTestCase):
         outside = f"{self.files}{'/..' * len(self.files.parts)}/etc/passwd"
         for path in (other / "archive", self.files / "link", self.files / "directory", outside, self.files / "layout"):
             self.assert_refused(BadInput, "SAFE_DIRS", path)
-        self.assert_refused(BadInput, "no regular file", self.files / "pipe")
+        self.assert_refused(BadInput, "not a regular file", self.files / "pipe")
         for path in ("relative", "ftp://host/x", "", "docker:/x"):
             self.assertRaises(BadInput, self.act, "cp", {"PATH": path})
 

@@ -91,7 +91,7 @@ class RedirectTest(DatastoreTestCase):
         path = f"{self.host}/elsewhere?http://{other}/there"
         self.assertIn(b"abc", self.asked(path, {self.host, other}))
         error = self.assertRaises(BadInput, self.asked, path, {self.host})
-        self.assertIn(f"images may not be taken from {other}", str(error))
+        self.assertIn(f"images from this source are not permitted: {other}", str(error))
         self.assertEqual([None] * 3, Handler.authorized)
 
     def test_this_machine_is_not_asked_unless_it_is_listed(self) -> None:
@@ -99,7 +99,7 @@ class RedirectTest(DatastoreTestCase):
         for path in (f"{self.host}/there", f"{other}/there", f"{self.host.replace('127.0.0.1', '0.0.0.0')}/there",
                      f"{self.host.replace('127.0.0.1', '[::ffff:127.0.0.1]')}/there"):
             error = self.assertRaises(BadInput, self.asked, path)
-            self.assertIn("an address of the front-end itself or of its link", str(error))
+            self.assertIn("an address of the front-end itself or a link-local one", str(error))
         self.assertRaises(BadInput, self.asked, f"{self.host}/elsewhere?http://{other}/there", plain={self.host})
         self.assertEqual([None], Handler.authorized)
 

@@ -69,7 +69,7 @@ class RunTest(testtools.TestCase):
             before = os.listdir("/proc/self/fd")
             with mock.patch(call, side_effect=refusal):
                 error = self.assertRaises(HostActionFailed, self.run_in_child, os.getpid)
-            self.assertEqual(f"cannot do it: the host makes no process: {refusal.strerror}", str(error))
+            self.assertEqual(f"cannot do it: the host cannot create a process: {refusal.strerror}", str(error))
             self.assertEqual(before, os.listdir("/proc/self/fd"))
 
     def test_child_has_no_file_of_its_parents(self) -> None:

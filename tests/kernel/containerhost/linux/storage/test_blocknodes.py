@@ -66,7 +66,7 @@ class NodeTest(testtools.TestCase):
 
     def test_what_is_no_block_device_is_not_copied(self) -> None:
         error = self.assertRaises(HostActionFailed, Privileged().copy_block, "/dev/null", "/dev/zero", 0, 1)
-        self.assertIn("no block device", str(error))
+        self.assertIn("is not a block device", str(error))
 
 
 class RootTest(testtools.TestCase):

@@ -102,7 +102,8 @@ class TopologyTest(testtools.TestCase):
         self.assertEqual(["SwitchName=network Nodes=a,b"], self.run_topology("a\nb\n"))
 
     def test_what_is_no_tree_is_refused(self) -> None:
-        for tree, words in (("a r1,Nodes=b", "is no host and parts of the network"), ("node[1-3] r1", "is no host"),
+        for tree, words in (("a r1,Nodes=b", "is not a host followed by parts of the network"),
+                            ("node[1-3] r1", "is not a host"),
                             ("a r1\na r2\n", "host a is in two places of the network: r1 and r2"),
                             ("a x-y z\nb x y-z\nc x-y w\nd u z\ne u y-z\nf x w", "two parts of the network")):
             self.assertIn(words, str(self.assertRaises(

@@ -52,6 +52,6 @@ class PlanTest(testtools.TestCase):
 
     def test_what_cannot_have_functions(self) -> None:
         for address, count, error, words in (
-                ("0000:99:00.0", 1, DeviceNotFound, "no device"), (VF, 1, SpecError, "no physical function"),
-                ("0000:3b:00.0", 1, SpecError, "no physical function"), (CARD, 9, SpecError, "can have 8")):
+                ("0000:99:00.0", 1, DeviceNotFound, "no device"), (VF, 1, SpecError, "not a physical function"),
+                ("0000:3b:00.0", 1, SpecError, "not a physical function"), (CARD, 9, SpecError, "can have 8")):
             self.assertIn(words, str(self.assertRaises(error, plan, scan(shared("mixed")), {address: count}, ())))

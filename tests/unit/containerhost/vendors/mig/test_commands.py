@@ -118,7 +118,8 @@ class ApplyTest(MigCase):
 
     def test_what_is_held_is_refused_or_left_alone(self) -> None:
         self.hold(f"{CUT}/gi3/ci0")
-        for text, words in ((f"{WHOLE}: [1g.5gb]\n{CUT}: [1g.5gb]", "gi3/ci0 would go"), (f"{CUT}: []", "would go")):
+        for text, words in ((f"{WHOLE}: [1g.5gb]\n{CUT}: [1g.5gb]", "gi3/ci0 would be removed"),
+                            (f"{CUT}: []", "would be removed")):
             self.assertIn(words, self.apply(text, status=1))
             self.assert_unchanged()
         self.apply(f"{CUT}: [3g.20gb]")
@@ -130,9 +131,9 @@ class ApplyTest(MigCase):
     def test_bad_files_change_nothing(self) -> None:
         for text, words in (
                 ("0000:99:00.0: [1g.5gb]", "knows no GPU 0000:99:00.0"), (f"{OLD}: [1g.5gb]", "cannot be cut"),
-                (f"{WHOLE}: [1g.5gb]\n{CUT}: [9g.5gb]", "is no profile"),
+                (f"{WHOLE}: [1g.5gb]\n{CUT}: [9g.5gb]", "is not a profile"),
                 (f"{WHOLE}: [1g.5gb]\n{CUT}: [1g.6gb]", "1g.6gb"),
-                (f"{WHOLE}: {{a: b}}", "no list of profiles"), (f"{CUT}: [4g.20gb, 4g.20gb]", "compute slices")):
+                (f"{WHOLE}: {{a: b}}", "not a list of profiles"), (f"{CUT}: [4g.20gb, 4g.20gb]", "compute slices")):
             with self.subTest(text):
                 self.assertIn(words, self.apply(text, status=1))
                 self.assert_unchanged()
@@ -189,7 +190,7 @@ class ApplyTest(MigCase):
     def test_after_a_kill_a_file_that_is_refused_ends_the_claim(self) -> None:
         self.leave_claim()
         self.hold(f"{WHOLE}")
-        self.assertIn("is held as a whole", self.apply(f"{WHOLE}: [1g.5gb]", status=1))
+        self.assertIn("is allocated as a whole", self.apply(f"{WHOLE}: [1g.5gb]", status=1))
         self.assertEqual({WHOLE}, set(self.store.records()))
 
     def test_scrub_after_a_kill_names_the_command_to_repeat(self) -> None:
@@ -201,7 +202,7 @@ class ApplyTest(MigCase):
     def test_gpu_of_which_a_share_is_held_is_not_cut(self) -> None:
         share = Device(f"{WHOLE}/share0", WHOLE, Kind.GPU_SHARE, "10de", "20b0", "030200", "nvidia", parent=WHOLE)
         self.store.claim([share], SERVER, lambda device: ())
-        self.assertIn("is held as a whole", self.apply(f"{WHOLE}: [1g.5gb]", status=1))
+        self.assertIn("is allocated as a whole", self.apply(f"{WHOLE}: [1g.5gb]", status=1))
         self.assert_unchanged()
 
     def test_gpu_that_is_claimed_after_the_plan_is_not_cut(self) -> None:
@@ -219,7 +220,7 @@ class ApplyTest(MigCase):
         file = self.directory / "gpus.yaml"
         file.write_text(f"{CUT}: []\n")
         refused = CliRunner().invoke(main, ["mig", "apply", str(file)])
-        self.assertIn(f"{CUT}/gi1/ci0 would go, but it is allocated", refused.output)
+        self.assertIn(f"{CUT}/gi1/ci0 would be removed, but is allocated", refused.output)
         self.assert_unchanged()
         self.assertIn("lxd/c1", CliRunner().invoke(main, ["mig"]).output)
 

@@ -94,12 +94,12 @@ class PlanTest(testtools.TestCase):
         for geometry, names, held, words in (
                 (three, ["1g.5gb", "1g.5gb"], ("gi3/ci0",), "gi3/ci0 would go"),
                 (three, [], ("gi1/ci0",), "gi1/ci0 would go"), (OFF, ["1g.5gb"], ("",), "held as a whole"),
-                (halves, ["2g.10gb"], ("gi1/ci0",), "would go")):
+                (halves, ["2g.10gb"], ("gi1/ci0",), "would be removed")):
             self.assertIn(words, str(self.assertRaises(DeviceHeld, done, geometry, names, held)))
         self.assertEqual([], done(three, ["3g.20gb", "1g.5gb", "1g.5gb"], ("gi1/ci0", "gi3/ci0")))
         # The one that is held is where the larger one would have to be.
         error = self.assertRaises(SpecError, done, cut((2, "1g.5gb", ())), ["1g.5gb", "4g.20gb"], ("gi1/ci0",))
-        self.assertIn("around what is held (1g.5gb)", str(error))
+        self.assertIn("around the allocated slices (1g.5gb)", str(error))
 
     def test_a_mode_that_waits_for_a_reset(self) -> None:
         waiting = dataclasses.replace(OFF, pending=True)
