@@ -82,7 +82,7 @@ class OperationForgotten(EngineUnavailable):
 
 
 class EngineTimeout(EngineError):
-    """Signal that the engine did not finish within the time limit; whether it will is unknown."""
+    """Signal that the engine did not finish within the time limit, and may still finish later."""
 
 
 class EngineNotFound(EngineError):

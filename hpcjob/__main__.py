@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the command ``hpcjob``: start all containers of a job in a cloud or none, replace one, remove all again."""
+"""Run the command ``hpcjob``: start all containers of a job in a cloud or none, replace one, remove them."""
 
 import json
 import os
@@ -25,7 +25,7 @@ _cloud = click.option("--os-cloud", metavar="NAME", help="Cloud of clouds.yaml; 
 
 
 class Commands(click.Group):
-    """Commands for which every error of this package is a message and its status, not a traceback."""
+    """Show errors of this package as a message with a status, not as a traceback."""
 
     def invoke(self, context: click.Context) -> Any:
         try:
@@ -47,7 +47,7 @@ def main() -> None:
 @_cloud
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def start(cloud: str, jobfile: Path, os_cloud: str | None, as_json: bool) -> None:
-    """Start the job of a JOBFILE and print its id and rank map when all members run."""
+    """Start the job of a JOBFILE, and print its id and rank map when all members run."""
     text = jobfile.read_text()
     job = parse(text)
     job.cloud(cloud)
@@ -87,10 +87,10 @@ def _print(members: Sequence[Member]) -> None:
 @click.option("--force", is_flag=True, help="Also a member that the cloud says runs: its host fails.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def replace(cloud: str, ident: str, rank: int, os_cloud: str | None, force: bool, as_json: bool) -> None:
-    """Make the member of a RANK anew on another host, with its name, address and key. Repeatable.
+    """Recreate the member of a RANK on another host, with its name, address and key. Repeatable.
 
-    Status 0: it runs, start the program again from its checkpoint. 3: it is not broken, nothing was changed. 4: the
-    rank may have no member, and the message has the command that goes on. 1: nothing was changed.
+    Status 0: it runs; restart the program from its checkpoint. 3: it is not broken; nothing was changed. 4: the rank
+    may have no member, and the message has the command to continue. 1: nothing was changed.
     """
     records = Records()
     with records.locked(ident):
@@ -123,7 +123,7 @@ def replace(cloud: str, ident: str, rank: int, os_cloud: str | None, force: bool
 @click.argument("ident")
 @_cloud
 def delete(cloud: str, ident: str, os_cloud: str | None) -> None:
-    """Remove all that carries a job's id. Repeatable."""
+    """Remove everything with a job's id. Repeatable."""
     connected = connect(cloud, os_cloud)
     records = Records()
     with records.locked(ident):
@@ -137,7 +137,7 @@ def delete(cloud: str, ident: str, os_cloud: str | None) -> None:
 
 
 def connect(cloud: str, os_cloud: str | None) -> gang.Cloud:
-    """Return the cloud with the credentials of the usual places: none is on the command line.
+    """Return the cloud with the credentials of the default places, never from the command line.
 
     :raises BadJob: its client library is not installed, or there are no credentials
     """
@@ -172,17 +172,17 @@ def _opennebula() -> gang.Cloud:
 
 
 class Interrupted(GangFailed):
-    """Report that a signal ended the start."""
+    """Signal that the command was interrupted by a signal."""
 
 
 class Interrupts:
-    """A context manager for signals: the first SIGINT, SIGTERM or SIGHUP ends the start or the replacement.
+    """Handle signals: the first SIGINT, SIGTERM or SIGHUP ends the start or the replacement.
 
-    From then on, and as soon as anything is removed, they are ignored, because a removal that ends early leaves
-    containers behind. An alarm ends requests that have no time limit of their own (pyone).
+    Afterwards, and once a removal begins, they are ignored, because an interrupted removal leaves containers behind.
+    An alarm ends requests without a time limit of their own (pyone).
 
     :param timeout: seconds that the command may take
-    :param again: the command that goes on
+    :param again: the command to continue
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -203,7 +203,7 @@ class Interrupts:
             signal.signal(number, handler)
 
     def removing(self) -> None:
-        """Let nothing but the alarm end what follows."""
+        """Ignore all signals except the alarm from now on."""
         for number in self.SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGALRM, self._leave)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Describe hpcjob's errors to the person who reads them: what was asked, what was found, what to do. No secrets."""
+"""Define hpcjob's errors. A message states the request, the problem and the remedy, without secrets."""
 
 
 class JobError(Exception):
-    """Root of all errors of this package.
+    """Signal any error of this package.
 
     :cvar status: of the command
     """
@@ -12,24 +12,24 @@ class JobError(Exception):
 
 
 class BadJob(JobError):
-    """Signal that the job file, or what it names in the cloud, is not what it must be. Nothing was made."""
+    """Signal that the job file, or an object it names in the cloud, is invalid. Nothing was created."""
 
 
 class GangFailed(JobError):
-    """Signal that a member could not be started. What was made is removed."""
+    """Signal that a member could not be started. Everything created was removed."""
 
 
 class Leftover(JobError):
-    """Report that something created could not be removed. The message names it and the command that removes it."""
+    """Report a created object that could not be removed. The message names it and the command that removes it."""
 
 
 class Intact(JobError):
-    """Signal that the member that was to be replaced is not broken. Nothing was changed."""
+    """Signal that the member to replace is not broken. Nothing was changed."""
 
     status = 3
 
 
 class Vacant(JobError):
-    """Report that a rank may have no member that runs. The message has the command that goes on."""
+    """Report that a rank may have no running member. The message has the command to continue."""
 
     status = 4

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the files that tell a container its rank and how to reach the others, and the documents that bring them. Pure.
+"""Create the files with a container's rank and peers, and the documents that bring them. Pure.
 
-The hostfile has the form that Open MPI and MPICH's Hydra read through ``--hostfile`` (``address slots=n``, one line for
+The hostfile has the format of Open MPI's and MPICH Hydra's ``--hostfile`` (``address slots=n``, one line for
 each member, in the order of ranks).
 """
 
@@ -37,7 +37,7 @@ done < {DIRECTORY}/hostfile
 
 @dataclasses.dataclass(frozen=True)
 class File:
-    """A file in a container. ``append`` adds the lines that an existing file lacks."""
+    """Describe a file in a container. ``append`` adds the lines that an existing file lacks."""
 
     path: str
     mode: int
@@ -58,10 +58,11 @@ def rank_map(members: Sequence[Member]) -> str:
 def files(job: Job, members: Sequence[Member], rank: int, key: KeyPair) -> list[File]:
     """Return the files of one member.
 
-    The private key is the job's own and is good for these addresses alone (``from=``): root of one member reaches root
-    of the others.
+    The private key belongs to the job and is valid only from these addresses (``from=``): root of one member can log
+    in as root on the others.
 
-    :raises GangFailed: the cloud gave an address that is none; it would go into files that root's programs read
+    :raises GangFailed: the cloud returned an invalid address, which would be written into files that root's programs
+        read
     """
     for member in members:
         try:
@@ -93,9 +94,9 @@ def cloud_config(contents: Sequence[File]) -> str:
 
 
 def script(contents: Sequence[File]) -> str:
-    """Return a POSIX shell script that writes the files each time it runs (OpenNebula's START_SCRIPT, at each boot).
+    """Return a POSIX shell script that writes the files at each run (OpenNebula's START_SCRIPT, at each boot).
 
-    It does not change what runs after it."""
+    It does not affect what runs after it."""
     lines = ["#!/bin/sh", "(", "set -eu", "umask 077"]
     for file in contents:
         # Every path is a constant of this module, and base64 has no character that a shell reads.

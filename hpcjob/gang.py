@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start all members of a job, or remove all that was made and tell the reason. Replace one that broke.
+"""Start all members of a job, or remove everything created and report the reason. Replace a broken one.
 
-What is made carries the job's id, and removal looks for the id: a request whose answer was lost is found too, and any
-later process can remove the job.
+Created objects have the job's id, and removal searches for the id: so an object is found even if the answer to its
+creation was lost, and any later process can remove the job.
 """
 
 import dataclasses
@@ -22,9 +22,9 @@ REMOVE_TIMEOUT = 180.0
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """Tell how a member is: it runs, it failed for a reason, or neither yet.
+    """Describe a member: it runs, it failed for a reason, or neither yet.
 
-    :ivar broken: it failed for good; one that somebody stopped, or that moves, did not
+    :ivar broken: whether it failed permanently, unlike one that was stopped or is being moved
     """
 
     running: bool = False
@@ -43,59 +43,59 @@ class Cloud(Protocol):
     host_is_down: str
 
     def validate(self, job: Job) -> None:
-        """Find what the job file names. Makes nothing.
+        """Find the objects of the job file. Creates nothing.
 
-        :raises BadJob: the cloud does not have it
+        :raises BadJob: the cloud lacks an object
         """
 
     def reserve(self, job: Job, ident: str) -> list[Member]:
-        """Make what gives the members their names and addresses; by rank."""
+        """Create the objects that provide the members' names and addresses; return these by rank."""
 
     def launch(self, job: Job, ident: str, contents: Sequence[Sequence[files.File]], check: Callable[[], None]
                ) -> None:
-        """Start the members, each with its files. Call ``check`` between requests: it raises when time is over."""
+        """Start the members, each with its files. Call ``check`` between requests: it raises at the time limit."""
 
     def states(self, ident: str) -> Mapping[int, State]:
         """Return the state of each member that exists, by rank."""
 
     def remove(self, ident: str) -> list[str]:
-        """Ask for the removal of all that carries the id, and return the names of what was still there. Idempotent."""
+        """Request the removal of everything with the id, and return the names of what still existed. Idempotent."""
 
     def find_reserved(self, ident: str, member: Member) -> None:
-        """Find what ``reserve`` made for a member and for its job. After ``validate``; changes nothing.
+        """Find the objects of ``reserve`` for a member and for its job. After ``validate``; changes nothing.
 
-        :raises BadJob: the cloud does not have it
+        :raises BadJob: the cloud lacks an object
         """
 
     def remove_member(self, ident: str, member: Member) -> list[str]:
-        """Ask for the removal of one member, and return what still keeps its address. Idempotent."""
+        """Request the removal of one member, and return what still holds its address. Idempotent."""
 
     def launch_member(self, job: Job, ident: str, member: Member, contents: Sequence[files.File],
                       check: Callable[[], None]) -> None:
         """Start a member whose address is free, not on ``member.host``. After ``find_reserved``."""
 
     def of_others(self, ident: str) -> list[str]:
-        """Return the names of members that this user sees but may not remove."""
+        """Return the names of members that this user can see but not remove."""
 
     def reason(self, error: Exception) -> str | None:
-        """Return what an error of the client library says, or None if it is none of the cloud's."""
+        """Return the message of a client library's error; None for other errors."""
 
 
 def new_ident(job: Job) -> str:
-    """Return an id that no other job has."""
+    """Return a unique id."""
     return f"{job.name}-{secrets.token_hex(4)}"
 
 
 def start(cloud: Cloud, job: Job, ident: str, sleep: Callable[[float], None] = time.sleep,
           clock: Callable[[], float] = time.monotonic, before_remove: Callable[[], None] = lambda: None,
           key: KeyPair | None = None) -> list[Member]:
-    """Start the job and return its members with their hosts, when all of them run.
+    """Start the job, and return its members with their hosts when all of them run.
 
     :param before_remove: called once before anything is removed
-    :raises BadJob: the cloud does not have what the job file names; nothing was made
+    :raises BadJob: the cloud lacks an object of the job file; nothing was created
     :raises GangFailed: a member failed or was deleted, the cloud refused a request, or the time limit was reached;
         everything is removed
-    :raises Leftover: as before, and not everything could be removed
+    :raises Leftover: as before, but not everything could be removed
     """
     deadline = clock() + job.timeout
 
@@ -129,7 +129,7 @@ def start(cloud: Cloud, job: Job, ident: str, sleep: Callable[[float], None] = t
 
 
 def waiting(cloud: Cloud, ident: str) -> str:
-    """Return what the cloud says of members that do not run, for the message about the time limit."""
+    """Describe the members that do not run yet, for the message about the time limit."""
     try:
         late = {rank: state for rank, state in cloud.states(ident).items() if not state.running}
     except Exception as error:
@@ -165,11 +165,11 @@ def _undo(cloud: Cloud, ident: str, cause: BaseException, sleep: Callable[[float
 
 def remove(cloud: Cloud, ident: str, sleep: Callable[[float], None] = time.sleep,
            clock: Callable[[], float] = time.monotonic) -> bool:
-    """Remove all that carries the id. Idempotent. The cloud must say twice that it is gone.
+    """Remove everything with the id. Idempotent. The cloud must confirm twice that it is gone.
 
     A request that was interrupted may take effect after the first query.
 
-    :returns: whether there was anything
+    :returns: whether anything existed
     :raises Leftover: it is not gone after ``REMOVE_TIMEOUT`` seconds
     """
     advice = f"Try again: hpcjob delete {cloud.name} {ident}"
@@ -201,11 +201,11 @@ def _until_gone(cloud: Cloud, ask: Callable[[], list[str]], advice: str, sleep: 
 def replace(cloud: Cloud, job: Job, ident: str, members: Sequence[Member], rank: int, key: KeyPair, force: bool = False,
             sleep: Callable[[float], None] = time.sleep, clock: Callable[[], float] = time.monotonic,
             before_remove: Callable[[Member], None] = lambda member: None) -> Member:
-    """Make one member anew on another host, with its rank, name, address and keys; return it when it runs. Repeatable.
+    """Recreate one member on another host, with its rank, name, address and keys; return it when it runs. Repeatable.
 
-    :param members: of the job, as they were started; ``host`` of the rank is avoided if it has no member now
-    :param before_remove: is given the member with the host that is avoided, once, before it is removed
-    :raises GangFailed: the cloud does not have what is needed, or refused a request; nothing was changed
+    :param members: of the job, as started; ``host`` of the rank is avoided if it has no member now
+    :param before_remove: called once with the member and the host to avoid before it is removed
+    :raises GangFailed: the cloud lacks a required object, or refused a request; nothing was changed
     :raises Intact: the member is not broken, and ``force`` is not set; nothing was changed
     :raises Vacant: the old member is removed or being removed, and no new one runs
     """
@@ -249,9 +249,9 @@ def _reason(cloud: Cloud, error: Exception) -> str | None:
 
 
 def needs_replacement(member: Member, state: State | None) -> bool:
-    """Return whether a member is to be made anew; no if it is about to run.
+    """Return whether to recreate a member; False if it is about to run.
 
-    :raises Intact: it runs, or somebody stopped it for a while
+    :raises Intact: it runs, or was stopped temporarily
     """
     if state is None or state.broken:
         return True

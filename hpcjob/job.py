@@ -26,7 +26,7 @@ _SECTIONS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A job to start.
+    """Describe a job to start.
 
     :ivar name: of the job; its members are ``NAME-ID-RANK``
     :ivar members: number of containers, one for each rank of the map
@@ -68,7 +68,7 @@ class Job:
     def require_cores(self, cores: int) -> None:
         """Refuse members that have fewer cores than MPI processes.
 
-        :raises BadJob: they have, and the file does not say that they may
+        :raises BadJob: they have fewer, and the file does not permit it
         """
         if self.slots > cores and not self.oversubscribe:
             raise BadJob(f"slots={self.slots} is more than the {cores} cores of a member: ask for fewer slots or a "
@@ -81,7 +81,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """A container of a started job. ``host`` tells hosts apart; it is a name where the user may see names."""
+    """Describe a container of a started job. ``host`` identifies its host, by name if the user may see names."""
 
     rank: int
     group: int
@@ -93,7 +93,7 @@ class Member:
 def parse(text: str) -> Job:
     """Return the job.
 
-    :raises BadJob: the text is no job file; nothing is guessed, unknown keys are refused
+    :raises BadJob: the text is not a valid job file; unknown keys are refused
     """
     try:
         content = yaml.safe_load(text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the ssh key of a job. It is in memory, in the members' user data and in the job's record."""
+"""Create the ssh key of a job, which is in memory, in the members' user data and in the job's record."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 @dataclasses.dataclass(frozen=True)
 class KeyPair:
-    """An ed25519 key in OpenSSH's formats."""
+    """Hold an ed25519 key pair in OpenSSH's formats."""
 
     public: str
     private: str = dataclasses.field(repr=False)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Start members as VMs of OpenNebula, by pyone.
 
-VMs are made on hold: then all have their addresses (leases) and none runs. Their CONTEXT gets the files as a start
-script, and all are released together. A VM group keeps the members of a group on one host and groups apart. How much
-room hosts have is not for users to see, so a job that does not fit is known by the time limit.
+VMs are created on hold, with addresses (leases) but not running. Their CONTEXT gets the files as a start script, and
+all are released together. A VM group keeps the members of a group on one host and separates groups. Users cannot see
+the hosts' capacity, so a job that does not fit fails by the time limit.
 """
 
 import base64
@@ -29,7 +29,7 @@ _STARTING = {"INIT", "PENDING", "HOLD", "ACTIVE", "CLONING"}
 
 
 class OpenNebula:
-    """A user's VMs.
+    """Start and remove a user's VMs.
 
     :param server: pyone's connection; the session is in it, not on a command line
     """
@@ -43,7 +43,7 @@ class OpenNebula:
         self._vms: list[int] = []
 
     def validate(self, job: Job) -> None:
-        """Find the template. It has a core for each MPI process, if it says how many."""
+        """Find the template, and check that it has a core for each MPI process, if it sets cores."""
         self._template = self._found(job.cloud(self.name)["template"])
         self._content = template = self._one.template.info(self._template).TEMPLATE or {}
         vcpu = str(template.get("VCPU") or "")
@@ -52,7 +52,7 @@ class OpenNebula:
         self._shared_memory = _shared_memory(template)
 
     def reserve(self, job: Job, ident: str) -> list[Member]:
-        """Make the VM group, and a VM on hold for each member."""
+        """Create the VM group, and a VM on hold for each member."""
         division = job.division()
         roles = {group: f"g{group}" for group in sorted(set(division))}
         text = f'NAME="{ident}"\n' + "".join(f'ROLE=[NAME="{role}",POLICY="AFFINED"]\n' for role in roles.values())
@@ -79,7 +79,7 @@ class OpenNebula:
         return int(found[0])
 
     def launch(self, job: Job, ident: str, contents: Sequence[Sequence[files.File]], check: Callable[[], None]) -> None:
-        """Give each VM its files, then release all."""
+        """Set each VM's files, then release all."""
         for vm, of_rank in zip(self._vms, contents, strict=True):
             self._give_files(vm, of_rank)
             check()
@@ -102,7 +102,7 @@ class OpenNebula:
                 and pyone.VM_STATE(vm.STATE).name != "DONE"]
 
     def remove(self, ident: str) -> list[str]:
-        """Terminate the VMs; when they are gone, delete the VM group."""
+        """Terminate the VMs, and delete the VM group when they are gone."""
         vms = self._of_job(ident)
         for vm in vms:
             # Refused during PROLOG and BOOT, and where it is being removed already: asked again while it is there.
@@ -119,12 +119,12 @@ class OpenNebula:
         return [group for group in self._one.vmgrouppool.info(MINE, ALL, ALL).VM_GROUP if ident == group.NAME]
 
     def find_reserved(self, ident: str, member: Member) -> None:
-        """Find the VM group, by which the job is known to be this user's."""
+        """Find the VM group, which identifies the job as this user's."""
         if not self._groups(ident):
             raise BadJob(f"this user has no VM group {ident}: the job was deleted, or it is another user's")
 
     def remove_member(self, ident: str, member: Member) -> list[str]:
-        """Terminate the member's VM. Its lease is free when it is gone."""
+        """Terminate the member's VM, which frees its lease."""
         vms = [vm for vm in self._of_job(ident) if vm.USER_TEMPLATE.get("HPCJOB_RANK") == str(member.rank)]
         for vm in vms:
             with contextlib.suppress(pyone.OneActionException, pyone.OneNoExistsException):
@@ -133,7 +133,7 @@ class OpenNebula:
 
     def launch_member(self, job: Job, ident: str, member: Member, contents: Sequence[files.File],
                       check: Callable[[], None]) -> None:
-        """Make a VM with the address of the old one. It is in no role, which would keep it on the host of its group."""
+        """Create a VM with the address of the old one, without a role, which would keep it on its group's host."""
         own = str(self._content.get("SCHED_REQUIREMENTS") or "")
         hosts = {rank: state.host for rank, state in self.states(ident).items()}
         extra: dict[str, Any] = {
@@ -150,19 +150,19 @@ class OpenNebula:
         self._one.vm.action("release", vm)
 
     def of_others(self, ident: str) -> list[str]:
-        """Return the VMs of the job that this user sees but does not own. Any user can give a VM the id of a job."""
+        """Return the VMs with the job's id that other users own: any user can set the id on a VM."""
         return [f"VM {vm.NAME} of user {vm.UNAME}" for vm in self._of_job(ident, SEEN)]
 
     def reason(self, error: Exception) -> str | None:
-        """Return the cloud's words. A request's body, which has the session, is in none."""
+        """Return the cloud's message, without the request's body, which has the session."""
         cloud = pyone.OneException | requests.RequestException | xmlrpc.client.Error
         return (str(error) or type(error).__name__) if isinstance(error, cloud) else None
 
 
 def _shared_memory(template: Mapping[str, Any]) -> dict[str, str]:
-    """Return HPC of a template that asks for shared memory; empty of another.
+    """Return HPC of a template that requests shared memory; empty otherwise.
 
-    :raises BadJob: its text cannot be written again
+    :raises BadJob: its text cannot be rewritten
     """
     found = template.get("HPC")
     if not isinstance(found, Mapping) or "SHARED_MEMORY" not in found:
@@ -175,20 +175,20 @@ def _shared_memory(template: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _hpc(values: Mapping[str, str], ident: str) -> str:
-    """Return HPC with the job's id: its members share memory with each other, not with other jobs of the template."""
+    """Return HPC with the job's id, so that its members share memory only with each other."""
     texts = [f'{key}="{value}"' for key, value in {**values, "JOB": ident}.items()]
     return f"\nHPC=[{','.join(texts)}]" if values else ""
 
 
 def _nics(template: Mapping[str, Any], address: str) -> list[dict[str, str]]:
-    """Return the NICs of a template, the first with an address."""
+    """Return the NICs of a template, with an address for the first."""
     nics = template.get("NIC") or []
     first, *others = nics if isinstance(nics, list) else [nics]
     return [{**first, "IP6" if ":" in address else "IP": address}, *map(dict, others)]
 
 
 def requirements(own: str, job: Job, member: Member, hosts: Mapping[int, str]) -> str:
-    """Return SCHED_REQUIREMENTS of a member that is replaced: not its old host; of a strict job, its group's host.
+    """Return SCHED_REQUIREMENTS of a replaced member: not its old host; for a strict job, its group's host.
 
     :param own: those of the template
     :param hosts: of the job's members, by rank
@@ -214,9 +214,9 @@ def _address(name: str, template: Mapping[str, Any]) -> str:
 
 
 def _context(name: str, present: Mapping[str, Any], script: str) -> dict[str, str]:
-    """Return the variables of a CONTEXT that change: start script and, unless the template names it, the guest's name.
+    """Return the changed variables of a CONTEXT: start script and, unless the template sets it, the guest's name.
 
-    The script writes the files and then does what the template's own one does."""
+    The script writes the files and then runs the template's own one."""
     own = str(present.get("START_SCRIPT") or "")
     if not own and present.get("START_SCRIPT_BASE64"):
         try:

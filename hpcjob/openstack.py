@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Start members as servers of OpenStack, by openstacksdk.
 
-Ports are made first: then all addresses are known before the first server boots, and each server's user data has them.
-Servers are made one after the other in the order of ranks, each after nova has given the one before it a host, with the
-scheduler hints of ``nova_lxd_ext.scheduler``: the first is refused if the cloud has no room for all.
+Ports are created first: then all addresses are known before the first server boots, and are in each server's user
+data. Servers are created in the order of ranks, each after nova has scheduled the previous one, with the scheduler
+hints of ``nova_lxd_ext.scheduler``: the first is refused if the cloud has no room for all.
 """
 
 import base64
@@ -25,7 +25,7 @@ _STARTING = {"BUILD", "UNKNOWN"}
 
 
 class OpenStack:
-    """A project of an OpenStack cloud.
+    """Start and remove members in a project of an OpenStack cloud.
 
     :param cloud: an authenticated connection; its credentials come from clouds.yaml or the environment
     """
@@ -41,7 +41,7 @@ class OpenStack:
         self._group = ""
 
     def validate(self, job: Job) -> None:
-        """Find network, image, flavor and security groups. The flavor has a core for each MPI process."""
+        """Find network, image, flavor and security groups; require a core for each MPI process of the flavor."""
         settings = job.cloud(self.name)
         self._network = self._found("network", settings["network"], self._cloud.network.find_network)
         self._image = self._found("image", settings["image"], self._cloud.image.find_image)
@@ -51,7 +51,7 @@ class OpenStack:
                                  for name in settings.get("security_groups") or ()]
 
     def reserve(self, job: Job, ident: str) -> list[Member]:
-        """Make the server group and a port for each member."""
+        """Create the server group and a port for each member."""
         settings = job.cloud(self.name)
         ports: dict[str, Any] = {"security_groups": self._security_groups} if self._security_groups else {}
         if "vnic_type" in settings:
@@ -79,7 +79,7 @@ class OpenStack:
         return str(found.id)
 
     def launch(self, job: Job, ident: str, contents: Sequence[Sequence[files.File]], check: Callable[[], None]) -> None:
-        """Make the servers."""
+        """Create the servers."""
         for rank, (port, of_rank) in enumerate(zip(self._ports, contents, strict=True)):
             self._create(job, ident, rank, port, of_rank, {}, check)
 
@@ -124,7 +124,7 @@ class OpenStack:
                 if (server.metadata or {}).get(JOB) == ident and server.status != "DELETED"]
 
     def remove(self, ident: str) -> list[str]:
-        """Delete the servers; when they are gone, the ports and the server group."""
+        """Delete the servers, and the ports and the server group when they are gone."""
         servers = self._servers(ident)
         for server in servers:
             if server.task_state != "deleting":
@@ -140,7 +140,7 @@ class OpenStack:
         return _names("port", ports) + _names("server group", groups)
 
     def find_reserved(self, ident: str, member: Member) -> None:
-        """Find the server group and the member's port: they outlive its server."""
+        """Find the server group and the member's port, which outlive its server."""
         groups = [group.id for group in self._cloud.compute.server_groups() if group.name == ident]
         self._ports = [port.id for port in self._cloud.network.ports(description=ident) if port.name == member.name]
         if not groups or not self._ports:
@@ -161,17 +161,17 @@ class OpenStack:
 
     def launch_member(self, job: Job, ident: str, member: Member, contents: Sequence[files.File],
                       check: Callable[[], None]) -> None:
-        """Make the server at the port that the old one had."""
+        """Create the server with the old one's port."""
         # Without the hint the scheduler would look for room for all later ranks.
         hints = {"task_avoid": member.host or "unknown"}
         self._create(job, ident, member.rank, self._ports[0], contents, hints, check)
 
     def of_others(self, ident: str) -> list[str]:
-        """Return nothing: a user may remove all servers that the project has, and sees no others."""
+        """Return nothing: a user sees only the project's servers, and may remove all of them."""
         return []
 
     def reason(self, error: Exception) -> str | None:
-        """Return the cloud's words, which have no user data."""
+        """Return the cloud's message, which contains no user data."""
         return str(error) if isinstance(error, exceptions.SDKException | ClientException) else None
 
 

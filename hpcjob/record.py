@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep what a member of a running job is made of, its key too, in a directory that only this user reads."""
+"""Keep the details of a running job's members, including the key, in a directory that only this user can read."""
 
 import contextlib
 import dataclasses
@@ -20,9 +20,9 @@ IDENT = re.compile(r"[a-z0-9-]{1,60}")
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """Describe a job that was started.
+    """Describe a started job.
 
-    :ivar cloud: its name as the command line has it
+    :ivar cloud: its name on the command line
     :ivar text: of the job file
     """
 
@@ -40,7 +40,7 @@ def dump(record: Record) -> str:
 def load(text: str) -> Record:
     """Return the record of a text.
 
-    :raises ValueError: it is none
+    :raises ValueError: it is not a record
     """
     try:
         found = json.loads(text)
@@ -51,7 +51,7 @@ def load(text: str) -> Record:
 
 
 class Records:
-    """The records of this user, by the job's id."""
+    """Store the records of this user's jobs by id."""
 
     def __init__(self, root: Path | None = None) -> None:
         state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
@@ -65,9 +65,9 @@ class Records:
 
     @contextlib.contextmanager
     def locked(self, ident: str) -> Iterator[None]:
-        """Let no other command of this user change the job within the block. Nothing is locked without a record.
+        """Exclude other commands of this user on the job within the block. Without a record nothing is locked.
 
-        :raises JobError: another one does
+        :raises JobError: another command changes the job
         """
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
@@ -82,7 +82,7 @@ class Records:
     def save(self, ident: str, record: Record) -> None:
         """Write a record atomically.
 
-        :raises BadJob: it cannot be written; an older one is as it was
+        :raises BadJob: it cannot be written; an older one is unchanged
         """
         path = self.path(ident)
         new = path.with_suffix(".new")
@@ -100,7 +100,7 @@ class Records:
     def load(self, ident: str) -> Record:
         """Return a record.
 
-        :raises BadJob: there is none that can be read
+        :raises BadJob: it is missing or unreadable
         """
         path = self.path(ident)
         try:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan HPC and ML jobs: number of containers, processes, affinity, task groups, the network. Pure: knows no host."""
+"""Plan HPC and ML jobs, independent of hosts: number of containers, processes, affinity, task groups, network. Pure."""

@@ -7,8 +7,9 @@ import enum
 class Affinity(enum.StrEnum):
     """Name the kinds of CPU and memory binding.
 
-    ``any``: no binding; ``cpu``: cores of its own, an equal share of every socket; ``cpumem``: cores of its own and the
-    memory of one NUMA node, or of one socket if no node has room; ``cpumempin``: the same, and a binding for each rank.
+    ``any``: no binding; ``cpu``: exclusive cores, an equal share of every socket; ``cpumem``: exclusive cores and
+    the memory of one NUMA node, or of one socket if no node has room; ``cpumempin``: the same, and a binding for
+    each rank.
     """
 
     ANY = "any"

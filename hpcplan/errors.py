@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Define the errors of plans. A message says what was asked, what was found and what to do about it."""
+"""Define the errors of plans. A message states the request, the problem and the remedy."""
 
 
 class PlanError(Exception):
-    """Report a request that no plan can meet."""
+    """Report a request without a possible plan."""
 
 
 class NoPlacement(PlanError):

@@ -15,7 +15,7 @@ _DIGITS = re.compile(r"(\d+)")
 
 
 class Leaf(NamedTuple):
-    """A host that may be selected. ``cost`` orders hosts of one switch, the smallest first."""
+    """Describe a host that may be selected. ``cost`` orders hosts of one switch, smallest first."""
 
     name: str
     path: tuple[str, ...] = ()
@@ -23,24 +23,25 @@ class Leaf(NamedTuple):
 
 
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    """Return a sort key by which "node2" comes before "node10"."""
+    """Return a sort key by which "node2" precedes "node10"."""
     return tuple((0, int(part), part) if part.isdigit() and part.isascii() else (1, 0, part)
                  for part in _DIGITS.split(text))
 
 
 def order(leaf: Leaf) -> tuple[tuple[tuple[tuple[int, int, str], ...], ...], tuple[tuple[int, int, str], ...]]:
-    """Return a sort key by which hosts of one rack, and in it of one switch, follow each other."""
+    """Return a sort key that groups hosts of one rack, and within it of one switch."""
     return tuple(map(natural, leaf.path)), natural(leaf.name)
 
 
 def nearest(leaves: Iterable[Leaf], count: int, beside: Iterable[tuple[str, ...]] = ()) -> list[Leaf]:
-    """Return ``count`` leaves, or all if there are fewer, in the order of the tree.
+    """Return ``count`` leaves, or all if there are fewer, in tree order.
 
     Prefers the lowest part of the network that has enough of them, and of several the smallest, so that larger ones
-    stay whole for larger jobs; takes few parts where no single one suffices; below one switch takes the lowest cost.
-    Deterministic: the order of ``leaves`` does not matter. Time is linear in the number of leaves, apart from sorting.
+    stay free for larger jobs; uses few parts if no single one suffices, and below one switch the lowest cost.
+    Deterministic: the order of ``leaves`` does not matter. Time is linear in the number of leaves, apart from
+    sorting.
 
-    :param beside: paths of the hosts that the job has: leaves of the lowest parts around them come first
+    :param beside: paths of the job's present hosts: leaves of the lowest parts around them come first
     """
     selected: list[Leaf] = []
     for part in _around(leaves, beside):
@@ -52,7 +53,7 @@ def nearest(leaves: Iterable[Leaf], count: int, beside: Iterable[tuple[str, ...]
 
 
 def _around(leaves: Iterable[Leaf], beside: Iterable[tuple[str, ...]]) -> list[list[Leaf]]:
-    """Return the leaves of each part that has one of these paths, the lowest parts first, and at last all leaves."""
+    """Return the leaves of each part with one of these paths, lowest parts first, and finally all leaves."""
     parts: dict[tuple[str, ...], list[Leaf]] = {prefix: [] for path in ((), *beside) for prefix in _parts_of(path)}
     for leaf in leaves:
         for prefix in _parts_of(leaf.path):
@@ -62,7 +63,7 @@ def _around(leaves: Iterable[Leaf], beside: Iterable[tuple[str, ...]]) -> list[l
 
 
 def _parts_of(path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Return each part of the network that a path is in, the whole one first."""
+    """Return each part of the network that contains a path, the root first."""
     return (path[:depth] for depth in range(len(path) + 1))
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan a job: how many containers, MPI processes in each, affinity and network, by what limits its speed. Pure.
+"""Plan a job: number of containers, MPI processes in each, affinity and network, by its limiting resource. Pure.
 
 Source: P. Liu, "Convergence of HPC, Big Data and ML applications on containerized infrastructures", PhD thesis, UPC
 2023; each advice names its section. The thesis measured Docker, Singularity and Kubernetes with a shared HCA: its
-figures say nothing of virtual functions and GPUs, and none of them is repeated here for those.
+figures do not cover virtual functions and GPUs, and are not applied to them here.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ class Profile(enum.StrEnum):
 
 
 class Policy(enum.StrEnum):
-    """``scale``: as few containers as the profile allows; ``granularity``: one for each task."""
+    """Name the number of containers. ``scale``: as few as the profile allows; ``granularity``: one for each task."""
 
     SCALE = "scale"
     GRANULARITY = "granularity"
@@ -44,7 +44,7 @@ class Fabric(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Nodes:
-    """Describe the equal hosts that a job may use.
+    """Describe the identical hosts for a job.
 
     :ivar count: of hosts
     :ivar cores: of a host that containers may have; the thesis keeps 4 of 36 for the host
@@ -58,7 +58,7 @@ class Nodes:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Advice:
-    """Hold one recommendation for a job, and where it comes from.
+    """Hold one recommendation for a job, and its source.
 
     :ivar source: section of the thesis
     """
@@ -69,9 +69,9 @@ class Advice:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """Describe how a job is to run: its containers, their tasks, cores and affinity, with recommendations.
+    """Describe the execution of a job: its containers, their tasks, cores and affinity, with recommendations.
 
-    :ivar nodes: hosts that the job uses at most, which is its number of task groups
+    :ivar nodes: maximum number of hosts of the job, which is its number of task groups
     :ivar containers: the tasks of each container, in the order of ranks
     :ivar cores: of each container
     """
@@ -86,9 +86,9 @@ class Plan:
 
 
 def require_name(name: str) -> str:
-    """Refuse a name that hosts, files and clouds would not all take.
+    """Refuse a name that hosts, files or clouds do not accept.
 
-    :raises PlanError: it is none
+    :raises PlanError: it is invalid
     """
     if not NAME.fullmatch(name):
         raise PlanError(f"name {name[:60]!r} must be 1 to 40 lower-case letters, digits and hyphens, and begin with a "
@@ -98,7 +98,7 @@ def require_name(name: str) -> str:
 
 def plan(tasks: int, profile: Profile, nodes: Nodes, policy: Policy | None = None, *, containers: int | None = None,
          fabric: Fabric | None = None, ranks_per_core: int = 1) -> Plan:
-    """Return the plan of a job: algorithm 2 (section 6.3.1) and the recommendations beside it.
+    """Return the plan of a job: algorithm 2 (section 6.3.1) and further recommendations.
 
     :param containers: their number, in place of a policy
     :param fabric: network of the hosts; None gives the advice for each
@@ -170,7 +170,7 @@ def _numbers(tasks: int, profile: Profile, policy: Policy | None, nodes: Nodes, 
 
 
 def _affinities(profile: Profile, cores: int, nodes: Nodes, ranks_per_core: int) -> Iterator[Affinity]:
-    """Yield the affinities of a container, the best one first: one socket where it fits, else a share of each.
+    """Yield the affinities of a container, best first: one socket if it fits, otherwise a share of each.
 
     The shares are equal, so that they take at least one core of each socket."""
     on_socket, on_all = cores <= nodes.cores // nodes.sockets, cores >= nodes.sockets
@@ -186,7 +186,7 @@ def _affinities(profile: Profile, cores: int, nodes: Nodes, ranks_per_core: int)
 
 
 def _fitting(affinities: Iterable[Affinity], cores: int, nodes: Nodes, count: int) -> Affinity | None:
-    """Return the first affinity by which so many containers fit on a host.
+    """Return the first affinity with which this many containers fit on a host.
 
     :func:`containerhost.engines.affinity.place` places them one after the other."""
     on_sockets = _room_on_sockets(cores, nodes)
@@ -195,7 +195,7 @@ def _fitting(affinities: Iterable[Affinity], cores: int, nodes: Nodes, count: in
 
 
 def _room_on_sockets(cores: int, nodes: Nodes) -> int:
-    """Return how many containers a host has room for if each is on one socket. Sockets are as equal as can be."""
+    """Return how many containers fit on a host if each is on one socket. Sockets are as equal as possible."""
     size, larger = divmod(nodes.cores, nodes.sockets)
     return larger * ((size + 1) // cores) + (nodes.sockets - larger) * (size // cores)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write a plan for those that carry it out: a cloud, ``hpcjob`` or ``mpirun``. Pure."""
+"""Write a plan for its executors: a cloud, ``hpcjob`` or ``mpirun``. Pure."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml's takes a tent
 
 
 def text(plan: Plan, name: str) -> str:
-    """Return the plan for people."""
+    """Return the plan as text for users."""
     sizes = sorted(set(plan.containers), reverse=True)
     rows = [f"job: {name}", f"profile: {plan.profile}", f"nodes: {plan.nodes}", f"containers: {len(plan.containers)}",
             f"tasks in a container: {' or '.join(map(str, sizes))}", f"cores of a container: {plan.cores}",
@@ -29,7 +29,7 @@ def as_json(plan: Plan, name: str) -> str:
 
 
 def job(plan: Plan, name: str) -> str:
-    """Return a job file for ``hpcjob start``; what it must say of the clouds beside is named in a comment."""
+    """Return a job file for ``hpcjob start``; a comment names the required details of the clouds."""
     content = {"name": name, "members": len(plan.containers), "groups": plan.nodes, **(
         {"slots": plan.containers[0]} if len(set(plan.containers)) == 1 else {"tasks": plan.tasks})}
     content |= {"oversubscribe": True} if plan.containers[0] > plan.cores else {}
@@ -40,7 +40,7 @@ def job(plan: Plan, name: str) -> str:
 
 
 def heat(plan: Plan, name: str) -> str:
-    """Return a Heat template: servers are made in the order of ranks, because the scheduler's hints say so."""
+    """Return a Heat template with servers in the order of ranks, as the scheduler's hints require."""
     resources: dict[str, Any] = {"group": {"type": "OS::Nova::ServerGroup", "properties": {
         "name": name, "policies": ["soft-anti-affinity"]}}}
     for rank in range(len(plan.containers)):
@@ -85,7 +85,7 @@ def vmgroup(plan: Plan, name: str) -> str:
 
 
 def hostfile(plan: Plan, name: str) -> str:
-    """Return a host file for ``mpirun``, as the thesis has it (section 6.3.2, algorithm 3)."""
+    """Return a host file for ``mpirun``, as in the thesis (section 6.3.2, algorithm 3)."""
     return "\n".join(f"{name}-{rank} slots={tasks}" for rank, tasks in enumerate(plan.containers))
 
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Place the members of an MPI or ML job on hosts: task groups, all or nothing.
 
-The members are divided into groups of equal size, one group for each host that the job is to use. A group stays
+The members are divided into groups of equal size, one group for each host of the job. A group stays
 together, groups keep apart, and ranks follow the tree of the network, so that near ranks are on near hosts.
 
 Source: P. Liu, "Convergence of HPC, Big Data and ML applications on containerized infrastructures", PhD thesis, UPC
-2023, section 6.3.2, algorithms 4 (``divide``) and 5 (``score``). Algorithm 4 says there that a container joins the
-group with the most requested so far, which puts all of them into one group; the group with the least is meant. This
-project adds the selection of hosts by network and best fit; algorithm 5 decides where groups do not fit as a whole.
+2023, section 6.3.2, algorithms 4 (``divide``) and 5 (``score``). In algorithm 4 of the thesis a container joins the
+group with the most requested so far, which would put all of them into one group; the group with the least is meant.
+This project adds the selection of hosts by network and best fit; algorithm 5 applies if groups do not fit as a
+whole.
 """
 
 import bisect
@@ -28,7 +29,7 @@ Resources = Mapping[str, int]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Member:
-    """A container of the job that has no host yet. ``rank`` counts the job's members from 0."""
+    """Describe a container of the job without a host. ``rank`` counts the job's members from 0."""
 
     rank: int
     group: int
@@ -37,9 +38,10 @@ class Member:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Host:
-    """A host: its free resources, the network above it from the root, and the job's members on it, by group.
+    """Describe a host: its free resources, the network above it from the root, and the job's members on it by group.
 
-    :ivar unusable: its free devices that members of the job cannot use: they ask for none, or it has not the cores
+    :ivar unusable: its free devices that members of the job cannot use, because they request none, or the host lacks
+        the cores
     """
 
     name: str
@@ -91,7 +93,7 @@ def _sizes(requests: Sequence[Resources]) -> list[int]:
 
 
 def fits(free: Resources, request: Resources) -> int:
-    """Return how many members with this request fit into what is free; one if it requests nothing."""
+    """Return how many members with this request fit into the free resources; one if it requests nothing."""
     counts = [free.get(name, 0) // amount for name, amount in request.items() if amount > 0]
     return max(0, min(counts)) if counts else _UNBOUNDED
 
@@ -109,14 +111,14 @@ def score(host: Host, group: int, remaining: Iterable[Resources]) -> int:
 
 
 def _runs(requests: Iterable[Resources]) -> list[tuple[Resources, int]]:
-    """Return equal requests that follow each other as one, with their number."""
+    """Group equal consecutive requests, with their number."""
     return [(request, len(list(of))) for request, of in itertools.groupby(requests)]
 
 
 def _score(host: Host, group: int, remaining: Iterable[tuple[Resources, int]], least: Resources) -> int:
     """Return algorithm 5's score.
 
-    :param least: of each resource the least that one of ``remaining`` requests: below it nobody else fits
+    :param least: for each resource, the minimum request of ``remaining``, below which none fits
     """
     fitting, free = 0, dict(host.free)
     for request, count in remaining:
@@ -132,15 +134,15 @@ def _score(host: Host, group: int, remaining: Iterable[tuple[Resources, int]], l
 def place(members: Sequence[Member], hosts: Sequence[Host], nodes: int, *, strict: bool = False) -> dict[int, str]:
     """Return the host of each member by its rank, or raise: all or nothing.
 
-    Groups that have a host already stay there. Each other group gets a host of its own that has room for all of it: the
-    nearest hosts in the network to those that the job has and to each other, of those the ones with the fewest unusable
-    devices, then best fit, in the order of the tree. Where that many hosts have no such room, and unless ``strict``,
-    members are placed one by one on at most ``nodes`` hosts by algorithm 5, and groups share hosts.
-    No host gets more than is free on it. Deterministic: the order of ``hosts`` does not matter. With equal groups,
-    placing some ranks and asking again for the others, with the hosts of the first answer, gives the same hosts.
+    Groups that have a host already stay there. Each other group gets a separate host that has room for all of it:
+    the nearest hosts in the network to those that the job has and to each other, of those the ones with the fewest
+    unusable devices, then best fit, in the order of the tree. If there are not enough such hosts, and unless
+    ``strict``, members are placed one by one on at most ``nodes`` hosts by algorithm 5, and groups share hosts. No
+    host gets more than is free on it. Deterministic: the order of ``hosts`` does not matter. With equal groups,
+    placing some ranks first and then the others, given the hosts of the first result, yields the same hosts.
 
     :param hosts: also those that hold members of the job and have no room left
-    :param nodes: most hosts that the job uses, those that hold members already included
+    :param nodes: maximum number of hosts of the job, including those that already hold members
     :raises NoPlacement: the hosts have no room for all members; nothing is placed
     """
     groups: dict[int, list[Member]] = {}
@@ -176,16 +178,16 @@ def _take(free: dict[str, int], request: Resources, count: int = 1) -> None:
 
 
 def _leaf(host: Host, demand: Resources | None = None) -> networktree.Leaf:
-    """Return the host for the network's tree, in the order of preference (best fit).
+    """Return the host for the network's tree, ordered by preference (best fit).
 
-    Hosts with fewer unusable devices come first, so that jobs that need those find cores beside them; then those on
-    which least would remain free, in parts of the demand."""
+    Hosts with fewer unusable devices come first, so that jobs that need those find cores near them; then those with
+    the least free resources afterwards, relative to the demand."""
     remain = sum((host.free.get(name, 0) - amount) / amount for name, amount in (demand or {}).items() if amount > 0)
     return networktree.Leaf(host.name, host.path, (host.unusable, remain))
 
 
 def _continue(groups: Mapping[int, Sequence[Member]], used: Sequence[Host]) -> dict[int, str] | None:
-    """Return the hosts of those groups that have one, or None if one of them has no room for the rest of its group."""
+    """Return the hosts of groups that already have one, or None if one lacks room for the rest of its group."""
     plan: dict[int, str] = {}
     free = {host.name: dict(host.free) for host in used}
     for group, members in groups.items():
@@ -203,9 +205,9 @@ def _continue(groups: Mapping[int, Sequence[Member]], used: Sequence[Host]) -> d
 
 def _whole(demands: Mapping[int, dict[str, int]], unused: Sequence[Host], limit: int, beside: list[tuple[str, ...]]
            ) -> dict[int, str] | None:
-    """Return a host for each group, none twice, or None where a group cannot be placed as a whole.
+    """Return a different host for each group, or None if a group cannot be placed as a whole.
 
-    :param beside: paths of the hosts that the job has already
+    :param beside: paths of the job's present hosts
     """
     if len(demands) > limit:
         return None
@@ -230,7 +232,7 @@ def _whole(demands: Mapping[int, dict[str, int]], unused: Sequence[Host], limit:
 
 
 def _by_demand(demands: Mapping[int, dict[str, int]]) -> list[tuple[dict[str, int], list[int]]]:
-    """Return the groups with equal demands together, the largest demand first."""
+    """Group the groups by equal demands, largest demand first."""
     alike: dict[tuple[tuple[str, int], ...], list[int]] = {}
     for group in sorted(demands):
         alike.setdefault(tuple(sorted(demands[group].items())), []).append(group)
@@ -248,8 +250,8 @@ def _largest(unused: Sequence[Host], limit: int, members: Sequence[Member]) -> l
 def _split(groups: Mapping[int, Sequence[Member]], hosts: Sequence[Host]) -> dict[int, str] | None:
     """Return a host for each member by algorithm 5, the group with the largest demand first, or None.
 
-    Of hosts that nothing tells apart only the first in the tree is compared. Where all that remain are equal, the best
-    host stays the best until it is full, so that it gets them at once.
+    Of equivalent hosts only the first in the tree is compared. If all remaining members are equal, the best host
+    stays the best until it is full, so it gets them at once.
     """
     rooms = sorted(hosts, key=lambda host: networktree.order(_leaf(host)))
     alike: dict[Any, list[int]] = collections.defaultdict(list)
@@ -284,7 +286,7 @@ def _split(groups: Mapping[int, Sequence[Member]], hosts: Sequence[Host]) -> dic
 
 
 def _traits(host: Host) -> tuple[object, ...]:
-    """Return all that decides about a host for a group that has no member on it, apart from its place in the tree."""
+    """Return everything that determines a host's rank for a group without members on it, except its position."""
     return tuple(sorted(host.free.items())), host.unusable, sum(map(bool, host.held.values()))
 
 

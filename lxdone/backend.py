@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Build the parts of the driver from the node's options. Nothing here talks to LXD yet.
+"""Build the parts of the driver from the node's options, without contacting LXD.
 
-Each part is imported where it is built: an action is a process of its own, and most of a short one's time would be the
-import of what it does not need.
+Each part is imported where it is built: an action is a separate process, and unneeded imports would take most of a
+short one's time.
 """
 
 import functools

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translate a context for guests that have cloud-init instead of OpenNebula's context packages. Pure.
+"""Translate a context for guests with cloud-init instead of OpenNebula's context packages. Pure.
 
-LXD hands these documents to cloud-init in the guest (its LXD datasource). The tenant's own document, USER_DATA, stays
-as it is and wins over what is made of the other variables, which goes beside it as the vendor's. Formats: cloud-init's
-cloud-config, written as JSON, which is YAML, and its network config of version 1.
+LXD hands these documents to cloud-init in the guest (its LXD datasource). The tenant's own document, USER_DATA, is
+unchanged and takes precedence over the one made of the other variables, which is passed as vendor data. Formats:
+cloud-init's cloud-config, written as JSON, which is YAML, and its network config of version 1.
 
-Everybody in the guest may read what LXD hands out: a plain password is not among it, only an encrypted one.
+All users of the guest can read these documents: so they never contain a plain password, only an encrypted one.
 """
 
 import base64
@@ -30,7 +30,7 @@ Variables = Mapping[str, str]
 
 
 def documents(context: Variables) -> CloudInit:
-    """Return the cloud-init documents of a context; raise BadInput if a variable is not what it must be."""
+    """Return the cloud-init documents of a context; raise BadInput on an invalid variable."""
     vendor = vendor_data(context)
     return CloudInit(
         user_data=user_data(context),
@@ -39,7 +39,7 @@ def documents(context: Variables) -> CloudInit:
 
 
 def document(content: Mapping[str, Any]) -> str:
-    """Return a YAML document: JSON, but for characters that JSON writes as YAML does not read (YAML 1.2.2, 5.7)."""
+    """Return a YAML document: JSON, with escapes that YAML parsers accept (YAML 1.2.2, 5.7)."""
     text = json.dumps(content, indent=1).replace("\x7f", "\\x7f")
     return SURROGATES.sub(yaml_escape, text) + "\n"
 
@@ -108,10 +108,10 @@ def words(text: str) -> list[str]:
 
 def subnets(context: Variables, prefix: str, keys: tuple[str, str, str], mask: str,
             dynamic: str) -> list[dict[str, Any]]:
-    """Return the interface's subnets, none or one.
+    """Return the interface's subnet, if it has one.
 
     :param keys: of the address, the gateway and the method
-    :param dynamic: what cloud-init calls the method that asks a server
+    :param dynamic: cloud-init's name of the method that uses a server
     """
     own, gateway, method = (context.get(prefix + key, "") for key in keys)
     if method == "dhcp":

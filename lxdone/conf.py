@@ -46,5 +46,5 @@ class Options(NodeOptions):
 
 
 def load(path: Path | None = None) -> Options:
-    """Load the options of this node; raise BadOptions if they cannot be read, or name what is no option."""
+    """Load the options of this node; raise BadOptions if they cannot be read, or contain unknown options."""
     return options.load(Options, path or options.path_of(DRIVER))

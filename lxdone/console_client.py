@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serve a client of a container's console, given the container's name and the fd of the client's socket.
 
-The password is in the VM's directory, hidden from others on the host."""
+The password is in the VM's directory, which other users of the host cannot read."""
 
 import socket
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the command ``lxdone-install``: put the driver on a front-end, and check a node."""
+"""Run the command ``lxdone-install``: install the driver on a front-end, and check a node."""
 
 from lxdone import nodecheck
 from onedriver.setup import frontend

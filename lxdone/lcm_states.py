@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Return, by the VM's LCM_STATE, what is removed with it, and what is unsupported, and why. Pure."""
+"""Return what is removed with a VM, and what is unsupported and why, by its LCM_STATE. Pure."""
 
 from onedriver.vm import Vm
 
@@ -18,7 +18,7 @@ def leaves(vm: Vm) -> bool:
 
 
 def keeps_root(vm: Vm) -> bool:
-    """Return whether what its root has is wanted after its end."""
+    """Return whether the content of a VM's root is needed after its end."""
     return vm.lcm_state not in LAST or (vm.is_persistent and vm.lcm_state not in CLEANUP)
 
 

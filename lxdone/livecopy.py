@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copy disks of VMs that run, on the front-end, as oneadmin: what OpenNebula's own transfer drivers hand over.
+"""Copy disks of running VMs on the front-end, as oneadmin, for OpenNebula's own transfer drivers.
 
-Their scripts call this first (:mod:`onedriver.setup.transferdrivers`) and go on where it is not about such a VM. The
-node makes a copy beside the disk, which becomes a snapshot there, or an image of a datastore here.
+Their scripts call this first (:mod:`onedriver.setup.transferdrivers`) and continue for other VMs. The node creates a
+copy beside the disk, which becomes a snapshot there, or an image of a datastore here.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ SENT = "copy"
 
 
 class Request(NamedTuple):
-    """Hold one call of a transfer driver's script about a disk of a running VM.
+    """Hold one call of a transfer driver's script for a disk of a running VM.
 
     :ivar script: the name of OpenNebula's
     :ivar arguments: of the script
@@ -103,7 +103,7 @@ def act(script: str, argv: Sequence[str]) -> int:
 
 
 def described(vm_id: str) -> bytes | None:
-    """Return a VM's XML; None where OpenNebula does not tell it."""
+    """Return a VM's XML; None if OpenNebula does not return it."""
     if not disk_paths.NUMBER.fullmatch(vm_id):
         return None
     try:
@@ -114,7 +114,7 @@ def described(vm_id: str) -> bytes | None:
 
 
 def is_ours(action: str, argv: Sequence[str], xml: bytes) -> bool:
-    """Return whether it is about the disk of a VM of this driver that runs."""
+    """Return whether the disk belongs to a running VM of this driver."""
     try:
         element = document.parse(xml, "VM")
     except BadInput:
@@ -151,7 +151,7 @@ def snap_create_live(request: Request) -> None:
 
 
 def cpds(request: Request) -> None:
-    """Copy a disk into an image, which is complete or unchanged."""
+    """Copy a disk into an image atomically."""
     target = disk_paths.source(request.arguments[1])
     with tempfile.TemporaryDirectory(prefix=".incoming-", dir=target.parent) as directory:
         receive(request, Path(directory))

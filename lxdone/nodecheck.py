@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check that a node can run VMs on LXD; say what is wrong, each with what to do."""
+"""Check that a node can run VMs on LXD; report problems with remedies."""
 
 from collections.abc import Iterable
 
@@ -33,7 +33,7 @@ def engine() -> Iterable[str]:
 
 
 def containers() -> Iterable[str]:
-    """Complain of containers of VMs which OpenNebula deleted without a script, as it does during a boot."""
+    """Report containers of VMs that OpenNebula deleted without a script, as during a boot."""
     chosen = conf.load()
     client = "incus" if backend.engine(chosen).server().name == "incus" else "lxc"
     for state in backend.reconciler(chosen).orphans():
@@ -53,6 +53,6 @@ def memlock() -> Iterable[str]:
 
 
 def consoles() -> Iterable[str]:
-    """Complain where consoles cannot be provided; VMs run without them."""
+    """Report that consoles cannot be provided; VMs run without them."""
     glyphs.font()
     return ()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Say what to do about errors of LXD that name only what it tried."""
+"""Add remedies to errors of LXD that name only the failed operation."""
 
 import contextlib
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ MODULES = "sch_htb sch_ingress cls_u32 act_police"
 
 @contextlib.contextmanager
 def naming_size(vm: Vm, spec: ContainerSpec) -> Iterator[None]:
-    """Raise DriverError with SIZE if LXD tells in words of its storage pool that the root's quota is too small."""
+    """Raise DriverError with SIZE if LXD reports, by its storage pool's message, that the root's quota is too small."""
     try:
         yield
     except EngineError as error:
@@ -30,7 +30,7 @@ def naming_size(vm: Vm, spec: ContainerSpec) -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming_limits() -> Iterator[None]:
-    """Raise DriverError with what the kernel lacks if LXD cannot limit an interface."""
+    """Raise DriverError with the kernel's missing feature if LXD cannot limit an interface."""
     try:
         yield
     except EngineError as error:

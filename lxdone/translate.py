@@ -34,11 +34,11 @@ NUMBER_OF_DISK = re.compile(r"[0-9]{1,5}")
 
 def spec(vm: Vm, options: Options, cores: NodeCores, *, packed: bool = False
          ) -> ContainerSpec:
-    """Return the part of the spec that the template alone decides: no image, no parts.
+    """Return the part of the spec that the template determines: no image, no parts.
 
     :param cores: the host's
-    :param packed: the image of its root is packed, or was
-    :raises BadInput, NotSupported: it asks for what this driver cannot or must not do
+    :param packed: whether the image of its root is, or was, packed
+    :raises BadInput, NotSupported: the template requests something unsupported or forbidden
     """
     context.require_names(vm.context)
     found = ContainerSpec(
@@ -53,7 +53,7 @@ def spec(vm: Vm, options: Options, cores: NodeCores, *, packed: bool = False
 
 
 def security(own: Mapping[str, str], options: Options) -> Security:
-    """Return the security options of the attributes that begin with LXD_; unknown ones are refused, not ignored."""
+    """Return the security options of the attributes with the prefix LXD_; unknown ones are refused."""
     restarts_to_migrate(own)
     unknown = sorted(own.keys() - {NESTING, PRIVILEGED, LIBRARIES, PROCESS_LIMIT, LIVE_MIGRATION})
     if unknown:
@@ -65,11 +65,11 @@ def security(own: Mapping[str, str], options: Options) -> Security:
 
 
 def gpu_capabilities(own: Mapping[str, str]) -> frozenset[str] | None:
-    """Return the GPU driver's libraries that the template asks for; None where it does not say.
+    """Return the GPU driver's libraries that the template requests; None if unset.
 
     They are for a GPU that the VM has or may get while it runs.
 
-    :raises BadInput: on a name that is none
+    :raises BadInput: a name is invalid
     """
     text = own.get(LIBRARIES, "").strip().lower()
     if not text:
@@ -96,20 +96,20 @@ def allowed(own: Mapping[str, str], key: str, permitted: bool) -> bool:
 
 
 def has_size_of_image(disk: Disk) -> bool:
-    """Return whether the template does not give a disk a size of its own."""
+    """Return whether the template does not set the size of a disk."""
     return disk.size is not None and disk.original_size is not None and disk.size <= disk.original_size
 
 
 def root_size(disk: Disk, options: Options, *, packed: bool) -> int | None:
-    """Return the bytes that the root may have; None is no limit.
+    """Return the maximum bytes of the root; None is no limit.
 
-    OpenNebula gives a disk its image's size, which of a packed image is the package's.
+    OpenNebula sets a disk's size to that of its image, which for a packed image is the packed size.
     """
     return options.packed_root_size * GIB if packed and has_size_of_image(disk) else disk.size
 
 
 def require_disks(vm: Vm) -> None:
-    """Raise BadInput or NotSupported on disks that the container could not have as the template says."""
+    """Raise BadInput or NotSupported on disks that the container could not have as in the template."""
     first = vm.root
     if first.type not in IMAGES:
         raise NotSupported(f"disk {first.id} is of type {first.type}; the root of a container is an image "
@@ -122,7 +122,7 @@ def require_disks(vm: Vm) -> None:
 
 
 def require_further(disk: Disk) -> None:
-    """Raise BadInput or NotSupported on a disk that a container cannot have beside its root."""
+    """Raise BadInput or NotSupported on a disk that a container cannot have besides its root."""
     if SWAP in (disk.type, (disk.format or "").upper()):
         raise NotSupported(f"disk {disk.id} is swap space, which containers do not support (no swapon): MEMORY is all "
                            "of its memory")
@@ -132,13 +132,13 @@ def require_further(disk: Disk) -> None:
 
 
 def further(vm: Vm) -> tuple[Disk, ...]:
-    """Return the disks beside the root that the container has."""
+    """Return the disks of the container besides the root."""
     first = vm.root
     return tuple(disk for disk in vm.disks if disk.type in IMAGES | {VOLATILE} and disk is not first)
 
 
 def unpacked_limit(vm: Vm, options: Options) -> int:
-    """Return how many bytes the content of the VM's root disk may have unpacked."""
+    """Return the maximum unpacked bytes of the VM's root disk."""
     return (vm.root.size or 0) + options.unpacked_limit * GIB
 
 
@@ -147,7 +147,7 @@ def is_volatile(disk: Disk) -> bool:
 
 
 def context_disk(vm: Vm) -> int:
-    """Return the number of the disk that the TM driver made of the context; raise BadInput if there is none."""
+    """Return the number of the context disk created by the TM driver; raise BadInput if there is none."""
     number = vm.context.get("DISK_ID", "")
     if not NUMBER_OF_DISK.fullmatch(number):
         raise BadInput(f"the context of VM {vm.id} has files, but {number[:60]!r} for the number of the disk with them "
@@ -164,7 +164,7 @@ def directory_disk(disk: Disk, directory: str) -> DirectoryDisk:
 
 
 def io_limit(disk: Disk) -> IoLimit:
-    """Return a disk's limits; raise NotSupported if one direction has both bytes and operations, which LXD cannot."""
+    """Return a disk's limits; raise NotSupported if one direction limits both bytes and operations, unlike LXD."""
     found = limits.io_limit(disk)
     if (found.read_bytes and found.read_iops) or (found.write_bytes and found.write_iops):
         raise NotSupported(f"disk {disk.id} requests the limits {dict(disk.speed)}; LXD can limit reading, and "
@@ -181,10 +181,10 @@ def disk(vm: Vm, number: str) -> Disk:
 
 
 def resized(vm: Vm, disk_id: str, size: str) -> tuple[Vm, Disk]:
-    """Return the VM with another size of one disk, and that disk.
+    """Return the VM with a resized disk, and that disk.
 
     :param size: MiB
-    :raises BadInput: it has no such disk
+    :raises BadInput: the VM has no such disk
     """
     before, wanted = validation.disk_size(vm, disk_id, size)
     after = before._replace(size=wanted)
@@ -196,7 +196,7 @@ def nics(vm: Vm) -> tuple[BridgedNic, ...]:
 
 
 def nic(vm_id: int, wanted: Nic) -> BridgedNic:
-    """Return a NIC, named ``eth<NIC_ID>``, so that its name does not depend on other NICs."""
+    """Return a NIC, named ``eth<NIC_ID>``, so that its name is independent of other NICs."""
     bridge = validation.bridge(vm_id, wanted)
     vlan, tagged = vlans(vm_id, wanted)
     received, sent = (None if limit is None else limit * KILOBYTE for limit in wanted.bandwidth)
@@ -207,11 +207,11 @@ def nic(vm_id: int, wanted: Nic) -> BridgedNic:
 def vlans(vm_id: int, wanted: Nic) -> tuple[int | None, frozenset[int]]:
     """Return the VLANs of a NIC on Open vSwitch; none on a Linux bridge.
 
-    Its port is a new one at each start of the container: what OpenNebula's network driver makes of it only at a
-    deployment, LXD has to make of it every time. On Linux bridges the driver's VLANs are under the bridge, and its
-    rules know the NIC by its name.
+    Each start of the container creates a new port: LXD must configure it each time as OpenNebula's network driver
+    does at a deployment. On Linux bridges the driver's VLANs are below the bridge, and its rules refer to the NIC's
+    name.
 
-    :raises NotSupported: the driver is to do more than LXD can
+    :raises NotSupported: the network driver's settings exceed LXD's
     """
     if wanted.bridge_type != OVS:
         return None, frozenset()
@@ -226,5 +226,5 @@ def vlans(vm_id: int, wanted: Nic) -> tuple[int | None, frozenset[int]]:
 
 
 def shared_memory(source: str) -> tuple[DirectoryDisk, ...]:
-    """Return the part for the memory that a VM shares, given where its view is on the host."""
+    """Return the part for a VM's shared memory, given the path of its view on the host."""
     return (DirectoryDisk("shared-memory", source, sharedmemory.TARGET),)

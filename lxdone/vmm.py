@@ -96,7 +96,7 @@ class Vmm(BaseVmm):
     # Life. A console that is there already goes on; one ends by itself with its container.
 
     def deploy(self, call: Call) -> str:
-        """Deploy a VM; its container is made anew where OpenNebula changed or moved its disk while it was off."""
+        """Deploy a VM; its container is recreated if OpenNebula changed or moved its disk while it was off."""
         self._leave_what_is_old(call.vm)
         own = super().deploy(call)
         self._consoles.provide(call.vm)
@@ -109,8 +109,8 @@ class Vmm(BaseVmm):
     def save(self, call: Call) -> None:
         """Suspend or stop a VM.
 
-        Of a VM that stays: its processes wait here, and its disks have everything meanwhile, because OpenNebula may
-        move or end it. One that leaves starts anew where it comes to: LXD cannot carry its memory."""
+        If the VM stays, its processes are frozen here, and its disks are complete meanwhile, because OpenNebula may
+        move or end it. If it leaves, it boots on its destination: LXD cannot move its memory."""
         if lcm_states.leaves(call.vm):
             self._end(call, force=False, patience=False)
             return
@@ -124,10 +124,10 @@ class Vmm(BaseVmm):
         self._consoles.end(own)
 
     def _require_suspendable(self, vm: Vm) -> None:
-        """Refuse nothing: while its processes wait, its disks have all that it wrote."""
+        """Refuse nothing: while its processes are frozen, its disks have all its data."""
 
     def restore(self, call: Call) -> None:
-        """Resume a VM. One that is not suspended here starts anew from its disk, as after stop and migrate."""
+        """Resume a VM. One that is not suspended here boots from its disk, as after stop and migrate."""
         self._leave_what_is_old(call.vm)
         state = self._find(own_name(call), call.vm)
         if state is None or call.vm.lcm_state != lcm_states.RESTORING:
@@ -275,7 +275,7 @@ class Vmm(BaseVmm):
     def _is_outdated(self, vm: Vm, state: ContainerState) -> bool:
         """Return whether OpenNebula changed or moved a complete disk since the container stopped or was suspended.
 
-        :raises DriverError: a disk was changed, and what the container wrote is in no disk
+        :raises DriverError: a disk was changed, and the container's data is in no disk
         """
         home = self._contexts.home(state.name)
         current = self._writeback.is_current(home, vm, self._root_file(vm))
@@ -292,7 +292,7 @@ class Vmm(BaseVmm):
         return True
 
     def _leave_old_snapshots(self, vm: Vm, own: str) -> None:
-        """Delete the snapshots of a VM that was off: OpenNebula forgets them (KEEP_SNAPSHOTS=no) and counts anew."""
+        """Delete the snapshots of a VM that was off: OpenNebula forgets them (KEEP_SNAPSHOTS=no) and numbers from 0."""
         for snapshot in self._snapshots.names(own):
             if snapshot.startswith(SNAPSHOT) and snapshot not in vm.snapshots:
                 self._snapshots.delete(own, snapshot)
@@ -306,7 +306,7 @@ class Vmm(BaseVmm):
         super()._unfreeze(vm)
 
     def _end(self, call: Call, *, force: bool, patience: bool = True) -> None:
-        """Stop the container, by force at last without ``patience``, and bring its disks up to date."""
+        """Stop the container, by killing it if needed without ``patience``, and update its disks."""
         own = own_name(call)
         state = self._find(own, call.vm)
         if state is not None:
@@ -332,9 +332,9 @@ class Vmm(BaseVmm):
     def _require_saved(self, own: str) -> None:
         """Refuse a VM without a container whose disk is not complete.
 
-        LXD may be without its pool, or the option `project` another than before.
+        LXD's pool may be missing, or the option `project` may have changed.
 
-        :raises DriverError: the container has what the VM's disk has not
+        :raises DriverError: the container has data that the VM's disk lacks
         """
         if self._writeback.is_unsaved(self._contexts.home(own)):
             raise DriverError(f"LXD has no container {own}, though its data is not in the VM's disk: is LXD's storage "
@@ -384,7 +384,7 @@ class Vmm(BaseVmm):
                 self._engine.attach(name, self._disks.part(vm.id, disk))
 
     def copy_disk(self, call: Call) -> str:
-        """Copy a disk of a VM that runs into a file beside it, for OpenNebula's user to remove, and return its path."""
+        """Copy a disk of a running VM into a file beside it, which OpenNebula's user removes, and return its path."""
         state = self._existing(call)
         if state.status is not Status.RUNNING:
             raise DriverError(f"container {state.name} is {state.status.value}: the disks of a VM that is not running "
@@ -411,7 +411,7 @@ class Vmm(BaseVmm):
         self._engine.detach(translate.name(vm.id), translate.nic(vm.id, nic))
 
     def limit_nic(self, vm_id: int, nic_id: int, received: int | None, sent: int | None) -> None:
-        """Limit the speed of a NIC of a VM that exists: bytes per second; None is no limit."""
+        """Limit the rates of an existing VM's NIC: bytes per second; None is no limit."""
         own = translate.name(vm_id)
         if self._find(own) is None:
             raise EngineNotFound(f"this host has no container {own}")
@@ -435,10 +435,10 @@ class Vmm(BaseVmm):
         self._consoles.provide(call.vm)
 
     def snapshot_revert(self, call: Call) -> None:
-        """Revert the root disk; the devices, limits and network interfaces stay those of now.
+        """Revert the root disk; devices, limits and network interfaces keep their present state.
 
-        The VM runs afterwards, also where the revert fails: oned reverts only one that runs (source: its
-        DispatchManager), and one that is off was left so by a revert that was interrupted."""
+        The VM runs afterwards, even if the revert fails: oned reverts only running VMs (source: its
+        DispatchManager), and one that is off was stopped by an interrupted revert."""
         name, snapshot, spec = self._existing(call).name, self._snapshot(call), self._spec(call.vm)
         if snapshot not in self._snapshots.names(name):
             raise BadInput(f"container {name} has no snapshot {snapshot}")
@@ -452,7 +452,7 @@ class Vmm(BaseVmm):
             self._run_again(call.vm, spec, view)
 
     def _run_again(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
-        """Start the container. Idempotent: does nothing if it runs. Waits for what LXD has not finished with it."""
+        """Start the container, waiting for LXD's pending operations on it. Idempotent."""
         retry(functools.partial(super()._run_again, vm, spec, view), EngineBusy, self._options.operation_timeout,
               BUSY_INTERVAL)
         self._consoles.provide(vm)
@@ -466,7 +466,7 @@ class Vmm(BaseVmm):
         return Path(self._options.datastores) / str(vm.system_ds) / str(vm.id) / f"disk.{disk_id}"
 
     def _write_context(self, vm: Vm, owner: tuple[int, int] | None) -> Path:
-        """Write the context: variables come with the VM, files on the context disk that the TM driver made."""
+        """Write the context: variables come with the VM, files on the context disk created by the TM driver."""
         bring = None
         if context.has_files(vm.context):
             bring = functools.partial(self._bring_files, self._file(vm, translate.context_disk(vm)))
@@ -485,7 +485,7 @@ class Vmm(BaseVmm):
         return translate.spec(vm, self._options, self._node_cores(vm), packed=self._is_packed(vm))
 
     def _is_packed(self, vm: Vm) -> bool:
-        """Return whether a root without a SIZE of its own is packed, or was and is a larger file system now."""
+        """Return whether a root without its own SIZE is packed, or was packed and is now a larger file system."""
         root, file = vm.root, self._root_file(vm)
         if root.type != "FILE" or not translate.has_size_of_image(root):
             return False
@@ -554,7 +554,7 @@ class Vmm(BaseVmm):
         return () if memory is None else translate.shared_memory(self._memories.view(memory, self._consumer(vm.id)))
 
     def _start(self, vm: Vm, parts: Sequence[Part]) -> None:
-        """Start the container; one that sees more or less than it was granted is stopped again."""
+        """Start the container; stop it again if it sees more or less than it was granted."""
         name = translate.name(vm.id)
         self._writeback.begin(self._contexts.home(name), vm, self._root_file(vm))
         if memory := shared_memory(vm):
@@ -573,11 +573,11 @@ class Vmm(BaseVmm):
         return self._engine.exists(own) or self._writeback.is_begun(self._contexts.home(own))
 
     def remove(self, vm_id: int) -> None:
-        """End the container and return what it had; from every state, also when parts of it are gone."""
+        """Remove the container and release its resources, from any state, even a partial one."""
         self._remove(vm_id, self._disks.release_all)
 
     def forget(self, vm_id: int, view: HostView | None = None) -> None:
-        """Remove what is here of a VM that OpenNebula ended or has elsewhere: nothing is written to its disks."""
+        """Remove the remains of a VM that OpenNebula ended or moved, without writing to its disks."""
         name = translate.name(vm_id)
         state = self._find(name)
         if self._is_namesake(name):

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show Horizon's panels "Accelerators": for administrators devices of all hosts, for tenants those of their servers."""
+"""Show Horizon's panels "Accelerators": all hosts' devices for administrators, their servers' for tenants."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translate what Placement and nova's API tell into the rows of the panels. Pure."""
+"""Translate the data of Placement and nova's API to the rows of the panels. Pure."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -25,10 +25,10 @@ ORDINARY = frozenset({"VCPU", "PCPU", "MEMORY_MB", "DISK_GB", "IPV4_ADDRESS"})
 
 @dataclasses.dataclass(frozen=True)
 class Service:
-    """The nova-compute service of one host.
+    """Describe the nova-compute service of one host.
 
-    :ivar reason: why an administrator disabled it; empty when nobody did
-    :ivar host: its name in nova; the host's name in Placement may be another
+    :ivar reason: why an administrator disabled it; empty if it is enabled
+    :ivar host: its name in nova, which may differ from that in Placement
     :ivar ip: its address, ``my_ip`` of its nova.conf
     """
 
@@ -40,11 +40,11 @@ class Service:
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """One resource class of one resource provider below a host: a GPU, a slice or share of one, a network function.
+    """Describe one resource class of a resource provider below a host: a GPU, a slice or share, a network function.
 
     :ivar id: unique among all rows
     :ivar name: of the provider, without the host's name
-    :ivar servers: that hold some of it, by UUID
+    :ivar servers: servers that hold some of it, by UUID
     :ivar traits: of the provider, if all of it is reserved
     """
 
@@ -72,7 +72,7 @@ class Device:
 
 
 def is_reserved(total: int, reserved: int) -> bool:
-    """Return whether Placement gives none of it to anybody."""
+    """Return whether all of it is reserved in Placement."""
     return 0 < total <= reserved
 
 
@@ -109,7 +109,7 @@ def devices(providers: Iterable[Mapping[str, Any]], inventories: Mapping[str, Ma
 def requests(extra_specs: Mapping[str, str], model: Callable[[str], str | None]) -> list[str]:
     """Return the devices that a flavor's keys request, one text each: ``gpu: 1``, ``CUSTOM_MIG_1G_10GB: 2``.
 
-    :param model: returns the name of the model of a resource class, if that tells one
+    :param model: returns the name of the model of a resource class, if known
     """
     found = []
     for key, value in extra_specs.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask Placement and nova, with the token of the user who looks at the panel."""
+"""Request data from Placement and nova with the token of the panel's user."""
 
 import contextlib
 import dataclasses
@@ -55,7 +55,7 @@ class Page:
 
 @dataclasses.dataclass(frozen=True)
 class Holder:
-    """A server whose flavor requests devices."""
+    """Describe a server whose flavor requests devices."""
 
     id: str
     name: str
@@ -66,9 +66,9 @@ class Holder:
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """Raise the errors of services as Horizon is to treat them.
+    """Raise the services' errors as classes that Horizon handles correctly.
 
-    Left alone, it takes every HTTP error of openstacksdk for a user who is not authorized
+    By default, it treats every HTTP error of openstacksdk as an unauthorized user
     (``openstack_dashboard.exceptions.UNAUTHORIZED``)."""
     try:
         yield
@@ -89,10 +89,10 @@ def connect(request: HttpRequest, service: str) -> Any:
 
 @_translated()
 def page_of_devices(request: HttpRequest, after: str = "") -> Page:
-    """Return the devices of the hosts whose names come after one.
+    """Return the devices of the hosts whose names follow one.
 
-    :raises ServiceFailed: nova or Placement
-    :raises horizon.exceptions.NotAuthenticated: the user's token is not valid any more
+    :raises ServiceFailed: nova or Placement failed
+    :raises horizon.exceptions.NotAuthenticated: the user's token is no longer valid
     """
     placement, compute = connect(request, "placement"), connect(request, "compute")
     providers = _get(placement, "/resource_providers")["resource_providers"]
@@ -125,10 +125,10 @@ def services(compute: Any) -> Mapping[str, Service]:
 
 @_translated()
 def service_of(request: HttpRequest, host: str) -> Service | None:
-    """Return nova-compute of a host; None if nova has no such host.
+    """Return nova failed-compute of a host; None if nova has no such host.
 
     :raises ServiceFailed: nova
-    :raises horizon.exceptions.NotAuthenticated: the user's token is not valid any more
+    :raises horizon.exceptions.NotAuthenticated: the user's token is no longer valid
     """
     return services(connect(request, "compute")).get(host)
 
@@ -138,7 +138,7 @@ def holders(request: HttpRequest) -> list[Holder]:
     """Return the servers of the user's project that request devices.
 
     :raises ServiceFailed: nova
-    :raises horizon.exceptions.NotAuthenticated: the user's token is not valid any more
+    :raises horizon.exceptions.NotAuthenticated: the user's token is no longer valid
     """
     compute = connect(request, "compute")
     compute.default_microversion = COMPUTE

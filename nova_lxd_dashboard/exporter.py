@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask the exporter of a host (``containerhost exporter``) for the host's map.
+"""Request a host's map from its exporter (``containerhost exporter``).
 
-A host may be in a tenant's hands: it has a few seconds for all it says and a limit of its length, cannot send this
-process elsewhere, and what it says is rebuilt. Environment variables for proxies and ``.netrc`` are not read.
+A host may be compromised by a tenant: its answer has a limit of seconds and length, redirects are not followed, and
+the content is rebuilt. Environment variables for proxies and ``.netrc`` are not read.
 """
 
 import contextlib
@@ -44,10 +44,10 @@ TOLD = 500
 
 
 class ExporterFailed(Exception):
-    """Signal that an exporter cannot be asked, does not answer, or answers something else than a map."""
+    """Signal that an exporter cannot be queried, does not answer, or returns something other than a map."""
 
     def __init__(self, reason: str) -> None:
-        """Keep a reason of which the host may have written a part."""
+        """Store a reason, part of which the host may have written."""
         super().__init__(printable(reason)[:TOLD])
 
 
@@ -59,7 +59,7 @@ def host_map(host: str, service: Service) -> HostMap:
     """Return the map of a host.
 
     :param host: its name
-    :param service: as nova told it
+    :param service: as reported by nova
     :raises ExporterFailed:
     """
     where = url(_pattern(), host, service.ip)
@@ -78,7 +78,7 @@ def url(pattern: str, host: str, ip: str) -> str:
 
     :param host: its name
     :param ip: its address
-    :raises ExporterFailed: the pattern is wrong, or the name or the address that it needs
+    :raises ExporterFailed: the pattern is invalid, or the name or the address that it needs
     """
     if "{host}" not in pattern and "{ip}" not in pattern:
         raise ExporterFailed(f"{SETTING} is {pattern!r}, without {{host}} and {{ip}}; it should be like {EXAMPLE}")
@@ -104,7 +104,7 @@ def _address(ip: str) -> str:
 
 
 def _content(where: str) -> bytes:
-    """Return the JSON that a URL answers.
+    """Return the JSON at a URL.
 
     :raises ExporterFailed:
     """
@@ -124,14 +124,14 @@ def _content(where: str) -> bytes:
 
 
 class _Received(io.BytesIO):
-    """Bytes that :class:`http.client.HTTPResponse` can parse: it takes them of a socket's file."""
+    """Provide received bytes to :class:`http.client.HTTPResponse`, which reads them from a socket's file."""
 
     def makefile(self, _mode: str) -> Self:
         return self
 
 
 def _asked(where: SplitResult, deadline: float) -> http.client.HTTPResponse:
-    """Return the answer of a URL, all of which has been received. Redirects are answers, too.
+    """Return the complete answer of a URL. Redirects are answers, too.
 
     :param deadline: of time.monotonic
     :raises OSError:
@@ -152,7 +152,7 @@ def _asked(where: SplitResult, deadline: float) -> http.client.HTTPResponse:
 
 
 def _connected(host: str, port: int, deadline: float) -> socket.socket:
-    """Return a connection, whose timeout is what is left until the deadline."""
+    """Return a connection whose timeout is the time left until the deadline."""
     failed: OSError = TimeoutError("there was no time to connect")
     for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         found = socket.socket(family, kind, protocol)
@@ -168,7 +168,7 @@ def _connected(host: str, port: int, deadline: float) -> socket.socket:
 
 
 def _tls() -> ssl.SSLContext:
-    """Return what Horizon's settings say of certificates. A handshake has one timeout: the socket's."""
+    """Return the TLS context of Horizon's settings. A handshake has one timeout: the socket's."""
     authorities = settings.OPENSTACK_SSL_CACERT
     context = ssl.create_default_context(cafile=authorities if isinstance(authorities, str) else None)
     if settings.OPENSTACK_SSL_NO_VERIFY:
@@ -177,7 +177,7 @@ def _tls() -> ssl.SSLContext:
 
 
 def _received(connected: socket.socket, deadline: float) -> bytes:
-    """Return all that comes until the other end closes.
+    """Return all bytes until the other end closes.
 
     :raises ValueError: it is too long
     """
@@ -194,7 +194,7 @@ def _received(connected: socket.socket, deadline: float) -> bytes:
 def _left(deadline: float) -> float:
     """Return the seconds until a deadline.
 
-    :raises TimeoutError: it is over
+    :raises TimeoutError: it has passed
     """
     left = deadline - time.monotonic()
     if left <= 0:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Name the models of PCI devices by the PCI database that the distribution installs (package ``pci.ids``, ``hwdata``).
+"""Name the models of PCI devices by the PCI database of the distribution (package ``pci.ids``, ``hwdata``).
 
-Nova's resource class of a device that the operator did not name has its PCI ids alone: ``CUSTOM_PCI_10DE_20B0``.
+Without a name by the operator, nova's resource class of a device has only its PCI ids: ``CUSTOM_PCI_10DE_20B0``.
 """
 
 import functools
@@ -20,14 +20,14 @@ PRODUCT = re.compile(r"\[(.+)\]")
 
 
 def model(resource_class: str, files: Iterable[Path] = FILES) -> str | None:
-    """Return the name of the model, ``NVIDIA A100 SXM4 40GB``; None where the class has no ids or nobody knows them."""
+    """Return the name of the model, ``NVIDIA A100 SXM4 40GB``; None if the class has no ids or they are unknown."""
     ids = IDS.fullmatch(resource_class)
     return names(tuple(files)).get((ids[1].lower(), ids[2].lower())) if ids else None
 
 
 @functools.cache
 def names(files: tuple[Path, ...]) -> Mapping[tuple[str, str], str]:
-    """Return the names of all models, by the ids of vendor and device; none without a database."""
+    """Return the names of all models by the ids of vendor and device; none without a database."""
     found = next((file for file in files if file.is_file()), None)
     return parse(found.read_text(errors="replace")) if found else {}
 

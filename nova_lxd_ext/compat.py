@@ -114,7 +114,7 @@ def leave_allocations_of(moving: Callable[[Any], Iterable[str]]) -> None:
 
 
 def keep_allocations_of_rebuilds(virtapi: Any) -> None:
-    """Let a server keep its allocations when a rebuild on its host fails.
+    """Keep a server's allocations when a rebuild on its host fails.
 
     nova-compute deletes them as for an evacuation, where the server is still on another host
     (ComputeManager.rebuild_instance). The next rebuild, or a hard reboot, would restore the server without them.

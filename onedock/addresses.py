@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read what OpenNebula's context says of a VM's interfaces, for setting it from outside. Pure.
+"""Read the addresses of a VM's interfaces from OpenNebula's context, to set them from outside. Pure.
 
-An application's image has nothing that reads a context. The context's ``ETHn_*``, and ``PCIn_*`` of a device that is a
-NIC, are found by the interface's MAC, which is that of OpenNebula's address range: an InfiniBand function has another
-one. METHOD dhcp or skip leaves the interface to the container.
+An application's image does not read the context. The context's ``ETHn_*``, and ``PCIn_*`` for a device that is a
+NIC, are matched by the interface's MAC in OpenNebula's address range, which differs from that of an InfiniBand
+function. METHOD dhcp or skip leaves the interface to the container.
 """
 
 import ipaddress
@@ -24,8 +24,8 @@ NAMESERVERS = 3  # more no C library asks
 def setup(context: Mapping[str, str], mac: str) -> IpConfig:
     """Return the addresses of an interface from the context.
 
-    :returns: nothing to set where the context has nothing of an interface with this MAC
-    :raises BadInput: an address is none
+    :returns: nothing to set if the context has no interface with this MAC
+    :raises BadInput: an address is invalid
     """
     prefix = prefixes(context).get(mac)
     if prefix is None:
@@ -92,7 +92,7 @@ def ip(key: str, text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 def resolv_conf(context: Mapping[str, str]) -> str:
-    """Return the nameservers of all interfaces, in their order, and the domains to search."""
+    """Return the nameservers of all interfaces in order, and the search domains."""
     names = sorted(prefixes(context).values(), key=lambda prefix: (prefix[:3], int(prefix[3:])))
     servers, domains = ([word for prefix in ("", *(f"{name}_" for name in names))
                          for word in context.get(f"{prefix}{key}", "").replace(",", " ").split()]

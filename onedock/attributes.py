@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a template's attributes that begin with DOCKER_, typed. Pure.
+"""Read a template's attributes with the prefix DOCKER_ as typed values. Pure.
 
-Words are split as a shell would split them, quotes and backslashes included, but nothing is expanded and no shell sees
-them. An attribute that is not known here is refused, not ignored.
+Words are split as by a shell, with quotes and backslashes, but without expansion, and no shell is used. Unknown
+attributes are refused, not ignored.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ RAW = ("cap-add", "pids-limit", "shm-size", "sysctl")
 
 @dataclasses.dataclass(frozen=True)
 class Attributes:
-    """Hold a template's settings for its container; ``raw`` are Docker's own, as the administrator allows them."""
+    """Hold a template's settings for its container; ``raw`` are Docker's own, as permitted by the administrator."""
 
     program: Program
     environment: Mapping[str, str]
@@ -47,12 +47,12 @@ class Attributes:
 
 
 def read(own: Mapping[str, str], context: Mapping[str, str], allowed: Collection[str] = ()) -> Attributes:
-    """Read the attributes that begin with DOCKER_.
+    """Read the attributes with the prefix DOCKER_.
 
-    :param own: what begins with DOCKER_
+    :param own: the attributes with the prefix DOCKER_
     :param context: the VM's; it may name the host
-    :param allowed: which raw options the administrator allows
-    :raises BadInput, NotSupported: one of them is none, or may not be
+    :param allowed: raw options that the administrator permits
+    :raises BadInput, NotSupported: an attribute is invalid, or not permitted
     """
     known = {"DOCKER_ENTRYPOINT", "DOCKER_COMMAND", "DOCKER_WORKDIR", "DOCKER_USER", "DOCKER_HOSTNAME",
              "DOCKER_ENVIRONMENT", "DOCKER_READ_ONLY", "DOCKER_RAW", "DOCKER_HEALTH_COMMAND", "DOCKER_HEALTH_INTERVAL",
@@ -71,7 +71,7 @@ def read(own: Mapping[str, str], context: Mapping[str, str], allowed: Collection
 
 
 def words(own: Mapping[str, str], key: str) -> tuple[str, ...] | None:
-    """Split an attribute into words; None when it is not given."""
+    """Split an attribute into words; None if it is missing."""
     text = own.get(key, "")
     if not text:
         return None

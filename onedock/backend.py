@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build the parts of the driver from the node's options.
 
-Each part is imported where it is built: an action is a process of its own, and most of a short one's time would be the
-import of what it does not need.
+Each part is imported where it is built: an action is a separate process, and unneeded imports would take most of a
+short one's time.
 """
 
 import functools
@@ -62,7 +62,7 @@ def memories_of(options: Options, docker: DockerEngine) -> "SharedMemories":
 
 
 def recover_devices(options: Options) -> None:
-    """Finish or undo what killed actions began with devices."""
+    """Finish or undo interrupted changes of devices by killed actions."""
     docker = engine(options)
     devices_of(options, docker).recover(docker.containers())
 

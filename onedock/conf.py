@@ -12,14 +12,14 @@ DRIVER = "onedock"  # its name in OpenNebula and in the allocation records
 
 @dataclasses.dataclass(frozen=True)
 class Options(NodeOptions):
-    """Hold the options of a node with Docker, beside those of every driver.
+    """Hold the options of a node with Docker, in addition to those of every driver.
 
-    :ivar records: directory of what each container has; the daemon's runtime was given the same
-    :ivar start_seconds: seconds within which a program's failure is one of its start, unless it waits for something
-    sooner
-    :ivar root_quota: whether a root disk is held to its SIZE; Docker's storage must be able to
-    :ivar lxcfs: where LXCFS is mounted, for containers to see their own CPUs and memory in /proc; empty is not at all
-    :ivar raw_options: which of DOCKER_RAW's options a template may use
+    :ivar records: directory of the containers' records, as configured for the daemon's runtime
+    :ivar start_seconds: seconds within which a program's failure counts as a failed start, unless it waits for an
+        event sooner
+    :ivar root_quota: whether a root disk is limited to its SIZE, which Docker's storage must support
+    :ivar lxcfs: where LXCFS is mounted, so that containers see their own CPUs and memory in /proc; empty to disable
+    :ivar raw_options: options of DOCKER_RAW that a template may use
     """
 
     endpoint: str = "unix:///run/docker.sock"
@@ -32,5 +32,5 @@ class Options(NodeOptions):
 
 
 def load(path: Path | None = None) -> Options:
-    """Load the options of this node; raise BadOptions if they cannot be read, or name what is no option."""
+    """Load the options of this node; raise BadOptions if they cannot be read, or contain unknown options."""
     return options.load(Options, path or options.path_of(DRIVER))

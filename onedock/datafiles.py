@@ -54,11 +54,11 @@ def require_growth(path: Path, size: int) -> None:
 
 
 def grow(path: Path, size: int, lock: Sequence[int] = ()) -> None:
-    """Enlarge a disk that nothing uses, and its file system if that is ext; XFS grows when it is mounted.
+    """Enlarge an unused disk, and its file system if that is ext; XFS grows when it is mounted.
 
     :param size: MiB
     :param lock: file descriptors that hold a lock on the disk, for the programs that work on it
-    :raises DriverError, HostActionFailed: the disk is in use, damaged, or cannot grow: it is as it was
+    :raises DriverError, HostActionFailed: the disk is in use, damaged, or cannot grow: it is unchanged
     :raises NotSupported: it has an XFS, which this host has no tool for
     """
     require_growth(path, size)
@@ -71,12 +71,12 @@ def grow(path: Path, size: int, lock: Sequence[int] = ()) -> None:
 
 
 def tool(words: Sequence[str], problem: str) -> None:
-    """Run a file system tool, which need not be on the user's path; raise DriverError with ``problem`` if it fails."""
+    """Run a file system tool, which may be outside the user's path; raise DriverError with ``problem`` if it fails."""
     run(words, TOOL_TIMEOUT, problem, env=os.environ | {"PATH": system_path()})
 
 
 def copy(source: BinaryIO, target: Path) -> None:
-    """Copy a file as a whole or not at all; what is all zeros takes no room."""
+    """Copy a file atomically, as a sparse one."""
     with replacing(target) as unfinished, unfinished.open("xb") as file:
         end = 0
         while data := source.read(CHUNK):
@@ -96,9 +96,9 @@ def snapshots(disk: Path) -> Path:
 
 
 def put_in_place(new: Path, target: Path) -> None:
-    """Replace a disk and its snapshots by others of the same file system.
+    """Replace a disk and its snapshots by others on the same file system.
 
-    The data comes first: a process that is killed leaves the new data with the old snapshots. What was replaced is kept
+    The data comes first: a killed process leaves the new data with the old snapshots. The replaced files are kept
     beside ``new`` for the caller to remove.
     """
     exchange(new, target)
@@ -106,7 +106,7 @@ def put_in_place(new: Path, target: Path) -> None:
 
 
 def exchange(new: Path, target: Path) -> None:
-    """Replace a file, or a directory, by another one; if there is none, by nothing."""
+    """Replace a file or a directory by another one; if there is none, remove it."""
     if target.is_dir():
         os.replace(target, new.with_name(f"{new.name}.replaced"))
     if new.exists():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Provide what a container gets from the host: its context, its name servers, its disks beside the root."""
+"""Provide a container's context, name servers and disks besides the root from the host."""
 
 import os
 from collections.abc import Callable
@@ -23,7 +23,7 @@ LOOP_TIMEOUT = 10.0  # s; the kernel detaches a loop device a moment after its l
 
 
 def has_left(state: Path, vm_id: int) -> bool:
-    """Return whether a VM without a container has none because this driver removed it, or never started one.
+    """Return whether a VM has no container because this driver removed it, or never started one.
 
     :param state: the driver's directory
     """
@@ -32,10 +32,10 @@ def has_left(state: Path, vm_id: int) -> bool:
 
 
 def require_left(state: Path, vm_id: int) -> None:
-    """Refuse a VM whose container is missing: Docker may be without its data, or another Docker than before.
+    """Refuse a VM whose container is missing: Docker's data may be missing, or Docker was replaced.
 
     :param state: the driver's directory
-    :raises DriverError: the container was not removed by this driver, so what it wrote may still be needed
+    :raises DriverError: the container was not removed by this driver, so its data may still be needed
     """
     if not has_left(state, vm_id):
         raise DriverError(f"Docker has no container {name(vm_id)}, though this driver did not remove it: is the "
@@ -44,11 +44,11 @@ def require_left(state: Path, vm_id: int) -> None:
 
 
 class Guests:
-    """Write the contexts and name servers of containers, and mount their disks beside the root.
+    """Write the contexts and name servers of containers, and mount their disks besides the root.
 
     :param state: the driver's directory
     :param datastores: OpenNebula's
-    :param root: tells user and group on this host of the containers' root
+    :param root: returns the host's user and group ids of the containers' root
     """
 
     def __init__(self, state: Path, datastores: Path, root: Callable[[], tuple[int, int]]) -> None:
@@ -63,7 +63,7 @@ class Guests:
         addresses.resolv_conf(vm.context)
 
     def write(self, vm: Vm) -> None:
-        """Write the context and the name servers, which the container sees at once."""
+        """Write the context and the name servers, which the container sees immediately."""
         root = self._root()
         self._contexts.write(name(vm.id), vm.context, root, shared=True)
         # In place: the container sees this very file.
@@ -73,7 +73,7 @@ class Guests:
             os.fchown(target.fileno(), *root)
 
     def provide(self, vm: Vm) -> None:
-        """Mount the disks of a VM that does not run, and only them."""
+        """Mount exactly the disks of a VM that is not running."""
         volumes = self._volumes(vm.id)
         volumes.prepare()
         wanted = translate.volumes(vm)
@@ -91,7 +91,7 @@ class Guests:
         self._volumes(vm.id).unmount(disk.id)
 
     def unmount_all(self, vm_id: int) -> None:
-        """Unmount all disks of a container that is off; raise DeviceInUse if a program on the host uses one."""
+        """Unmount all disks of a stopped container; raise DeviceInUse if a program on the host uses one."""
         volumes = self._volumes(vm_id)
         for number in sorted(volumes.mounted()):
             volumes.unmount(number)
@@ -123,17 +123,17 @@ class Guests:
                                 str(self._volumes(vm_id).directory))
 
     def mark_left(self, vm_id: int) -> None:
-        """Record that the VM's container is removed, or not started yet: it has nothing that its disk lacks."""
+        """Record that the VM's container is removed, or not started yet: it has no data that its disk lacks."""
         home = self._contexts.home(name(vm_id))
         home.mkdir(parents=True, exist_ok=True)
         (home / LEFT).touch()
 
     def begin(self, vm_id: int) -> None:
-        """Record that the VM's container is about to run, so that it writes what its disk has not."""
+        """Record that the VM's container is about to run, and thus to write data that its disk lacks."""
         (self._contexts.home(name(vm_id)) / LEFT).unlink(missing_ok=True)
 
     def remove(self, vm_id: int) -> None:
-        """Remove what belonged to a container that has ended. Nothing of a disk is removed."""
+        """Remove the files of a container that has ended, without removing disks."""
         self._volumes(vm_id).remove()
         self._contexts.clear(name(vm_id), but=LEFT)
         self._contexts.remove(name(vm_id))

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read and write ``disk.0`` of a VM on Docker: which image of the engine its root is made of, in JSON.
+"""Read and write ``disk.0`` of a VM on Docker: the reference to its root's image in the engine, in JSON.
 
 The transfer driver writes it into the VM's directory of the system datastore, and the deployment reads it::
 
     {"image": "sha256:<64 digits>", "reference": "docker://nginx:1.27", "archive": "disk.0.tar"}
 
-``archive`` is optional: a `docker save` archive in the same directory, to load when the engine does not have the image.
-A VM that leaves its host with its disk, or whose image is persistent, has by the end of its shutdown another
-``disk.0``, which names the image with what the VM wrote and has the VM's number as ``vm``, and that image as an archive
+``archive`` is optional: a `docker save` archive in the same directory, to load when the engine does not have the
+image. For a VM that leaves its host with its disk, or whose image is persistent, the shutdown writes a new
+``disk.0``, which names the image with the VM's data and has the VM's id as ``vm``, and that image as an archive
 beside it.
 """
 
@@ -28,13 +28,13 @@ LIMIT = 16 << 10  # bytes; what is longer is a disk, not a reference
 
 @dataclasses.dataclass(frozen=True)
 class ImageRef:
-    """Identify the engine's image that a VM's root is made of, and the archive to load it from.
+    """Identify the engine's image of a VM's root, and the archive to load it from.
 
     :ivar image: the engine's id of the image
-    :ivar reference: what the tenant's datastore said, for people
+    :ivar reference: the reference in the tenant's datastore, for messages
     :ivar archive: name of a `docker save` archive in the file's directory
-    :ivar vm: the VM whose container's content the image is; None where it is an image of a datastore
-    :raises BadInput: one of them is none
+    :ivar vm: the VM from whose container the image was created; None for an image of a datastore
+    :raises BadInput: a field is invalid
     """
 
     image: str
@@ -52,7 +52,7 @@ class ImageRef:
 
 
 def read(file: Path) -> ImageRef:
-    """Read the reference of a root disk; raise BadInput if the file has none."""
+    """Read the reference of a root disk; raise BadInput if the file does not contain one."""
     try:
         with file.open("rb") as disk:
             found = json.loads(disk.read(LIMIT))
@@ -67,14 +67,14 @@ def read(file: Path) -> ImageRef:
 
 
 def text(ref: ImageRef) -> str:
-    """Return the text that :func:`read` reads."""
+    """Return the text for :func:`read`."""
     return json.dumps({key: value for key, value in dataclasses.asdict(ref).items() if value is not None}) + "\n"
 
 
 def write(file: Path, ref: ImageRef) -> None:
-    """Write a reference atomically; the owner stays.
+    """Write a reference atomically, keeping the owner.
 
-    Root must not call this in a directory of another user, who could lead it to any file of the host.
+    Root must not call this in a directory of another user, who could redirect it to any file of the host.
 
     :raises DriverError: it cannot be written
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell, by what OpenNebula is doing with the VM (LCM_STATE), what is unsupported, and why. Pure.
+"""Return what is unsupported, and why, by OpenNebula's state of the VM (LCM_STATE). Pure.
 
-A container's root follows its VM as an image; its memory cannot.
+A container's root can move with its VM as an image, but not its memory.
 """
 
 from onedriver.errors import NotSupported
@@ -26,10 +26,10 @@ def of_taking_memory_along(vm: Vm) -> None:
 
 
 def resumed(vm: Vm) -> bool:
-    """Return whether the VM goes back to what it was before it was to run; then its container is still needed."""
+    """Return whether the VM returns to its state before the start, so that its container is still needed."""
     return vm.lcm_state in RESUMED
 
 
 def keeps(vm: Vm, persistent: bool) -> bool:
-    """Return whether what the VM wrote is needed after its container."""
+    """Return whether the VM's data is needed after its container."""
     return vm.lcm_state in LEAVING or (persistent and vm.lcm_state == SHUTDOWN)

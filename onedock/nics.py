@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Manage a VM's network interfaces: pairs of a port of OpenNebula's bridge and the container's interface.
 
-The host's end has the name that OpenNebula gave it, by which its security groups find it. Addresses are set from
-outside, as the context says.
+The host's end has OpenNebula's name, by which its security groups find it. Addresses are set from outside, as in the
+context.
 """
 
 import dataclasses
@@ -30,17 +30,17 @@ class Nics:
         return tuple(spec_nic(vm, nic) for nic in vm.nics)
 
     def provide(self, vm: Vm) -> tuple[SpecNic, ...]:
-        """Make those that are missing, for a container that does not run."""
+        """Create missing interfaces for a container that is not running."""
         for nic in vm.nics:
             self.make(vm, nic, running=False)
         return self.parts(vm)
 
     def make(self, vm: Vm, nic: Nic, *, running: bool) -> bool:
-        """Make an interface that is missing, and plug it in.
+        """Create a missing interface, and plug it in.
 
-        :param running: its other end is in the container
-        :returns: whether it was not there before
-        :raises NotSupported: it cannot be as the template has it
+        :param running: whether its other end is in the container
+        :returns: whether it was created
+        :raises NotSupported: the template's settings are not supported
         """
         wanted = pair(vm, nic)
         present = self._veths.mark(wanted.host_end)
@@ -66,7 +66,7 @@ class Nics:
         return True
 
     def limit(self, vm_id: int, nic_id: int, received: int | None, sent: int | None) -> None:
-        """Limit the speed of a NIC that exists.
+        """Limit the rates of an existing NIC.
 
         :param received, sent: bytes per second; None is no limit
         :raises BadInput: the VM has no such NIC on this host
@@ -80,7 +80,7 @@ class Nics:
         self._veths.limit(host_end, limits(received), limits(sent))
 
     def _join(self, wanted: Pair, nic: Nic) -> None:
-        """Plug it in. Its VLANs hold from its first frame: OpenNebula's network driver comes after the start."""
+        """Plug it in with its VLANs from the first frame, because OpenNebula's network driver runs after the start."""
         if nic.bridge_type == OVS:
             openvswitch.add_port(wanted.host_end, nic.bridge or "", nic.vlan_id, nic.tagged)
         else:
@@ -92,7 +92,7 @@ class Nics:
             openvswitch.remove_port(host_end)
 
     def remove(self, vm_id: int, but: frozenset[str] = frozenset()) -> None:
-        """Remove all interfaces of a VM, also those that it has no more, except host's ends that stay."""
+        """Remove all interfaces of a VM, including detached ones, except remaining host ends."""
         for host_end, found in self._veths.marked(owner(vm_id)).items():
             # What came back from a container has the alias that its tenant gave it.
             if is_of(found, vm_id) and host_end.startswith(f"{name(vm_id)}-") and host_end not in but:
@@ -103,7 +103,7 @@ class Nics:
 
 
 def spec_nic(vm: Vm, nic: Nic) -> SpecNic:
-    """Return a NIC, named ``eth<NIC_ID>``, so that its name does not depend on other NICs."""
+    """Return a NIC, named ``eth<NIC_ID>``, so that its name is independent of other NICs."""
     return SpecNic(f"eth{nic.id}", pair(vm, nic).inner_end, setup=addresses.setup(vm.context, nic.mac))
 
 
@@ -113,7 +113,7 @@ def pair(vm: Vm, nic: Nic) -> Pair:
 
 
 def require_no_limits(vm: Vm, nic: Nic) -> None:
-    """Refuse what Open vSwitch, which removes what others set on its ports, would end."""
+    """Refuse limits on Open vSwitch, which removes what others set on its ports."""
     if any(nic.bandwidth):
         raise unlimited(vm.id, nic.id)
 
@@ -133,7 +133,7 @@ def limits(rate: int | None) -> Shape | None:
 
 
 def owner(vm_id: int) -> str:
-    """Return the begin of a pair's mark, which its address follows; of pairs of earlier releases it is the mark."""
+    """Return the prefix of a pair's mark before its address; the whole mark for pairs of earlier releases."""
     return f"onedock VM {vm_id}"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the command ``onedock`` on a node. What an action of a VM does not need is imported where it is needed."""
+"""Run the command ``onedock`` on a node. Modules that an action of a VM does not need are imported lazily."""
 
 import contextlib
 import json
@@ -42,7 +42,7 @@ def vm_monitor() -> int:
 
 
 def drop(vm: str) -> int:
-    """Remove what a VM has on this node, apart from its disks."""
+    """Remove a VM's resources on this node, except its disks."""
     def act() -> None:
         vm_id = number(vm)
         with alone(vm_id) as options:
@@ -52,7 +52,7 @@ def drop(vm: str) -> int:
 
 
 def leave(vm: str, system_ds: str) -> int:
-    """Let a VM that is off leave this node with what it wrote: its disk 0 names that afterwards."""
+    """Let a stopped VM leave this node with its data, which its disk 0 names afterwards."""
     def act() -> None:
         vm_id, datastore = number(vm), number(system_ds)
         with alone(vm_id) as options:
@@ -62,12 +62,12 @@ def leave(vm: str, system_ds: str) -> int:
 
 
 def lock(vm: str, system_ds: str, disk: str, *how: str) -> int:
-    """Keep the actions of a VM waiting until standard input ends, at most for :data:`LOCK_TIMEOUT` seconds.
+    """Block the actions of a VM until standard input ends, for at most :data:`LOCK_TIMEOUT` seconds.
 
     Prints ``{"used": true}`` if the VM's container has the disk mounted.
 
-    :param how: ``frozen`` if the container is not to write to the disk meanwhile, at most as long as an operation of
-        the engine may take
+    :param how: ``frozen`` to block the container's writes to the disk meanwhile, at most for the time limit of an
+        engine's operation
     """
     def act() -> None:
         vm_id, datastore, disk_id = number(vm), number(system_ds), number(disk)

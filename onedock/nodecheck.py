@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check that a node can run VMs on Docker; say what is wrong, each with what to do."""
+"""Check that a node can run VMs on Docker; report problems with remedies."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Manage images of a node's engine, for the transfer driver: ``onedock image …``, as root.
 
-An image that a VM's disk names has a name of that disk's in Docker (``onedock/one-12:disk.0``) from before the disk is
-there until after it is gone: so whoever removes images leaves it, and it goes with its last name.
+The image of a VM's disk has a tag for that disk in Docker (``onedock/one-12:disk.0``) from before the disk exists
+until after its removal: so it is not removed as unused, and is removed with its last tag.
 """
 
 import json
@@ -33,7 +33,7 @@ REFERENCE = re.compile(r"docker://(?P<name>[A-Za-z0-9./:_-]{1,300}?)(?::[A-Za-z0
 class NodeImages:
     """Load, pull, name and save images of the node's Docker for the transfer driver.
 
-    :param lock: the one that all who name and unname images hold
+    :param lock: the lock of all that name and unname images
     :param state: the driver's directory
     """
 
@@ -46,8 +46,8 @@ class NodeImages:
     def act(self, words: Sequence[str], source: BinaryIO, out: BinaryIO) -> bool:
         """Run one request of the transfer driver.
 
-        :returns: False when there is no such image or container here
-        :raises BadInput: it is no call of this
+        :returns: False if there is no such image or container here
+        :raises BadInput: it is not a valid request
         """
         match words:
             case ["hold" | "load" | "pull" as do, vm, disk, image] if IMAGE.fullmatch(image):
@@ -98,10 +98,10 @@ class NodeImages:
         return True
 
     def save(self, vm: int, out: BinaryIO) -> bool:
-        """Save the present content of the VM's container as an archive of an image.
+        """Save the current content of the VM's container as an archive of an image.
 
-        :returns: False when the VM has left this host, or never was here
-        :raises DriverError: Docker alone says so
+        :returns: False if the VM has left this host, or never was here
+        :raises DriverError: only Docker reports so
         """
         try:
             image = self._images.commit(name(vm), repository(vm), SAVED)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manage root disks: the images that containers are made of, and the images that are made of containers.
+"""Manage root disks: the images of containers, and the images created from containers.
 
-Every image that a VM needs has a name of the VM's in Docker (``onedock/one-12:…``) for as long as the VM is on this
-host. An image that has no other name goes with the last of them.
+Every image that a VM needs has a tag for the VM in Docker (``onedock/one-12:…``) while the VM is on this host. An
+image is removed with its last tag.
 """
 
 import dataclasses
@@ -32,11 +32,11 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class RootImages:
-    """Provide the images of VMs' root disks in Docker, and save what containers wrote as new images.
+    """Provide the images of VMs' root disks in Docker, and save containers' data as new images.
 
     :param datastores: OpenNebula's
-    :param locks: a directory that every process of this driver on the host shares
-    :param timeout: seconds to wait for others that load the same image, or name images
+    :param locks: a directory shared by all processes of this driver on the host
+    :param timeout: seconds to wait for other processes that load the same image, or name images
     """
 
     def __init__(self, images: Images, datastores: Path, locks: Path, timeout: int) -> None:
@@ -59,8 +59,8 @@ class RootImages:
     def ensure(self, vm: Vm) -> str:
         """Return the image for the VM's container, after loading it into Docker if needed.
 
-        :raises BadInput: it is nowhere, or for another kind of machine
-        :raises Busy: another one has loaded it for long
+        :raises BadInput: it is missing, or for another architecture
+        :raises Busy: another process loads it for too long
         """
         ref, file = self.ref(vm), self.file(vm)
         tries = 0
@@ -88,7 +88,7 @@ class RootImages:
                     self._images.load(archive, str(path), ref.image)
 
     def keep(self, vm_id: int, file: Path) -> None:
-        """Let the VM's root disk be what its container wrote: an image, as an archive beside the disk."""
+        """Replace the VM's root disk by its container's content: an image, as an archive beside the disk."""
         archive, kept = f"{file.name}.tar", f"{repository(vm_id)}:{KEPT}"
         self._images.remove(kept)  # of a try that was killed
         with Rollback(f"keeping what VM {vm_id} wrote") as undo:
@@ -102,11 +102,11 @@ class RootImages:
                 new.write_text(imageref.text(ref), encoding="utf-8")
 
     def is_kept(self, vm: Vm) -> bool:
-        """Return whether the disk is what the VM wrote when it left a host."""
+        """Return whether the disk has the VM's data from when it left a host."""
         return self.ref(vm).vm == vm.id
 
     def release(self, vm_id: int) -> None:
-        """Remove what the VM alone needed, but what its disks name: that goes with them, by the transfer driver."""
+        """Remove the images that only the VM needed, except those that its disks name, for the transfer driver."""
         with naming(self._lock):
             for tag in sorted(self._images.names(repository(vm_id))):
                 if tag.startswith(DISK):
@@ -114,18 +114,18 @@ class RootImages:
                 self._images.remove(f"{repository(vm_id)}:{tag}")
 
     def hold(self, vm_id: int, image: str) -> None:
-        """Record that the VM's container is made of this image now."""
+        """Record that the VM's container uses this image now."""
         self._images.tag(image, repository(vm_id), ROOT)
 
 
 class Snapshots:
-    """Manage snapshots of containers' roots, each an image beside that of its VM's container."""
+    """Manage snapshots of containers' roots, each an image in addition to that of its VM's container."""
 
     def __init__(self, images: Images) -> None:
         self._images = images
 
     def images(self, container: str) -> dict[str, str]:
-        """Name -> image."""
+        """Return the image of each tag."""
         tags = self._images.names(repository_of(container))
         return {tag: image for tag, image in tags.items() if tag.startswith(SNAPSHOT)}
 
@@ -140,17 +140,17 @@ class Snapshots:
 
 
 def read(file: Path) -> ImageRef:
-    """Read the reference of a disk in a directory of another user's."""
+    """Read the reference of a disk in a directory of another user."""
     with datastores.opened(file) as disk:
         return imageref.read(disk.path)
 
 
 def named(images: Images, lock: FileLock, image: str, place: str, tag: str) -> bool:
-    """Give an image a name, by which it stays.
+    """Tag an image, to keep it.
 
-    :param lock: the one that all who name and unname images hold
+    :param lock: the lock of all that name and unname images
     :param place: the repository of the name
-    :returns: False when Docker does not have the image
+    :returns: False if Docker does not have the image
     """
     with naming(lock):
         if not images.has(image):

@@ -18,10 +18,10 @@ MEDIA = "/media"  # below it a disk is at its number
 
 
 def spec(vm: Vm, attributes: Attributes, options: Options, cores: NodeCores) -> ContainerSpec:
-    """Return the part of the spec that the template alone decides: no image, no parts, no mounts.
+    """Return the part of the spec that the template determines: no image, no parts, no mounts.
 
     :param cores: the host's
-    :raises BadInput, NotSupported: it asks for what this driver cannot or must not do
+    :raises BadInput, NotSupported: the template requests something unsupported or forbidden
     """
     require_disks(vm)
     if vm.topology.hugepage:
@@ -40,13 +40,13 @@ def spec(vm: Vm, attributes: Attributes, options: Options, cores: NodeCores) -> 
 
 
 def volumes(vm: Vm) -> tuple[Disk, ...]:
-    """Return the disks beside the root."""
+    """Return the disks besides the root."""
     first = vm.root
     return tuple(disk for disk in vm.disks if disk != first)
 
 
 def require_disks(vm: Vm) -> None:
-    """Raise BadInput or NotSupported on disks that the container could not have as the template says."""
+    """Raise BadInput or NotSupported on disks that the container could not have as in the template."""
     first = vm.root
     if first.type not in DATA:
         raise NotSupported(f"disk {first.id} is of type {first.type}; the root of a container on Docker comes from an "
@@ -70,10 +70,10 @@ def require_volume(disk: Disk) -> None:
 
 
 def require_resizable(vm: Vm, disk_id: str, size: str) -> tuple[Disk, int]:
-    """Refuse to resize a disk that cannot be.
+    """Refuse to resize a disk that does not support it.
 
     :param size: MiB
-    :returns: a disk beside the root, and bytes
+    :returns: a disk besides the root, and bytes
     """
     found, wanted = validation.disk_size(vm, disk_id, size)
     if found == vm.root:
@@ -84,11 +84,11 @@ def require_resizable(vm: Vm, disk_id: str, size: str) -> tuple[Disk, int]:
 
 
 def mounts(context: str, resolv: str, media: str) -> tuple[Mount, ...]:
-    """Return the mounts of a container, of what the driver made on the host."""
+    """Return the mounts of a container that the driver created on the host."""
     return (Mount("context", context, "/context"), Mount("resolv", resolv, "/etc/resolv.conf"),
             Mount("media", media, MEDIA, read_only=False, follows=True))
 
 
 def shared_memory(source: str | None) -> tuple[Mount, ...]:
-    """Return the mount of the memory that a VM shares, given where it is on the host, if anywhere."""
+    """Return the mount of a VM's shared memory, given its path on the host; none without one."""
     return () if source is None else (Mount("shared-memory", source, sharedmemory.TARGET, read_only=False),)

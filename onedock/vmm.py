@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run oned's actions on a VM's container on Docker: those parts that are specific to Docker.
 
-What a VM has on this host is found by its id: also its disks' mounts, its interfaces, its images.
+A VM's resources on this host are found by its id, including its disks' mounts, its interfaces and its images.
 """
 
 import dataclasses
@@ -79,7 +79,7 @@ class Vmm(BaseVmm):
                         call.vm_id, error)
 
     def _unfreeze(self, vm: Vm) -> None:
-        """Resume a VM, and reconnect its ports of Open vSwitch, which OpenNebula removed when it was suspended."""
+        """Resume a VM, and reconnect its ports of Open vSwitch, which OpenNebula removed at its suspension."""
         for nic in vm.nics:
             self._nics.make(vm, nic, running=True)
         super()._unfreeze(vm)
@@ -88,9 +88,9 @@ class Vmm(BaseVmm):
         lcm_states.of_taking_memory_along(vm)
 
     def drop(self, vm_id: int) -> None:
-        """Remove a VM as :meth:`remove` does, by a number that another VM may have had before.
+        """Remove a VM like :meth:`remove`, by an id that another VM may have had before.
 
-        A container that OpenNebula did not make stays, and the VM, which never had one beside it, ends."""
+        A container that OpenNebula did not create stays, and the VM, which never had one besides it, ends."""
         own = name(vm_id)
         if self._is_namesake(own):
             LOG.warning("Container %s belongs to an older VM %s, and stays", own, vm_id)
@@ -105,7 +105,7 @@ class Vmm(BaseVmm):
         self._root_images.release(vm_id)
 
     def leave(self, vm_id: int, system_ds: int) -> None:
-        """Prepare a stopped VM to move to another host: its disk takes along what it wrote. Idempotent."""
+        """Prepare a stopped VM to move to another host, saving its data to its disk. Idempotent."""
         own = name(vm_id)
         if self._is_namesake(own):
             raise EngineConflict(f"container {own} belongs to an older VM {vm_id}")
@@ -137,9 +137,9 @@ class Vmm(BaseVmm):
         self._guests.grow(call.vm, disk, size)
 
     def uses_disk(self, vm_id: int, system_ds: int, disk_id: int) -> bool:
-        """Return whether the VM's container has the disk mounted. Of a container that is off, unmount every disk.
+        """Return whether the VM's container has the disk mounted, after unmounting every disk of a stopped one.
 
-        :raises DeviceInUse: something else on this node uses the disk's file
+        :raises DeviceInUse: another process on this node uses the disk's file
         """
         state = self._find(name(vm_id))
         if state is None or state.status is Status.STOPPED:
@@ -150,7 +150,7 @@ class Vmm(BaseVmm):
         return False
 
     def frozen_disk(self, vm_id: int, disk_id: int) -> AbstractContextManager[None]:
-        """Let nobody write to a disk that the VM's container has mounted, for as long as the block lasts."""
+        """Block writes to a disk that the VM's container has mounted, within the block."""
         return self._guests.frozen(vm_id, disk_id, self._options.operation_timeout)
 
     def _attach_interface(self, vm: Vm, nic: Nic) -> None:
@@ -166,7 +166,7 @@ class Vmm(BaseVmm):
         return state.status is not Status.STOPPED and f"eth{nic.id}" in state.interfaces
 
     def detach_nic(self, call: Call) -> None:
-        """Detach a NIC or device; no address matters, which its owner may have spoiled in the context."""
+        """Detach a NIC or device without reading addresses, which its owner may have broken in the context."""
         super().detach_nic(call._replace(vm=call.vm._replace(context={})))
 
     def _detach_interface(self, vm: Vm, nic: Nic) -> None:
@@ -174,7 +174,7 @@ class Vmm(BaseVmm):
         self._nics.remove_one(vm, nic)
 
     def limit_nic(self, vm_id: int, nic_id: int, received: int | None, sent: int | None) -> None:
-        """Limit the speed of a NIC of a VM that exists: bytes per second; None is no limit."""
+        """Limit the rates of an existing VM's NIC: bytes per second; None is no limit."""
         self._find(name(vm_id))
         self._nics.limit(vm_id, nic_id, received, sent)
 
@@ -185,7 +185,7 @@ class Vmm(BaseVmm):
             self._engine.reconfigure(spec.name, self._notices.resized(bound))
 
     def reconfigure(self, call: Call) -> None:
-        """Update the context that the guest sees, and the addresses of its interfaces."""
+        """Update the guest's context, and the addresses of its interfaces."""
         own = self._existing(call).name
         self._guests.write(call.vm)
         present = self._engine.container(own).interfaces
@@ -194,13 +194,13 @@ class Vmm(BaseVmm):
                 self._engine.attach(own, part)
 
     def snapshot_revert(self, call: Call) -> None:
-        """Revert the root; the devices, limits and network interfaces stay those of now.
+        """Revert the root; devices, limits and network interfaces keep their present state.
 
-        A new container replaces the old one, which is removed when the new one is in order; on an error the old one is
+        A new container replaces the old one, which is removed when the new one works; on an error the old one is
         restored.
 
-        The VM runs afterwards in any case: oned reverts only one that does (source: its DispatchManager), and one that
-        is off was left so by a revert that was interrupted."""
+        The VM runs afterwards in any case: oned reverts only running VMs (source: its DispatchManager), and one that
+        is off was stopped by an interrupted revert."""
         own, snapshot = self._existing(call).name, self._snapshot(call)
         image = self._snapshots.images(own).get(snapshot)
         if image is None:
@@ -223,7 +223,7 @@ class Vmm(BaseVmm):
         self._engine.delete(f"{own}-{OLD}")
 
     def _bring_back(self, own: str) -> None:
-        """Undo a revert, however far it came."""
+        """Undo a revert from any step."""
         if self._engine.exists(f"{own}-{OLD}"):
             if self._engine.exists(own):
                 self._stop(own, force=True)
@@ -280,7 +280,7 @@ class Vmm(BaseVmm):
         self._start(vm, parts)
 
     def _shared_memory(self, vm: Vm) -> str | None:
-        """Return where the memory that the VM shares is mounted on the host; None if it shares none."""
+        """Return the mount point of the VM's shared memory on the host; None if it has none."""
         memory = self._join_job(vm)
         return None if memory is None else self._memories.path(memory)
 
@@ -292,7 +292,7 @@ class Vmm(BaseVmm):
                                "which Docker cannot change: restore it, or undeploy the VM and resume it")
 
     def _start(self, vm: Vm, parts: Sequence[Part]) -> None:
-        """Start the container; one that fails at once, or sees more or less than it was granted, is stopped again."""
+        """Start the container; stop it again if it fails immediately, or sees more or less than it was granted."""
         own = name(vm.id)
         self._guests.begin(vm.id)
         self._engine.start(own)
@@ -305,7 +305,7 @@ class Vmm(BaseVmm):
             self._notices.tell(own)
 
     def _require_begun(self, own: str) -> None:
-        """Raise DriverError if the container's program ended at once, with an error."""
+        """Raise DriverError if the container's program ended immediately with an error."""
         status = self._engine.wait_started(own, self._options.start_seconds)
         if status:
             last = " ".join(self._engine.console_log(own).decode(errors="replace").split())[-LAST_WORDS:]
@@ -318,12 +318,12 @@ class Vmm(BaseVmm):
                    for each in (own, f"{own}-{OLD}", f"{own}-{ANEW}"))
 
     def remove(self, vm_id: int) -> None:
-        """End the container and return what the VM had; from every state, also when parts of it are gone."""
+        """Remove the container and release the VM's resources, from any state, even a partial one."""
         self._remove(vm_id)
         self._root_images.release(vm_id)
 
     def _remove(self, vm_id: int) -> None:
-        """Remove what :meth:`remove` does, but the images."""
+        """Remove what :meth:`remove` does, except the images."""
         own = name(vm_id)
         self._find(own)
         self._commands.cancel(own)
@@ -342,7 +342,7 @@ class Vmm(BaseVmm):
         return super()._find(own, vm) or self._found_aside(own, vm)
 
     def _found_aside(self, own: str, vm: Vm | None) -> ContainerState | None:
-        """Return the container of a revert that was killed while no container had the VM's name: the old or the new."""
+        """Return the container, old or new, of a killed revert during which no container had the VM's name."""
         for aside in self._aside(own):
             self._require_own(self._engine.container(aside), vm)
             self._engine.rename(aside, own)
@@ -354,7 +354,7 @@ class Vmm(BaseVmm):
             self._engine.delete(aside)
 
     def _aside(self, own: str) -> Sequence[str]:
-        """Return the containers that reverts left under names of their own, the old one first, but none of others'."""
+        """Return the containers of this driver that reverts left under other names, the old one first."""
         found = []
         for aside in (f"{own}-{OLD}", f"{own}-{ANEW}"):
             try:
@@ -366,7 +366,7 @@ class Vmm(BaseVmm):
 
 
 def with_addresses(vm: Vm, pci: Pci, request: Request) -> Request:
-    """Return the request for a device that is a NIC with the addresses that the context has for it."""
+    """Return the request for a device that is a NIC, with its addresses from the context."""
     if pci.mac is None or pci.mac not in addresses.prefixes(vm.context) or request.options.netdev_name is None:
         return request
     return dataclasses.replace(request, options=dataclasses.replace(

@@ -15,7 +15,7 @@ Encrypt = Callable[[bytes], bytes]
 def encryption(pem: str) -> Encrypt:
     """Return the function that encrypts with a public key.
 
-    :param pem: the public key; onemonitord may have made its line ends spaces
+    :param pem: the public key; onemonitord may have replaced its line feeds by spaces
     :raises BadInput: it is not a key
     """
     # Only clients of a front-end with keys load this large library.

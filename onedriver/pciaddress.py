@@ -3,7 +3,7 @@
 
 The core writes a function's ADDRESS with a colon before the function (``0000:17:00:0``) and accepts any string: so a
 slice of a GPU is a device, too, ``0000:17:00:0:mig3`` for GPU instance 3, and ``…:mig3c1`` for its compute instance
-1. A slice needs a product number of its own, so that a request for a whole GPU does not get a part of one: it is
+1. A slice needs a separate product number, so that a request for a whole GPU does not get a part of one: it is
 derived from the slice's profile, ``f`` + compute slices + GB of memory in hexadecimal (``2g.10gb`` is ``f20a``), and
 begins with ``e`` for profiles with media engines (``1g.10gb+me``). Other profiles have eight digits (the core reads
 32 bits, HostSharePCI.cc): ``f``, the index of the suffix in SUFFIXES, compute slices of the compute instance (0 for

@@ -9,10 +9,10 @@ UNREACHABLE = 255  # ssh's own exit status
 
 
 def problem(host: str, what: str, status: int | None, complaints: bytes) -> str:
-    """Return why a command that was run over ssh failed.
+    """Return the reason of a failed command over ssh.
 
-    :param what: it was to do
-    :param status: None where it did not end
+    :param what: purpose of the command
+    :param status: None if it did not end
     :param complaints: its standard error
     """
     said = reason(complaints)

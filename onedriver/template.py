@@ -8,7 +8,7 @@ Value = str | int | None
 
 
 def quoted(value: Value) -> str:
-    """Quote a value. A backslash keeps a quote from ending it; a line's end cannot be written."""
+    """Quote a value. A backslash escapes a quote; a line feed cannot be written."""
     text = " ".join(str("" if value is None else value).splitlines())
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
@@ -27,5 +27,5 @@ def vector(name: str, values: Mapping[str, Value]) -> str:
 
 
 def encoded(values: Mapping[str, Value], more: str = "") -> str:
-    """Encode the lines that a vm/monitor probe puts into MONITOR, and further ones, as base64."""
+    """Encode the lines of a vm/monitor probe for MONITOR, and further ones, as base64."""
     return base64.b64encode(("\n".join(filter(None, (lines(values), more))) + "\n").encode()).decode()

@@ -36,14 +36,14 @@ CEPH_USER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]{0,127}")
 class Nic(NamedTuple):
     """Describe a NIC of a VM, and how it is connected: bridge, VLANs and bandwidth limits.
 
-    :ivar target: its name on the host, made by the core: ``one-<vm>-<nic>``
+    :ivar target: its name on the host, set by the core: ``one-<vm>-<nic>``
     :ivar bandwidth: KB/s in and out, averages; None is no limit
     :ivar bridge_type: linux, openvswitch…, lower case
-    :ivar vlan_id: of its network; what it means depends on the type of the bridge
-    :ivar tagged: VLANs that come with their tags
+    :ivar vlan_id: of its network; its meaning depends on the type of the bridge
+    :ivar tagged: tagged VLANs
     :ivar nested_vlans: whether further VLANs are within its own (CVLANS)
-    :ivar filtered: whether OpenNebula's network driver is to drop what has a MAC or IP address of others
-    :ivar attach: it is what attach_nic or detach_nic is about
+    :ivar filtered: whether OpenNebula's network driver drops frames with other MAC or IP addresses
+    :ivar attach: whether it is the subject of attach_nic or detach_nic
     """
 
     id: int
@@ -61,13 +61,13 @@ class Nic(NamedTuple):
 
 
 class Pci(NamedTuple):
-    """Describe a PCI device of a VM: what the template asks for, and the device that the core chose.
+    """Describe a PCI device of a VM: the request in the template, and the device that the core chose.
 
-    :ivar address: which device the core chose; None when it chose none, which a driver must refuse
+    :ivar address: address chosen by the core; None if it chose none, which a driver must refuse
     :ivar uuid: of a GPU or slice, as the probe reported it
     :ivar nic_id: of a PCI element that is a network interface to OpenNebula (TYPE=NIC), which is also how any
         device is plugged while the VM runs
-    :ivar spoof_check, trust: of a virtual function; None leaves it as it is
+    :ivar spoof_check, trust: of a virtual function; None keeps the present setting
     :ivar sent: KB/s that a virtual function may send; None is no limit
     """
 
@@ -88,7 +88,7 @@ class Pci(NamedTuple):
     attach: bool = False
 
     def chosen(self) -> PciAddress:
-        """Return the address that the core chose; raise BadInput without one, as when a full host is enforced."""
+        """Return the address that the core chose; raise BadInput without one, as on a full host with enforcement."""
         if self.address is None:
             raise BadInput("the VM asks for a PCI device, but the scheduler assigned none (no ADDRESS): deploy it with "
                            "--enforce, or let the scheduler place it")
@@ -106,10 +106,10 @@ class Disk(NamedTuple):
     """Describe a disk of a VM: its image, format, size, drivers and I/O limits.
 
     :ivar type: FILE, BLOCK, RBD, CDROM, fs, swap…, upper case
-    :ivar size: bytes; None when it is not told
-    :ivar original_size: bytes of its image; None where it has none
-    :ivar save: changes are to be kept (persistent image)
-    :ivar attach: it is what attach_disk or detach_disk is about
+    :ivar size: bytes; None if unknown
+    :ivar original_size: bytes of its image; None if it has none
+    :ivar save: whether changes are saved (persistent image)
+    :ivar attach: whether it is the subject of attach_disk or detach_disk
     :ivar speed: the limits of :data:`SPEEDS` that it has, in bytes or operations per second
     """
 
@@ -129,7 +129,7 @@ class Disk(NamedTuple):
 
 
 class NumaNode(NamedTuple):
-    """Hold the CPUs and the memory node on the host that the core chose for one NUMA node of a VM.
+    """Hold the host CPUs and memory node that the core chose for one NUMA node of a VM.
 
     :ivar cpus: the host CPUs the core chose on this node
     :ivar memory_node: the host's NUMA node
@@ -154,19 +154,19 @@ class Topology(NamedTuple):
 class Vm(NamedTuple):
     """Describe a VM as oned passes it to a driver: capacity, devices, disks, placement and context.
 
-    :ivar stime: seconds since the epoch when it was made, which never changes: an OpenNebula whose database was
-        restored gives ids again that other VMs had
+    :ivar stime: time of its creation in seconds since the epoch: an OpenNebula whose database was restored reuses
+        ids of other VMs
     :ivar cpu: share of host CPUs in hundredths (CPU=0.5 is 50)
     :ivar memory: bytes
-    :ivar graphics: the attributes of its screen, as they are written (see :mod:`onedriver.graphics`)
-    :ivar uid: number of the user who owns the VM; None if it is not told
-    :ivar hpc: JOB, SHARED_MEMORY and ELASTIC of HPC as they are written; the owner may change them at any time
-    :ivar snapshots: by their names on the host, which snapshot_create printed
+    :ivar graphics: the unparsed attributes of its screen (see :mod:`onedriver.graphics`)
+    :ivar uid: id of the VM's owner; None if unknown
+    :ivar hpc: unparsed JOB, SHARED_MEMORY and ELASTIC of HPC; the owner may change them at any time
+    :ivar snapshots: names on the host, as printed by snapshot_create
     :ivar system_ds: id of the system datastore it is on; None before its first host
-    :ivar context: variables for the guest, in OpenNebula's order; the owner may change them at any time, so their names
-        are checked where they are used (:mod:`onedriver.node.context`): a VM with bad ones can still be ended
-    :ivar affinity: AFFINITY of HPC, as it is written: its owner may change it at any time, and the VM must end all the
-        same
+    :ivar context: variables for the guest, in OpenNebula's order; the owner may change them at any time, so their
+        names are validated at their use (:mod:`onedriver.node.context`): a VM with bad ones can still be ended
+    :ivar affinity: unparsed AFFINITY of HPC: its owner may change it at any time, and ending the VM must not fail
+        for it
     :ivar own: attributes of the template that only this driver knows, by upper-case name (LXD_…)
     """
 
@@ -193,7 +193,7 @@ class Vm(NamedTuple):
 
     @property
     def root(self) -> Disk:
-        """Return the disk that its container is made of, its first image; raise BadInput if there is none."""
+        """Return the root disk, its first image; raise BadInput if there is none."""
         found = min((disk for disk in self.disks if disk.type not in NOT_ROOTS), key=lambda disk: disk.id, default=None)
         if found is None:
             raise BadInput(f"VM {self.id} has no disk with an image for its container")
@@ -207,7 +207,7 @@ class Vm(NamedTuple):
 def vm(element: "Element", own_prefix: str = "LXD_") -> Vm:
     """Read a VM.
 
-    :param own_prefix: of the attributes that belong to the driver that asks
+    :param own_prefix: prefix of the calling driver's attributes
     :raises BadInput: an attribute is missing or not of its type
     """
     top = Section(element, "VM")
@@ -300,7 +300,7 @@ def product(section: Section, key: str) -> str | None:
 
 
 def guid(section: Section, key: str) -> str | None:
-    """Parse a GUID as the kernel writes it, groups of four; by bytes is understood too."""
+    """Parse a GUID in the kernel's format, groups of four digits, or as bytes."""
     value = (section.text(key) or "").lower()
     if not value:
         return None
@@ -323,7 +323,7 @@ def disk(section: Section) -> Disk:
 
 
 def ceph(section: Section) -> Ceph | None:
-    """Read the Ceph attributes of a disk. CEPH_CONF is ignored: such a file can have programs write anywhere."""
+    """Read the Ceph attributes of a disk, except CEPH_CONF: such a file can make programs write anywhere."""
     if (section.text("TYPE") or "").upper() != "RBD":
         return None
     image = section.matching("SOURCE", CEPH_IMAGE, "pool/image of Ceph")

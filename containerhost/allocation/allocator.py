@@ -37,7 +37,7 @@ class DeviceAllocator:
     Methods that read the host take the view of the enclosing operation; without one, each call scans the host
     itself. Under a device's lock they read that device again.
 
-    :param view: makes the view of a new operation
+    :param view: returns the view of a new operation
     :param foreign: device id -> container, for what containers of the engine use by their configuration, in any
         project; an engine's ``held``
     :param holders: of :class:`~containerhost.allocation.cleaning.Cleaner`
@@ -172,7 +172,7 @@ class DeviceAllocator:
         return self._privileged.users([(node.major, node.minor) for node in nodes])
 
     def faults(self, consumer: Consumer) -> tuple[str, ...]:
-        """Return what is wrong with the consumer's devices, one text each; see :func:`.faults.of`."""
+        """Describe the faults of the consumer's devices, one text each; see :func:`.faults.of`."""
         records = self._store.held_by(consumer).values()
         return faults.of(records, self.view().inventory) if records else ()
 
@@ -210,7 +210,7 @@ class DeviceAllocator:
                        ) -> tuple[str, ...]:
         """Clean and free one device that was detached from a container, which may still run. Idempotent.
 
-        :param container: its first process; None when it does not run
+        :param container: its first process; None if it is not running
         """
         return self._release_all(self.held_by(consumer) & {device_id}, consumer, container, view or self.view())
 

@@ -63,7 +63,7 @@ class Cleaner:
     def free(self, record: Allocation, container: int | None, view: HostView, *, given: bool = True) -> str | None:
         """Clean a device and free it, or block it. A device that is only claimed needs no cleaning.
 
-        :param container: first process of the container that had it; None when that does not run
+        :param container: first process of the container that had it; None if that is not running
         :param given: False if no container has had it
         :returns: why it is blocked, or stays allocated; None when it is free
         """
@@ -80,7 +80,7 @@ class Cleaner:
         return None
 
     def evidence(self, done: Sequence[str], device_id: str, inventory: Inventory) -> dict[str, Any]:
-        """Return what the record of a hand-over says of a cleaning.
+        """Return the hand-over record's entry for a cleaning.
 
         :param done: what :meth:`clean` returned
         """

@@ -35,7 +35,7 @@ HandOver = dict[str, Any]
 
 
 class Provenance:
-    """The hand-overs of a host's devices: a file for each device beside the allocation records.
+    """Keep the hand-overs of a host's devices in a file for each device beside the allocation records.
 
     :param put: writes a file of the directory by name, text and mode, durably; the caller holds the store's lock
     :param host: whose ``KEPT_FILE`` is read
@@ -70,8 +70,8 @@ class Provenance:
     def add(self, record: Allocation, cleaning: Mapping[str, Any] | None, released: str) -> None:
         """Record the hand-over of a device, unless no container had it. Called under the store's lock.
 
-        :param cleaning: what was done and found; None if the operator freed it by hand
-        :param released: now
+        :param cleaning: the steps and results of the cleaning; None if the operator freed it manually
+        :param released: time of the release
         """
         if record.given is None:
             return

@@ -33,8 +33,8 @@ class Reconciler:
     def reconcile(self, driver: str, engine: str, alive: Collection[str]) -> tuple[str, ...]:
         """Finish or undo the interrupted allocations of this driver and engine only, and thaw containers.
 
-        :param alive: containers that are known to exist. The caller has made sure by a second source that all others
-            are gone; here the engine's configurations are asked as well
+        :param alive: containers that are known to exist. The caller has confirmed by a second source that all others
+            are gone; this method also reads the engine's configurations
         :returns: complaints
         """
         complaints: list[str] = []
@@ -64,7 +64,8 @@ class Reconciler:
     def reconcile_one(self, consumer: Consumer, *, exists: bool, view: HostView | None = None) -> tuple[str, ...]:
         """Finish or undo the interrupted allocations of one consumer. No process may be acquiring its devices.
 
-        :param exists: its container is known to exist. The caller has made sure by two sources that it does not
+        :param exists: its container is known to exist. If False, the caller has confirmed by two sources that it
+            does not exist
         :returns: complaints
         """
         view, due = view or self._view(), list[str]()

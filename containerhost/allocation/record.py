@@ -40,15 +40,15 @@ class Consumer:
 class Allocation:
     """Record which consumer has a device, the state of its allocation, and what must be restored to free it.
 
-    :ivar restore: what the device must be set back to before it is free, by the name of the setting
-    :ivar blocked: why no other container may have the device; None when it is not blocked. It stays while the device
-        is cleaned once more
+    :ivar restore: settings to restore before the device is free, by name
+    :ivar blocked: why no other container may have the device; None if it is not blocked. Kept while the cleaning is
+        repeated
     :ivar boot_id: the host's boot in which the state was written; None if unknown
-    :ivar since: when the device came into its state, in UTC as ISO 8601; None if unknown
-    :ivar container: first process of the consumer's container, if that ran on without the device
-    :ivar holders: first processes of all containers that may have had the device and ran when it was taken away;
-        None if unknown
-    :ivar given: when a container was given the device first, in UTC as ISO 8601; None if none was
+    :ivar since: start of the present state, in UTC as ISO 8601; None if unknown
+    :ivar container: first process of the consumer's container, if it kept running without the device
+    :ivar holders: first processes of all containers that may have had the device and were running when it was
+        detached; None if unknown
+    :ivar given: when a container first got the device, in UTC as ISO 8601; None if none did
     :ivar before: the last hand-over before this allocation, of :mod:`containerhost.allocation.provenance`
     :ivar rest: fields written by other releases
     """
@@ -73,7 +73,7 @@ class Allocation:
 
     @property
     def ended(self) -> bool:
-        """Return whether the containers that ran when the device was taken away have all ended since."""
+        """Return whether all containers that were running when the device was detached have ended since."""
         return bool(self.holders) and not any(process.lives for process in self.holders or ())
 
 

@@ -33,7 +33,7 @@ def requested(inventory: Inventory, requests: Iterable[Request], mine: Mapping[s
     """Return the requested devices with their options.
 
     :param mine: records of what the consumer has
-    :param others: ids of what it will have beside the requested devices
+    :param others: ids of further devices that it will have
     :raises DeviceNotFound, DeviceUnhealthy, SpecError: the consumer cannot be given all of them
     """
     wanted = [(usable(inventory, request, mine), request.options) for request in requests]

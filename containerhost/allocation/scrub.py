@@ -29,7 +29,7 @@ def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, pri
     :param others: of :meth:`containerhost.vendors.base.Vendor.reset_with`
     :param timeout: seconds for which the reset of a GPU is tried again while its driver refuses it
     :returns: a description of each step
-    :raises ScrubFailed: the device is not clean; it must not be given to anybody
+    :raises ScrubFailed: the device is not clean; it must not be allocated again
     """
     try:
         if device.kind is Kind.NET:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Share a file system in memory (tmpfs) among the containers that a job has on this host, as their /dev/shm.
 
-Such memory is mounted on the host while a member has a container here, and only its members see it. Which
-containers are members is in a record on disk, written before the mount is made and removed after it is gone: after a
-reboot the start of each member mounts it anew, and what a killed process left is removed by :meth:`reconcile`.
+Such memory is mounted on the host while a member has a container here, and only its members see it. Which containers
+are members is in a record on disk, written before the mount is made and removed after it is gone: after a reboot the
+start of each member mounts it again, and :meth:`reconcile` removes the remains of killed processes.
 
 A member can send an open device to a socket of another in it, where no table of open files lists it. So the record
-keeps who left and still has devices: for these the other members are looked at, too (:meth:`SharedMemories.mates`).
+keeps who left and still has devices: for these the other members are checked, too (:meth:`SharedMemories.mates`).
 
 Pages of a tmpfs are charged to the control group of the container that touches them first, and stay when that ends,
 as long as there is another member. So it may not be larger than the memory of any member.

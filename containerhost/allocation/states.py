@@ -21,10 +21,10 @@ class State(enum.StrEnum):
     """Name the stage of a device's allocation, which is recorded before the host changes.
 
     :cvar FREE: no record
-    :cvar CLAIMED: nothing of the device was changed, and no container was given it
-    :cvar PREPARED: its settings may have been changed, and no container was given it
+    :cvar CLAIMED: the device is unchanged, and no container has had it
+    :cvar PREPARED: its settings may have been changed, and no container has had it
     :cvar ATTACHED: a container may have it, or had it
-    :cvar DETACHED: it is its consumer's, whose container does not have it for now and goes on without it
+    :cvar DETACHED: it stays allocated, but is detached from its consumer's running container
     :cvar CLEANING: its container was detached from it; it is being cleaned, or its cleaning must be repeated
     :cvar BLOCKED: it could not be cleaned; the record has the reason
     """

@@ -3,8 +3,8 @@
 
 The records are the host's own truth, whatever the clouds believe. They survive a kill at any instruction: a file
 changes as a whole or not at all, and a claim of several devices is announced in a journal first, so that the next
-process that takes the lock undoes an interrupted claim. A record that cannot be read makes every claim fail (fail
-closed), and what its own consumer does: a file beside it names the consumer that claimed the device last. Fields and
+process that takes the lock undoes an interrupted claim. An unreadable record makes every claim fail (fail closed),
+and all operations of its own consumer: a file beside it names the last consumer that claimed the device. Fields and
 versions of other releases: :mod:`containerhost.linux.records`.
 """
 
@@ -50,9 +50,9 @@ _DIVISION = re.compile(r"[a-z]*")
 
 
 class AllocationStore:
-    """The records in one directory, which all drivers and engines of a host share.
+    """Keep the records in one directory, which all drivers and engines of a host share.
 
-    :param root: the directory; made when first needed
+    :param root: the directory; created when first needed
     :param lock_limit: seconds to wait for another process that changes the records
     :param work_limit: seconds to wait for another process that prepares or cleans a device
     :param host: whose boot id the records get
@@ -77,7 +77,7 @@ class AllocationStore:
 
         That includes a GPU that is blocked because its container may still use it.
 
-        :param related: the devices that no other consumer may hold beside this one (Inventory.related)
+        :param related: the devices that no other consumer may hold at the same time (Inventory.related)
         :raises DeviceHeld: another consumer has one of them or a related one, or one is blocked
         :raises DeviceNotFound: an id is not valid
         :raises AllocationsUnreadable: the records cannot be trusted, or stay locked
@@ -110,7 +110,7 @@ class AllocationStore:
         A device that a container may have had stays ATTACHED.
 
         :returns: the record as it is now
-        :raises DeviceNotFound: nobody holds the device
+        :raises DeviceNotFound: the device is not allocated
         :raises DeviceHeld: another consumer does
         """
         with self._locked():
@@ -124,7 +124,7 @@ class AllocationStore:
     def attach(self, device_ids: Iterable[str], consumer: Consumer) -> None:
         """Record that the consumer's container may have the devices; call it before they are attached.
 
-        :raises DeviceNotFound: nobody holds one of them
+        :raises DeviceNotFound: one of them is not allocated
         :raises DeviceHeld: another consumer does, or it is blocked and the container was not running without it
         """
         with self._locked():
@@ -139,7 +139,7 @@ class AllocationStore:
         """Record that the devices were detached from the container and stay allocated; call it afterwards.
 
         :param container: its first process; None if it does not run
-        :raises DeviceNotFound: nobody holds one of them
+        :raises DeviceNotFound: one of them is not allocated
         :raises DeviceHeld: another consumer does, or its container never had it
         """
         process = None if container is None else Process.of(container)
@@ -154,7 +154,7 @@ class AllocationStore:
 
         :param container, holders: of :class:`Allocation`; without holders, those that were recorded stay
         :returns: the record as it is now
-        :raises DeviceNotFound: nobody holds the device
+        :raises DeviceNotFound: the device is not allocated
         """
         with self._locked():
             known = {} if holders is None else {"container": container, "holders": tuple(holders)}
@@ -165,7 +165,7 @@ class AllocationStore:
     def block(self, device_id: str, reason: str) -> None:
         """Block the device until it is cleaned, or until :meth:`free`, because it could not be cleaned.
 
-        :raises DeviceNotFound: nobody holds the device
+        :raises DeviceNotFound: the device is not allocated
         """
         with self._locked():
             self._write(self._moved(self._record(device_id), State.BLOCKED, blocked=reason))
@@ -173,7 +173,7 @@ class AllocationStore:
     def free(self, device_id: str) -> None:
         """Release a blocked device, whatever its consumer, because the operator cleaned it.
 
-        :raises DeviceNotFound: nobody holds the device
+        :raises DeviceNotFound: the device is not allocated
         :raises DeviceHeld: it is not blocked, so its consumer may be using it
         """
         with self._locked():
@@ -238,7 +238,7 @@ class AllocationStore:
     def _record(self, device_id: str) -> Allocation:
         """Read one record; the others may be unreadable.
 
-        :raises DeviceNotFound: nobody holds the device
+        :raises DeviceNotFound: the device is not allocated
         :raises AllocationsUnreadable: its record cannot be read
         """
         path = self._root / file_name(device_id)

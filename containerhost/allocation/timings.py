@@ -2,8 +2,8 @@
 """Count acquisitions and releases of devices on this host, with their durations and results.
 
 The counts are those of all processes, also of actions that live for a second, so they are kept in a file beside the
-allocation records, for monitoring. They only grow; a lost or unreadable file begins them anew. Operations of a
-killed process are not counted. A count that cannot be written is only logged.
+allocation records, for monitoring. They only grow; a lost or unreadable file restarts them from zero. Operations of
+a killed process are not counted. A count that cannot be written is only logged.
 """
 
 import contextlib

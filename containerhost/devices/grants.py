@@ -2,7 +2,8 @@
 """Define a grant: what it means for a container to have a device, in engine-independent terms.
 
 A vendor plug-in turns a :class:`~containerhost.devices.model.Device` into a Grant; an engine turns the Grant into
-configuration, at boot and hot alike. The Grant is complete: the container must not see anything else.
+configuration, both at boot and while the container runs. The Grant is complete: the container must not see anything
+else.
 """
 
 import dataclasses
@@ -50,11 +51,11 @@ class GrantOptions:
 
 @dataclasses.dataclass(frozen=True)
 class NetdevGrant:
-    """An interface that moves into the container.
+    """Describe an interface that moves into the container.
 
     :ivar host_name: its name on the host, to which it returns
     :ivar name: its name in the container
-    :ivar setup: likewise of the options
+    :ivar setup: its IP configuration, from the options
     """
 
     host_name: str

@@ -27,7 +27,7 @@ REVOKED = frozenset({Kind.GPU, Kind.GPU_SLICE})
 
 
 class Role(enum.StrEnum):
-    """The SR-IOV role of a PCI function; ``plain`` when it has none."""
+    """Name the SR-IOV role of a PCI function; ``plain`` if it has none."""
 
     PF = "pf"
     VF = "vf"
@@ -61,7 +61,7 @@ class CharNode:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rdma:
-    """The RDMA side of a network function (/sys/class/infiniband/<ibdev>).
+    """Describe the RDMA side of a network function (/sys/class/infiniband/<ibdev>).
 
     :ivar away: it is in a container's network namespace; only its name is known here
     """
@@ -75,7 +75,7 @@ class Rdma:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slice:
-    """One MIG compute instance: GPU instance ``gi``, compute instance ``ci``."""
+    """Identify one MIG compute instance: GPU instance ``gi``, compute instance ``ci``."""
 
     gi: int
     ci: int
@@ -115,19 +115,19 @@ class Device:
 
     :ivar id: unique on the host: the PCI address, or ``<address>/gi<N>/ci<N>`` for a slice, ``<address>/share<N>``
         for a share of a GPU
-    :ivar numa_node: None when the host does not say (the kernel's -1)
+    :ivar numa_node: None if unknown (the kernel's -1)
     :ivar parent: the physical function of a VF, or the GPU of a slice or share, as an address
-    :ivar netdev: the interface's name on the host; None when it is in a container or has none
-    :ivar other_netdevs: likewise, of a function with several ports: the interfaces of those after the first
-    :ivar netdev_away: it has an interface, in another network namespace: a container has it. The device is healthy
+    :ivar netdev: the interface's name on the host; None if it is in a container or missing
+    :ivar other_netdevs: for a function with several ports, the interfaces of all ports but the first
+    :ivar netdev_away: its interface is in another network namespace, that of a container. The device is healthy
     :ivar nodes: every character node it comes with; a slice's include what it shares with its GPU
     :ivar health: one complaint per entry; empty if it is healthy
-    :ivar outside: those of ``health`` whose cause is not the device itself, but a cable or a switch: it is given to
-        no new consumer; its present one may start with it again, and release it
-    :ivar taint: the operator's reason for keeping it from new holders; it is one of ``health``, and of ``outside``
+    :ivar outside: those of ``health`` whose cause is not the device itself, but a cable or a switch: no new consumer
+        gets it; its present one may restart with it, and release it
+    :ivar taint: the operator's reason for blocking new consumers; it is one of ``health``, and of ``outside``
     :ivar notes: observations; they do not affect the use of the device
-    :ivar host_use: uses by the host itself, one per entry; empty if it may be handed out
-    :ivar plugin: the vendor plug-in that described it and will make its grant
+    :ivar host_use: uses by the host itself, one per entry; empty if it is allocatable
+    :ivar plugin: the vendor plug-in that describes and grants it
     """
 
     id: str

@@ -98,7 +98,7 @@ class Netdevs:
                   *(use for name in names for use in self._uses(f"{directory}/{name}", name))))
 
     def _is_child(self, attributes: str) -> bool:
-        """Return whether an interface stands on another: IPoIB shows its children beside their parent."""
+        """Return whether an interface is stacked on another: IPoIB lists its children in their parent's directory."""
         return self._host.text(f"{attributes}/iflink") not in (None, self._host.text(f"{attributes}/ifindex"))
 
     def _read(self, directory: str, name: str) -> Netdev:

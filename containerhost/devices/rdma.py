@@ -23,7 +23,7 @@ _LINK_LAYERS = {"InfiniBand": LinkLayer.INFINIBAND, "Ethernet": LinkLayer.ETHERN
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """The RDMA side of one function; all empty when it has none.
+    """Hold the RDMA side of one function; all empty if it has none.
 
     :ivar phys_state: of its port: ``linkup``, ``polling``, ``disabled``…
     """

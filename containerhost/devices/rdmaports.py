@@ -31,12 +31,12 @@ class NamespaceMode(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Gid:
-    """An address of a port.
+    """Describe an address of a port.
 
-    :ivar index: by which programs name it (NCCL_IB_GID_INDEX)
-    :ivar gid: as sysfs writes it
+    :ivar index: its index for programs (NCCL_IB_GID_INDEX)
+    :ivar gid: in the format of sysfs
     :ivar kind: ``IB/RoCE v1`` or ``RoCE v2``
-    :ivar netdev: whose address a RoCE one is made from
+    :ivar netdev: the interface whose address a RoCE GID contains
     """
 
     index: int

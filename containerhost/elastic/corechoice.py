@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Match cores with the containers that may use them. Pure.
 
-Both questions about cores, how many a container can have and which ones it has, are bipartite matchings of cores with
-containers, which grow by augmenting paths: a core that is matched already passes to another container if the one that
-has it can have another core. So a division reaches whatever is possible with the permitted cores of all, and a core
-idles only if nobody who could use it may have it.
+The number of a container's cores, and their choice, are bipartite matchings of cores with containers, which grow by
+augmenting paths: a core that is matched already passes to another container if the one that has it can have another
+core. So a division reaches the maximum for the permitted cores of all, and a core idles only if no container that
+could use it may have it.
 
 Sets of cores are masks here: bit N is a core.
 """
@@ -91,7 +91,7 @@ class Matching:
     def _better(self, wanted: Sequence[int]) -> list[tuple[int, int, int]]:
         """Return exchanges in a circle that bring more wanted cores to takers than they take away; Bellman and Ford.
 
-        :param wanted: by taker; the last one is nobody, who has the free cores
+        :param wanted: by taker; the last one represents the free cores
         :returns: receiver, giver and core of each; empty if there is none
         """
         held, allowed = [*self.held, self._free], [*self._allowed, _union(self._allowed)]

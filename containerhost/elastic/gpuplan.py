@@ -19,7 +19,7 @@ from containerhost.inventory.scan import Inventory
 
 @dataclasses.dataclass(frozen=True)
 class GpuMember(Running):
-    """A container that may lose GPUs."""
+    """Describe a container that may lose GPUs."""
 
     bounds: GpuBounds
 
@@ -30,11 +30,11 @@ class GpuMember(Running):
 
 
 class Gpus(NamedTuple):
-    """The whole GPUs that are allocated to a container.
+    """Hold the whole GPUs that are allocated to a container.
 
-    :ivar consumer: None where it has none, or its records are of several
-    :ivar present: those that it may have; all of them are of this host
-    :ivar detached: those that it does not have for now
+    :ivar consumer: None if it has none, or its records name several
+    :ivar present: attached ones, which are all on this host
+    :ivar detached: currently detached ones
     """
 
     consumer: Consumer | None
@@ -49,9 +49,9 @@ class Gpus(NamedTuple):
 class Decision(NamedTuple):
     """Decide which GPUs a container gets back or loses, and whether its resource document must be corrected.
 
-    :ivar give: it gets them back now
-    :ivar take: it is to lose them
-    :ivar correct: its document does not say what it has
+    :ivar give: GPUs that it gets back now
+    :ivar take: GPUs that it will lose
+    :ivar correct: whether its document is out of date
     """
 
     give: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ def allocated(engine: str, name: str, records: Mapping[str, Allocation], invento
 def decide(member: GpuMember, gpus: Gpus, well: Collection[str]) -> Decision:
     """Return the decision for a container.
 
-    :param well: ids of GPUs that are in order
+    :param well: ids of healthy GPUs
     """
     give = tuple(name for name in gpus.detached if name in well)
     # One without a driver has no nodes: there is nothing to take.
@@ -93,7 +93,7 @@ def decide(member: GpuMember, gpus: Gpus, well: Collection[str]) -> Decision:
 def row(member: GpuMember, gpus: Gpus, reasons: Mapping[str, str]) -> dict[str, Any]:
     """Return the status row of a container's GPUs.
 
-    :param reasons: what is wrong with each device that is out of order
+    :param reasons: faults of each faulty device
     """
     return {"present": sorted(gpus.ids), "least": member.bounds.least, "most": len(gpus.present) + len(gpus.detached),
             "detached": {name: reasons.get(name, "") for name in gpus.detached}}

@@ -42,7 +42,7 @@ class GpuRounds:
     """Detach faulty GPUs from running opted-in containers, and reattach recovered ones.
 
     :param engines: those of which containers can run without some of their GPUs
-    :ivar rows: what the status tells, by container, as the last round left it
+    :ivar rows: status rows of the last round by container
     """
 
     def __init__(self, engines: Mapping[str, EngineGpus], changes: Changes, monotonic: Callable[[], float]) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detach faulty GPUs from running containers that can do without, and reattach them when they recover.
 
-All of a container's GPUs stay allocated to it: nobody else gets one. What it has is told by the allocation records
-(state ATTACHED or DETACHED), which are written after a GPU was taken and before it is given; its document of resources
-follows. So a round that was killed at any step is finished by the next one.
+All of a container's GPUs stay allocated to it: no other container gets one. The allocation records (state ATTACHED
+or DETACHED) are authoritative: they are written after a GPU is detached and before it is attached; its resource
+document follows. So a round killed at any step is finished by the next one.
 """
 
 from collections.abc import Callable, Collection, Sequence

@@ -24,7 +24,7 @@ class Running:
     :ivar key: engine and name, ``lxd/c1``
     :ivar pid: its first process
     :ivar mark: its bounds, as they are written
-    :ivar document: of its resources, as the driver or this service wrote it; None where there is none yet
+    :ivar document: of its resources, as the driver or this service wrote it; None if there is none yet
     """
 
     key: str

@@ -4,9 +4,10 @@
 A unit is a core, or a piece of memory. A policy maps a supply of units and the demands on it to an amount for each. Of
 every policy holds:
 
-- each has at least its least and at most its most;
-- beyond the leasts each has what it can have of the supply; where not even the leasts fit, nobody has more than those;
-- where nothing else changes, a second division of what the first one gave changes nothing.
+- each gets at least its minimum and at most its maximum;
+- beyond the minimums each gets what the supply permits; if not even the minimums fit, none gets more than its
+  minimum;
+- a second division of unchanged input changes nothing.
 
 Fairness is max-min: the next unit goes to the container with the smallest part of its most, which is what its owner
 claimed, of those that can have one. What sets of containers can have of a supply is a polymatroid (that of a matching,
@@ -120,7 +121,7 @@ def cores_needed(present: int, used: Sequence[float], pressure: float | None) ->
 
     :param used: busy cores in the last rounds with its present size, the newest last
     :param pressure: per cent of the time in which a process waited for a core (PSI, ``some avg10``): an average of
-        use hides short peaks, so a container that waits keeps its cores; None where the kernel does not tell
+        use hides short peaks, so a container that waits keeps its cores; None if the kernel does not report it
     """
     if not used:
         return present

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure what containers use, for the policy ``load``: CPU time from the engine's list, all else from the kernel."""
+"""Measure what containers use, for the policy ``load``: CPU time from the engine's list, the rest from the kernel."""
 
 import os
 import re

@@ -51,7 +51,7 @@ class Binding:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Domain:
-    """A NUMA node or a socket, with its allowed cores as hardware cores."""
+    """Hold a NUMA node or a socket, with its allowed cores as hardware cores."""
 
     name: str
     nodes: frozenset[int]
@@ -83,7 +83,7 @@ def place(topology: "Topology", allowed: Collection[int], taken: Collection[int]
     :param allowed: cores that containers may have: online, not isolated by the kernel, not reserved for the host
     :param taken: cores that other containers have for themselves
     :raises SpecError: ``count`` or ``ranks`` is less than 1
-    :raises UnsupportedOnHost: the host has not that many free cores where the affinity needs them; the message shows
+    :raises UnsupportedOnHost: the host lacks that many free cores where the affinity needs them; the message shows
         the arithmetic
     """
     ranks = request.count if request.ranks is None else request.ranks
@@ -169,7 +169,7 @@ def _nodes(topology: "Topology", allowed: frozenset[int]) -> list[_Domain]:
 
 
 def _sockets(topology: "Topology", nodes: Iterable[_Domain]) -> list[_Domain]:
-    """Return the sockets with allowed cores. A node that is not in one socket, or does not say, counts as one."""
+    """Return the sockets with allowed cores. A node that spans sockets, or whose socket is unknown, counts as one."""
     socket_of = {node.id: node.socket for node in topology.nodes}
     by_socket: dict[str, list[_Domain]] = {}
     for domain in nodes:

@@ -21,7 +21,7 @@ class Image:
     :ivar fingerprint: SHA-256 of its file, or of metadata and root file system one after the other
     :ivar filename: name of the imported file; here its intended alias
     :ivar size: bytes, compressed as imported
-    :ivar used: when a container was last made of it, else when it was imported
+    :ivar used: when a container was last created from it, otherwise when it was imported
     """
 
     fingerprint: str
@@ -34,7 +34,7 @@ class Image:
 
 
 class ImageStore(Protocol):
-    """Images that containers are made of."""
+    """Store the images from which containers are created."""
 
     def find(self, alias: str) -> Image | None: ...
 
@@ -50,7 +50,7 @@ class ImageStore(Protocol):
     def import_split(self, metadata: bytes, rootfs: BinaryIO, alias: str, properties: Mapping[str, str]) -> str:
         """Import a root file system with its metadata tarball, and return the fingerprint of both.
 
-        :param rootfs: a file; read from its beginning, perhaps twice
+        :param rootfs: a file; read from its beginning, possibly twice
         """
 
     def delete(self, fingerprint: str) -> None:
@@ -61,7 +61,7 @@ class Disk(NamedTuple):
     """Describe one further disk of a storage pool.
 
     :ivar size: bytes; 0 if unspecified
-    :ivar labels: the marks it was made with
+    :ivar labels: its labels at creation
     :ivar used: a container has it in its configuration
     """
 
@@ -107,7 +107,7 @@ class DiskOffer:
     :ivar operation: URL of the sender's operation
     :ivar certificate: of the sender, in PEM
     :ivar config: keys of the disk that go with its files
-    :ivar secrets: by channel; they give access to the disk, so they are shown nowhere
+    :ivar secrets: by channel; they give access to the disk, so they are never displayed
     """
 
     name: str
@@ -160,7 +160,7 @@ class Transfers(Protocol):
     def withdraw(self, name: str) -> None:
         """Cancel all transfers of the container; the receivers discard theirs.
 
-        Snapshots that :meth:`offer_changes` made are removed."""
+        Snapshots of :meth:`offer_changes` are removed."""
 
     def purge(self, names: Collection[str]) -> None:
         """Withdraw those of these containers that still have such snapshots after a failed withdrawal."""
@@ -263,7 +263,7 @@ class Exports(Protocol):
     def reading(self, packed: Packed) -> AbstractContextManager[Reader]: ...
 
     def discard(self, name: str, key: str) -> None:
-        """Remove all that an export made. Idempotent.
+        """Remove all parts of an export. Idempotent.
 
         :param name: the container; "" if it no longer exists
         """
@@ -305,7 +305,7 @@ Current = TypeVar("Current", bound=Labelled)
 
 
 class LiveChanges(Protocol[Current]):
-    """Change CPUs, memory, root disk and devices of a container while its processes go on.
+    """Change CPUs, memory, root disk and devices of a container while its processes keep running.
 
     A caller reads the container once; the steps are computed from that state, which the first step changes.
     """
@@ -353,7 +353,7 @@ class LiveSizes(Protocol[Current]):
     def look(self, name: str) -> Current:
         """Return the container.
 
-        :raises EngineNotFound: there is none, or the driver did not make it
+        :raises EngineNotFound: there is none, or the driver did not create it
         """
 
     def resize(self, current: Current, size: Size, labels: Mapping[str, str]) -> None:

@@ -72,7 +72,7 @@ class InterfaceMetrics(NamedTuple):
 class Metrics:
     """Hold the current resource usage of one container.
 
-    :ivar pid: its first process as the host numbers it; None when it does not run
+    :ivar pid: its first process as the host numbers it; None if it is not running
     :ivar cpu_time: nanoseconds of CPU since its start
     :ivar disks: bytes used by disk name; absent where the storage does not report it
     """
@@ -144,7 +144,7 @@ class Change(NamedTuple):
 
 
 class Console(Protocol):
-    """A running container's console, attached until it is closed. One thread may send while another receives."""
+    """Attach to a running container's console until it is closed. One thread may send while another receives."""
 
     def receive(self) -> bytes | None:
         """Return the next output of the guest; None at the end."""
@@ -159,7 +159,7 @@ class Console(Protocol):
 
 
 class Command(Protocol):
-    """A command that runs in a container, until it is closed."""
+    """Run a command in a container until it is closed."""
 
     def finish(self, stdin: bytes, timeout: int) -> Executed:
         """Send all input to the command and wait for its end.
@@ -175,7 +175,7 @@ class Command(Protocol):
 
 
 class Events(Protocol):
-    """A stream of changes, until it is closed or the engine goes away."""
+    """Receive a stream of changes, until it is closed or the engine stops."""
 
     def receive(self, timeout: float | None = None) -> Change:
         """Wait for the next change.
@@ -296,7 +296,7 @@ class Engine(Containers, Protocol):
     def set_limits(self, name: str, spec: ContainerSpec) -> None:
         """Set the CPUs, memory, root size and rates of ``spec`` on a container, stopped or running.
 
-        Its devices, and the kernel limits that they need, stay as they are."""
+        Its devices, and the kernel limits that they need, are unchanged."""
 
     def root_ids(self, name: str) -> tuple[int, int]:
         """Return the host's user and group ids of the container's root."""

@@ -45,7 +45,7 @@ class CoreBinding:
     def preview(self, spec: ContainerSpec) -> ContainerSpec:
         """Return the specification as :meth:`bound` would; another container may get the cores first.
 
-        :raises UnsupportedOnHost: the host has not enough free cores where the affinity needs them
+        :raises UnsupportedOnHost: the host lacks free cores where the affinity needs them
         """
         found = self._chosen(spec) if spec.cpu.is_chosen or spec.cpu.may_revert else spec
         gpus = [grant.device.address for grant in found.grants if grant.gpu]
@@ -58,7 +58,7 @@ class CoreBinding:
 
         Sufficient present cores are kept. One request, none without an affinity.
 
-        :raises UnsupportedOnHost: the host has not enough free cores where the affinity needs them
+        :raises UnsupportedOnHost: the host lacks free cores where the affinity needs them
         :raises EngineBusy: another process does not finish
         """
         with contextlib.ExitStack() as stack:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Define how many of its GPUs a container can lose, as the cloud's driver marks it. Pure.
 
-The mark is a label of the driver's: a JSON object with ``version``, ``least`` (GPUs that it keeps) and ``libraries``
-(capabilities of the GPUs' driver, as in GrantOptions). The most is what the cloud has claimed, of which the allocation
-records tell.
+The mark is a label of the driver: a JSON object with ``version``, ``least`` (GPUs that it keeps) and ``libraries``
+(capabilities of the GPUs' driver, as in GrantOptions). The maximum is the cloud's claim, which is in the allocation
+records.
 """
 
 import dataclasses

@@ -8,9 +8,9 @@
     containerhost-guest run -- COMMAND...     run a program with as many threads as it has cores, and its GPUs
     containerhost-guest follow -- COMMAND...  the same, and end and start the program at each change; before the
                                               container is stopped, only end it
-    containerhost-guest faults                what is wrong with its devices, one a line; status 1 if anything is
+    containerhost-guest faults                its devices' faults, one a line; status 1 if there are any
 
-One file, needing nothing but Python 3.9: copy it into an image as it is, and as containerhost_guest.py to where a
+A single file that needs only Python 3.9: copy it into an image as it is, and as containerhost_guest.py to where a
 program imports :class:`Follower` from. The document is described in containerhost/guest/resources.py. It comes as
 the file resources.json, and, even before the host has written that, by the guest API of LXD and Incus. ``ack.json``
 beside it has the generation that this guest knows: the host waits for it, for a limited time, before it removes

@@ -31,8 +31,8 @@ class Rebuilt:
     """Describe an image that was rebuilt as an archive of its root file system.
 
     :ivar unpacked: bytes it takes on disk: the length of the new archive before it is packed, which rounds files up
-        to 512 bytes and does not count holes. It depends on nothing else in the image: images of several tenants
-        that have the same root file system are one for an engine
+        to 512 bytes and does not count holes. It depends only on the root file system, because an engine has one
+        image for several tenants with the same one
     :ivar architecture: as metadata.yaml names it; None if the file lacks it
     """
 

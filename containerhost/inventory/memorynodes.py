@@ -55,7 +55,7 @@ def of_devices(host: Host) -> frozenset[int]:
 
 
 def for_container(host: Host, gpus: Iterable[str]) -> frozenset[int]:
-    """Return the nodes that a container's memory may come from: the host's, and those of its own GPUs.
+    """Return the nodes that a container's memory may come from: the host's, and those of its GPUs.
 
     :param gpus: PCI addresses of the container's GPUs
     :returns: empty for every node, if none belongs to an accelerator

@@ -20,7 +20,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Inventory:
-    """A host's devices at one moment, in the order of their ids."""
+    """Hold a host's devices at one moment, in the order of their ids."""
 
     def __init__(self, devices: tuple[Device, ...]) -> None:
         self.devices = tuple(sorted(devices, key=lambda device: device.id))

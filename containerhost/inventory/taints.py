@@ -38,7 +38,7 @@ class Taint:
 
     :ivar reason: of the taint; None if the device is not tainted
     :ivar tolerated: complaints that are notes
-    :ivar since: when the last decision was made, in UTC as ISO 8601
+    :ivar since: time of the last decision, in UTC as ISO 8601
     """
 
     reason: str | None = None

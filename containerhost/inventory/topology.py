@@ -160,7 +160,7 @@ def _only_node(host: Host, online: frozenset[int], cores: Mapping[int, frozenset
 
 
 def _cores(host: Host, online: frozenset[int]) -> dict[int, frozenset[int]]:
-    """Return each CPU's core, as the set of its online threads; an unknown CPU is a core of its own."""
+    """Return each CPU's core, as the set of its online threads; an unknown CPU is a separate core."""
     cores = {}
     for cpu in sorted(online):
         threads = id_list(host.text(f"{_CPUS}/cpu{cpu}/topology/thread_siblings_list")) & online

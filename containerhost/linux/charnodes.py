@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Add and remove character nodes of a running container: in its control group and in its /dev.
 
-The control group decides: by a file of it in version 1 (Documentation/admin-guide/cgroup-v1/devices.rst), by a
-program in version 2. The node only makes the device reachable by its name. So a removed device is denied first:
+Access is controlled by the control group: by a file in version 1 (Documentation/admin-guide/cgroup-v1/devices.rst),
+by a program in version 2. The node only makes the device reachable by its name. So a removed device is denied first:
 other nodes of it in the container cannot be opened either.
 
-The /dev of a container with a user namespace of its own belongs to that namespace, where new nodes do not work: such
+The /dev of a container with its own user namespace belongs to that namespace, where new nodes do not work: such
 a container gets a node of the host, mounted over a file.
 """
 
@@ -128,7 +128,7 @@ def create(pid: int, path: str, number: Number, mode: int) -> None:
 def is_there(pid: int, path: str, directory: int, name: str, number: Number, *, unfinished: bool = False) -> bool:
     """Return whether the node exists.
 
-    :param unfinished: an empty file remains from a killed call
+    :param unfinished: an empty file counts as missing, because a killed call leaves one
     :raises HostActionFailed: something else is there
     """
     try:

@@ -5,7 +5,7 @@ The daemon reaches the files of a running container by ``lxd forkfile``, and giv
 both act in the container's mount namespace. At a FIFO of the tenant they wait forever, and until they end the daemon
 does not delete the container.
 
-On pools without snapshots of their own the daemon copies a container into a snapshot by ``rsync``, which reads the
+On pools without native snapshots the daemon copies a container into a snapshot by ``rsync``, which reads the
 holes of sparse files. Nothing cancels that, not even the container's deletion.
 """
 

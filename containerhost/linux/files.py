@@ -55,7 +55,7 @@ def replacing(path: Path, unfinished: str | None = None) -> Iterator[Path]:
 
     For output of programs; :func:`atomic_write` is for short content.
 
-    The parent directory must be writable by nobody else.
+    The parent directory must not be writable by other users.
 
     :param unfinished: its name until then; a file of that name left by a killed process is removed, so only one
         process at a time may do this. None for a unique name
@@ -97,7 +97,7 @@ class Directory:
 
     :param path: a trusted path: links are followed. Directories that other users can write are opened by
         :meth:`child`
-    :param owner: refuse the directory unless it belongs to this user id and nobody else can write to it
+    :param owner: refuse the directory unless it belongs to this user id and is not writable by other users
     :ivar fd: open for reading, closed on exec
     :ivar path: for messages only
     """

@@ -52,7 +52,7 @@ class FileLock:
     The file belongs to the owner of its directory, even if root creates it: otherwise a service that is not root
     could never lock it.
 
-    :param path: the file; made, with its directory, when first needed
+    :param path: the file; created, with its directory, when first needed
     :param timeout: seconds to wait for another holder
     """
 
@@ -94,7 +94,7 @@ def byte_held(path: Path, offset: int, timeout: float, failure: Failure = Timeou
               shared: bool = False) -> Iterator[int]:
     """Hold the lock of one byte of a file, which need not contain it, within the block.
 
-    :param path: the file; made for this user alone, with its directory, when first needed
+    :param path: the file; created for this user only, with its directory, when first needed
     :param timeout: seconds to wait for another holder
     :param shared: hold it concurrently with others that share it
     :returns: the file, open; a process that inherits it holds the lock, too

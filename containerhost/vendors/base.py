@@ -78,7 +78,7 @@ class Vendor(abc.ABC):
     :cvar label: display name of a vendor that has libraries
     :cvar pci_vendors: names of its hardware's vendors in the PCI database (pci.ids), by PCI vendor id
     :cvar driver_log: reads the driver's messages in the kernel's log, if these are about health
-    :cvar lxd_gpu_nodes: those of ``nodes`` that LXD's ``gpu`` device brings by itself
+    :cvar lxd_gpu_nodes: those of ``nodes`` that LXD's ``gpu`` device brings itself
     :cvar cdi_vendor: the vendor part of CDI names, such as ``vendor.com``
     :cvar apptainer_libraries: Apptainer's option that brings the driver's libraries
     :cvar coherent_gpus: PCI ids, ``10de:2342``, of GPUs whose memory may be NUMA nodes of the host

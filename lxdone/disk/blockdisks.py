@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find disks of type BLOCK: links of OpenNebula's ``fs_lvm`` and ``dev`` transfer drivers to block devices of the host.
 
-The links are oneadmin's. Which devices they may lead to is the administrator's decision (option ``block_devices``):
-oneadmin could otherwise read and write every disk of the host through a VM.
+oneadmin owns the links. The administrator permits their targets (option ``block_devices``): otherwise oneadmin could
+read and write every disk of the host through a VM.
 """
 
 import errno
@@ -16,11 +16,11 @@ from onedriver.node import datastores
 
 
 def device(file: Path, allowed: Sequence[str]) -> Path | None:
-    """Return the block device that a disk is; None where the disk is no link into /dev.
+    """Return the block device of a disk; None if the disk is not a link into /dev.
 
     :param allowed: patterns of paths
-    :raises NotSupported: the device is none of those
-    :raises DriverError: it is not there
+    :raises NotSupported: the device is not permitted
+    :raises DriverError: it is missing
     """
     try:
         with datastores.open_directory(file.parent) as directory:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Map images of Ceph as block devices of the node, by the ``rbd`` program and the node's own /etc/ceph/ceph.conf.
 
-Names are those of OpenNebula's ``ceph`` transfer driver: a persistent image is used itself, of another one a clone that
-is called after the VM and the disk.
+Names are those of OpenNebula's ``ceph`` transfer driver: a persistent image is used directly, of others a clone
+named after the VM and the disk.
 """
 
 import json
@@ -29,7 +29,7 @@ def image(vm_id: int, disk: Disk) -> str:
 
 
 def connect(name: str, user: str | None, *, read_only: bool) -> Path:
-    """Map the image as the user of Ceph, or its usual one, and return its block device. Idempotent."""
+    """Map the image as the disk's Ceph user, or the default one, and return its block device. Idempotent."""
     present = device(name)
     if present:
         return present
@@ -45,7 +45,7 @@ def disconnect(name: str) -> None:
 
 
 def keep(name: str, user: str | None) -> None:
-    """Remember what the image is now."""
+    """Take a snapshot of the image."""
     run([*rbd(user), "snap", "create", f"{name}@{SNAPSHOT}"], TIMEOUT, f"image {name} of Ceph cannot get a snapshot")
 
 
@@ -56,7 +56,7 @@ def is_kept(name: str, user: str | None) -> bool:
 
 
 def bring_back(name: str, user: str | None) -> None:
-    """Let the image be what it was. Nobody may have it mapped. It takes as long as the image is large."""
+    """Revert the image to the snapshot. It must not be mapped. Takes time in proportion to the image's size."""
     run([*rbd(user), "snap", "rollback", "--no-progress", f"{name}@{SNAPSHOT}"], LONG_TIMEOUT,
         f"image {name} of Ceph cannot go back to its snapshot")
 
@@ -71,7 +71,7 @@ def rbd(user: str | None) -> list[str]:
 
 
 def entries(told: str, *keys: str) -> list[dict[str, str]]:
-    """Parse the JSON of a list that rbd printed, whose entries have these keys."""
+    """Parse a JSON list printed by rbd, whose entries have these keys."""
     try:
         return [{key: entry[key] for key in keys} for entry in json.loads(told or "[]")]
     except (ValueError, KeyError, TypeError) as error:

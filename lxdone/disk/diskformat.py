@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recognize what a disk file is from its first bytes. Pure."""
+"""Detect the format of a disk file from its first bytes. Pure."""
 
 import enum
 
@@ -37,5 +37,5 @@ MAGICS = (
 
 
 def of(head: bytes) -> Format:
-    """Recognize the format of a disk by its first :data:`HEAD` bytes, or all it has."""
+    """Return the format of a disk by its first :data:`HEAD` bytes, or fewer if it is shorter."""
     return next((found for place, magic, found in MAGICS if head[place:place + len(magic)] == magic), Format.UNKNOWN)

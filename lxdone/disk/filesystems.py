@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the root file system in a disk file, plain or in a partition, as a tarball, which is read while it is made.
+"""Read the root file system in a disk file, plain or in a partition, as a tarball that is streamed.
 
-The kernel reads it through a loop device, mounted in a mount namespace that only the command has. When the command
-ends, however it ends, the namespace goes, with it the mount, and with that the loop device: nothing can be left.
+The kernel reads it through a loop device, mounted in the command's own mount namespace. When the command ends for
+any reason, the kernel removes the namespace, the mount and the loop device, so nothing remains.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ exec prlimit --as={MEMORY} --core=0 -- \
 
 
 class FileSystem(NamedTuple):
-    """Locate a file system in a disk, in bytes, and give the options to mount it with."""
+    """Locate a file system in a disk, in bytes, with its mount options."""
 
     format: Format
     start: int
@@ -76,7 +76,7 @@ class Partition(NamedTuple):
 
 
 def find(disk: Path) -> FileSystem:
-    """Find a disk's file system, or the largest among its partitions; raise NotSupported if none can be read."""
+    """Find a disk's file system, or the largest among its partitions; raise NotSupported if none is readable."""
     found = diskformat.of(head(disk))
     if found in diskformat.FILE_SYSTEMS:
         return FileSystem(found, 0, length(disk))
@@ -99,9 +99,9 @@ def partitions(disk: Path) -> list[Partition]:
 def archived(disk: Path, found: FileSystem, directory: Path, timeout: int) -> Iterator[BinaryIO]:
     """Read everything in the file system as a tarball, from a pipe.
 
-    When the block ends, in whatever way, the command's own failure comes before what a reader made of it.
+    At the end of the block, the command's own failure takes precedence over a reader's error.
 
-    :param directory: for what is needed meanwhile; nobody else's
+    :param directory: a private directory for temporary files
     :param timeout: seconds it may take
     :raises DriverError: it could not be read
     """
@@ -129,9 +129,9 @@ def archived(disk: Path, found: FileSystem, directory: Path, timeout: int) -> It
 
 def over_loop(command: list[str], disk: Path, found: FileSystem, point: Path,
               errors: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start a command with a loop device over the file system as one more argument, before ``point``.
+    """Start a command with a loop device over the file system as an additional argument, before ``point``.
 
-    The loop device is there as long as the command, and no path of the disk is opened again."""
+    The loop device exists as long as the command, and no path of the disk is opened again."""
     with (loops.over(disk, found.start, found.size, read_only=True) as node,
           closing(os.open(node, os.O_RDONLY | os.O_CLOEXEC)) as device):
         return start([*command, node, str(point)], f"disk {disk} cannot be used", DriverError,
@@ -149,11 +149,11 @@ def head(disk: Path, start: int = 0) -> bytes:
 
 
 def make_ext(disk: Path, timeout: int, *more: str) -> None:
-    """Make the whole disk an ext4 file system, with more options of mke2fs."""
+    """Format the whole disk as ext4, with additional options of mke2fs."""
     run(["mke2fs", "-q", "-F", "-t", "ext4", *more, str(disk)], timeout, f"disk {disk} cannot get a file system")
 
 
 def is_empty(disk: Path) -> bool:
-    """Return whether its beginning has nothing but zeros, as that of a disk which was just made."""
+    """Return whether the beginning of a disk contains only zeros, as for a new one."""
     with disk.open("rb") as file:
         return not file.read(EMPTY_PIECE).strip(b"\0")

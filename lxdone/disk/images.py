@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mount a VM's disks beside its root, images and volatile ones, each a directory on the host that the container sees.
+"""Mount a VM's disks besides its root, each at a directory on the host that the container mounts.
 
-A file system is mounted there; its block device never comes into the container. Of a qcow2 image a raw copy is mounted,
-which is written back when the disk is released; of an ISO image the directory has copies of the files. What a disk was
-made of stands in a record beside its directory, so that whatever was interrupted is found, repeated or taken back.
+A file system is mounted there; its block device is never in the container. Of a qcow2 image a raw copy is mounted,
+which is written back when the disk is released; of an ISO image the directory has copies of the files. A record
+beside the directory has the disk's source, so that interrupted operations are found, repeated or undone.
 """
 
 import contextlib
@@ -39,15 +39,15 @@ VERSION = 2  # of the records
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """Record what a mounted disk was made of, so that any later process can write it back and release it.
+    """Record the source of a mounted disk, so that any later process can write it back and release it.
 
     :ivar file: the disk's, in a datastore; of a block device its node
-    :ivar copied: a raw copy of it is used
-    :ivar ceph: the image of Ceph that it is
-    :ivar held: stamp of the file of a disk that is held still
-    :ivar stamp: of the file that the copy was made of, or written to; None where the file itself is mounted, and in
-        records of earlier releases
-    :ivar coming: stamp of the file that is about to take its place
+    :ivar copied: whether a raw copy of it is used
+    :ivar ceph: the Ceph image of the disk
+    :ivar held: stamp of the file of a held disk
+    :ivar stamp: of the file from which the copy was made, or to which it was written; None if the file itself is
+        mounted, and in records of earlier releases
+    :ivar coming: stamp of the file that is about to replace it
     :ivar store: identity of the file's datastore; likewise
     """
 
@@ -66,13 +66,13 @@ class Record:
 
 
 class Images:
-    """Mount the disks of VMs beside their roots as directories of the host, write them back and release them.
+    """Mount the disks of VMs besides their roots as directories of the host, write them back and release them.
 
     :param state: the driver's directory
     :param datastores: OpenNebula's
     :param ids: returns a container's user ids
     :param timeout: seconds that each of the long steps may take
-    :param block_devices: patterns of the nodes that a disk of type BLOCK may be
+    :param block_devices: patterns of the permitted nodes for disks of type BLOCK
     """
 
     def __init__(self, state: Path, datastores: Path, ids: Callable[[str], IdMap | None], timeout: int,
@@ -84,23 +84,23 @@ class Images:
         self._timeout = timeout
 
     def parts(self, vm: Vm) -> tuple[DirectoryDisk, ...]:
-        """Return the container's parts for the disks, whether they are mounted yet or not."""
+        """Return the container's parts for the disks, mounted or not."""
         return tuple(self.part(vm.id, disk) for disk in translate.further(vm))
 
     def part(self, vm_id: int, disk: Disk) -> DirectoryDisk:
         return translate.directory_disk(disk, str(self._directory(vm_id, disk.id)))
 
     def provide(self, vm: Vm) -> tuple[DirectoryDisk, ...]:
-        """Mount all disks. They need the container, whose users they are for."""
+        """Mount all disks. They need the container, whose user ids they get."""
         for disk in translate.further(vm):
             self.make(vm, disk)
         return self.parts(vm)
 
     def make(self, vm: Vm, disk: Disk) -> bool:
-        """Let the disk's directory show its content, for the users of the VM's container; done already when it does.
+        """Mount the disk's content at its directory with the container's user ids. Idempotent.
 
-        :returns: whether it did not before
-        :raises BadInput, NotSupported: its file is missing, or nothing that a container could see
+        :returns: whether it was newly mounted
+        :raises BadInput, NotSupported: its file is missing, or not mountable in a container
         """
         directory = self._directory(vm.id, disk.id)
         if self.is_there(vm.id, disk):
@@ -134,7 +134,7 @@ class Images:
         return True
 
     def _base(self, directory: Path, file: Path) -> str | None:
-        """Return the stamp of the file that the disk's copy is of, or is about to be."""
+        """Return the stamp of the file from which the disk's copy is, or will be, made."""
         before = self._read(directory)
         return before.stamp if before and directory.with_suffix(COPY).exists() else stamps.stamp(file)
 
@@ -146,7 +146,7 @@ class Images:
         return self._record(directory).exists() and directory.is_dir() and any(directory.iterdir())
 
     def is_replaced(self, vm_id: int, disk_id: int) -> bool:
-        """Return whether another disk has its place in the datastore by now; raise DriverError if that is uncertain."""
+        """Return whether another disk has replaced it in the datastore; raise DriverError if that is uncertain."""
         directory = self._directory(vm_id, disk_id)
         record = self._read(directory)
         if record is None or record.is_device:
@@ -179,17 +179,17 @@ class Images:
                            "gets one by `oneimage create --fs ext4`)")
 
     def _file(self, vm: Vm, disk: Disk, read_only: bool) -> Path:
-        """Return a disk's file or block device; raise DriverError on a device that this node does not give away."""
+        """Return a disk's file or block device; raise DriverError on a device that this node does not permit."""
         if disk.type == "RBD":
             return ceph.connect(ceph.image(vm.id, disk), disk.ceph.user if disk.ceph else None, read_only=read_only)
         file = self._datastores / str(vm.system_ds) / str(vm.id) / f"disk.{disk.id}"
         return (disk.type == "BLOCK" and blockdisks.device(file, self._block_devices)) or file
 
     def release(self, vm_id: int, disk_id: int) -> None:
-        """Take the disk from the host; its file has what was written to it. Done already when it is not there.
+        """Release the disk on the host, writing changes to its file. Idempotent.
 
-        :raises DeviceInUse: something in the container keeps it
-        :raises DriverError: its file cannot be written; the copy with what was written stays
+        :raises DeviceInUse: a process in the container uses it
+        :raises DriverError: its file cannot be written; the changed copy stays
         """
         directory = self._directory(vm_id, disk_id)
         record = self._read(directory)
@@ -231,23 +231,23 @@ class Images:
         _remove_home(directory.parent)
 
     def release_all(self, vm_id: int) -> None:
-        """Release the disks of a stopped container: OpenNebula may use their files from now on."""
+        """Release the disks of a stopped container: afterwards OpenNebula may use their files."""
         for number in self.present(vm_id):
             self.release(vm_id, number)
         _remove_home(self._home(vm_id))
 
     def release_others(self, vm: Vm) -> None:
-        """Release the disks that were detached while no script was called."""
+        """Release the disks that were detached without a script."""
         for number in set(self.present(vm.id)) - {disk.id for disk in translate.further(vm)}:
             self.release(vm.id, number)
 
     def abandon_all(self, vm_id: int) -> None:
-        """Let nothing be written to their files any more, which others may use by now."""
+        """Prevent any further write to their files, which others may already use."""
         for directory, _ in self._written(vm_id):
             mountedfs.abandon(directory)
 
     def recover_all(self, vm_id: int) -> None:
-        """Write back the copies that a VM without a container left, unless their disks changed, and clean up."""
+        """Write back the remaining copies of a VM without a container, unless their disks have changed."""
         for number in self.present(vm_id):
             directory = self._directory(vm_id, number)
             record = self._read(directory)
@@ -262,7 +262,7 @@ class Images:
             return stamps.stamp(file)
 
     def discard_all(self, vm_id: int) -> None:
-        """Take all of them from the host as they are; what was not written back is lost."""
+        """Release all disks without writing back: unwritten changes are lost."""
         self.abandon_all(vm_id)
         for number in self.present(vm_id):
             directory = self._directory(vm_id, number)
@@ -273,7 +273,7 @@ class Images:
     # A VM that is suspended has its disks mounted, for its processes, though OpenNebula may copy, move or end it.
 
     def hold_all(self, vm_id: int) -> None:
-        """Let their files have all that was written, and nothing be written to them; again when they are already."""
+        """Write all changes to the disks' files, and block further writes. Idempotent."""
         for directory, record in self._written(vm_id):
             fsfreeze.freeze(directory)
             self._write_back(directory, record)
@@ -281,12 +281,12 @@ class Images:
             self._write(directory, dataclasses.replace(record, held=stamp, stamp=stamp if record.copied else None))
 
     def is_changed(self, vm_id: int) -> bool:
-        """Return whether the file of a writable disk was changed since it was held, or since its copy was made."""
+        """Return whether the file of a writable disk has changed since it was held, or since its copy was made."""
         return any(not self._is_same(record, stamp, record.coming) for _, record in self._writable(vm_id)
                    if (stamp := record.stamp if record.held is None else record.held))
 
     def is_unsaved(self, vm_id: int) -> bool:
-        """Return whether the host may have what the file of a disk lacks: a writable disk is not held."""
+        """Return whether the host may have unwritten changes: a writable disk is not held."""
         return any(record.held is None for _, record in self._writable(vm_id))
 
     def _is_same(self, record: Record, *stamps: str | None) -> bool:
@@ -310,11 +310,11 @@ class Images:
                 yield directory, record
 
     def copy(self, vm_id: int, disk: Disk, file: Path, target: Path) -> None:
-        """Copy a disk as it is now, in its format, also while the VM's container writes to it: that waits meanwhile.
+        """Copy a disk in its present state and format, blocking writes of the VM's container meanwhile.
 
         :param file: the disk's, in a datastore
         :param target: a file of the VM's directory there
-        :raises NotSupported: it is no file
+        :raises NotSupported: it is not a file
         :raises DriverError, HostActionFailed: it cannot be copied; there is no such file
         """
         directory = self._directory(vm_id, disk.id)
@@ -329,18 +329,18 @@ class Images:
                 room.duplicate(source.path, new, self._timeout, f"disk {source.path}")
 
     def _frozen(self, directory: Path, record: Record | None) -> AbstractContextManager[None]:
-        """Let nothing be written to a disk for as long as the block lasts."""
+        """Block writes to a disk within the block."""
         if record is None or record.read_only or not os.path.ismount(directory):
             return contextlib.nullcontext()
         return fsfreeze.frozen(directory, self._timeout)
 
     @contextlib.contextmanager
     def enlarged(self, vm_id: int, disk: Disk) -> Iterator[bool]:
-        """Grow a mounted disk and its file system to the wanted size; undo the file's growth unless the block ends.
+        """Grow a mounted disk and its file system to the wanted size; undo the file's growth if the block fails.
 
-        Yields False where the kernel does not do that while it is used; it does when the block provides it anew.
+        Yields False if the kernel cannot do that while the disk is in use; then the block must mount it again.
 
-        :raises NotSupported: it never can
+        :raises NotSupported: it can never grow
         """
         directory = self._directory(vm_id, disk.id)
         record = self._read(directory)
@@ -368,7 +368,7 @@ class Images:
         return True
 
     def present(self, vm_id: int) -> tuple[int, ...]:
-        """Return the numbers of the disks that are on the host, completely or partly."""
+        """Return the ids of the disks that are completely or partly mounted on the host."""
         home = self._home(vm_id)
         names = {entry.name.partition(".")[0] for entry in home.iterdir()} if home.exists() else set()
         return tuple(sorted(int(name) for name in names if name.isdecimal()))
@@ -398,7 +398,7 @@ class Images:
 
 @contextlib.contextmanager
 def opened(record: Record, *, write: bool) -> Iterator[Path]:
-    """Yield a path that opens the disk's file or device, for as long as the block lasts."""
+    """Yield a path that opens the disk's file or device, within the block."""
     if record.is_device:
         yield Path(record.file)
         return
@@ -407,7 +407,7 @@ def opened(record: Record, *, write: bool) -> Iterator[Path]:
 
 
 def is_gone(record: Record) -> bool:
-    """Return whether OpenNebula removed a disk; raise DriverError while the datastore may not be there."""
+    """Return whether OpenNebula has removed a disk; raise DriverError if its datastore may be missing."""
     file = Path(record.file)
     return datastores.is_gone(file.parents[1], stamps.STORE, record.store, file.parent.name, file.name)
 
@@ -424,7 +424,7 @@ def _remove_home(home: Path) -> None:
 
 
 def remove(directory: Path) -> None:
-    """Remove a directory in which nothing is mounted."""
+    """Remove a directory without mounts below it."""
     if os.path.ismount(directory):
         raise DriverError(f"{directory} is still mounted and stays")
     shutil.rmtree(directory)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Extract the files of an ISO image into a directory.
 
-An ISO image may be a tenant's, and an archive of another format that ``bsdtar`` knows as well, of which one is a list
-of files of the host. It takes the image apart, as a user that may do nothing else and where nothing but programs and
-libraries is, and of what it tells only plain files, directories and links are made: links last, so that no file is
-written through one, and each in a real directory, so that no link is either. What would unpack to more than the image's
-own size is refused: an image may name the same content any number of times.
+An ISO image may come from a tenant, and may be an archive of another format of ``bsdtar``, one of which is a list of
+files of the host. So it is unpacked by an unprivileged user in a root with only programs and libraries, and only
+regular files, directories and links of the output are created: links last, so that no file is written through one,
+and each in a real directory, so that no link is either. An image that would unpack to more than its own size is
+refused, because it may refer to the same content many times.
 """
 
 import contextlib
@@ -42,9 +42,9 @@ DEPTH = 64  # directories within one another; shutil.rmtree calls itself for eac
 
 
 def extract(iso: Path, directory: Path, timeout: int) -> None:
-    """Extract the image. Everybody may read what comes into the directory, and only root may write it.
+    """Extract the image, world-readable and writable only by root.
 
-    :param directory: is made; what is there is replaced
+    :param directory: created; an existing one is replaced
     :param timeout: seconds it may take
     :raises DriverError: it cannot be read
     """
@@ -90,7 +90,7 @@ def make(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path, links: 
 
 
 def link(directory: Path, place: Path, target: str) -> None:
-    """Make a symbolic link, without following another, or raise OSError; one whose name is taken is left out."""
+    """Create a symbolic link without following another, or raise OSError; a duplicate name is skipped."""
     with contextlib.ExitStack() as stack:
         parent = stack.enter_context(Directory(directory))
         if place.parent != directory:
@@ -100,7 +100,7 @@ def link(directory: Path, place: Path, target: str) -> None:
 
 
 def inside(directory: Path, name: str) -> Path:
-    """Return the path of a member below the directory; raise NotSupported if it leads out of it, or too deep."""
+    """Return the path of a member below the directory; raise NotSupported if it is outside, or too deep."""
     path = PurePosixPath(name)
     if len(path.parts) > DEPTH:
         raise NotSupported(f"the ISO image has a file more than {DEPTH} directories deep: {name[:100]!r}…")
@@ -110,7 +110,7 @@ def inside(directory: Path, name: str) -> Path:
 
 
 def alone(directory: Path, timeout: int, *command: str) -> list[str]:
-    """Return the words that run a command as nobody, with limits, where it sees programs and libraries only."""
+    """Return the prefix for a command to run it as nobody, with limits, seeing only programs and libraries."""
     return ["unshare", "--mount", "--propagation=private", "sh", "-c", ALONE, "sh", str(directory),
             *confined(timeout, written=MESSAGES), *command]
 
@@ -119,7 +119,7 @@ def alone(directory: Path, timeout: int, *command: str) -> list[str]:
 def members(iso: Path, directory: Path, timeout: int) -> Iterator[tarfile.TarFile]:
     """Yield the image's content as a tar stream, read once.
 
-    :param directory: one that is there, on which the program's own root is mounted for it alone
+    :param directory: an existing one, on which the program's own root is mounted in its namespace
     """
     if shutil.which("bsdtar") is None:
         raise NotSupported(f"disk {iso} is an ISO image, but this node has no bsdtar to read it with: install "

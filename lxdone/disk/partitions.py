@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Let the last partition of a disk become larger (`sfdisk`)."""
+"""Enlarge the last partition of a disk (`sfdisk`)."""
 
 import shutil
 from pathlib import Path
@@ -14,10 +14,10 @@ PRIMARY = 4  # partitions of an MBR
 
 
 def stretch(disk: Path, start: int, timeout: int) -> None:
-    """Let the last partition of a disk that nothing uses reach to the disk's end.
+    """Enlarge the last partition of an unused disk to the disk's end.
 
     :param start: the partition's
-    :raises NotSupported: it cannot
+    :raises NotSupported: it cannot be enlarged
     """
     reason = unstretchable(disk, start)
     if reason:
@@ -40,7 +40,7 @@ def too_small(disk: Path, start: int, size: int) -> str | None:
 
 
 def unstretchable(disk: Path, start: int) -> str | None:
-    """Return why a partition cannot reach to the end of its disk; None where it can."""
+    """Return why a partition cannot be enlarged to the end of its disk; None if it can."""
     found = partitions(disk)
     part = next(part for part in found if part.start == start)
     if part != max(found, key=lambda one: one.start):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convert a qcow2 disk to a raw one and back, by ``qemu-img``.
+"""Convert a qcow2 disk to a raw one and back by ``qemu-img``.
 
-A qcow2 file names other files whose content shows through it, and a tenant may have written those names, and may know
-where other tenants' disks are: each file is looked at by itself, and the next one is only opened when it is the VM's
-own, or of the image that the disk was made of. The disk's owner can rewrite them at any time: ``qemu-img`` runs as that
-user, who can lead it only to files that are his already.
+A qcow2 file names backing files, and a tenant may have written those names, and may know the paths of other tenants'
+disks: so each file is inspected separately, and its backing file is opened only if it belongs to the VM, or to the
+image of the disk. The disk's owner can rewrite them at any time, so ``qemu-img`` runs as that user, who can redirect
+it only to its own files.
 """
 
 import json
@@ -29,12 +29,13 @@ MIB = 1 << 20
 
 
 class Origin(NamedTuple):
-    """Restrict which files a qcow2 disk may be made of.
+    """Restrict the backing files of a qcow2 disk.
 
-    :ivar datastores: the directory that everything must be in
-    :ivar image: SOURCE of the image that the disk was made of; None is none
-    :ivar size: bytes that OpenNebula says it has; None is unknown
-    :ivar seen: it was looked at when the VM was deployed, and no tenant can change it since: only ``datastores`` counts
+    :ivar datastores: the directory that must contain all files
+    :ivar image: SOURCE of the disk's image; None if it has none
+    :ivar size: bytes according to OpenNebula; None if unknown
+    :ivar seen: whether it was inspected at the deployment of the VM, and no tenant could change it since: only
+        ``datastores`` counts
     """
 
     datastores: Path
@@ -43,7 +44,7 @@ class Origin(NamedTuple):
     seen: bool = False
 
     def require(self, disk: Path, file: Path) -> None:
-        """Raise NotSupported if the content of ``file`` may not show through the disk."""
+        """Raise NotSupported if ``file`` is not permitted as backing file of the disk."""
         real = file.resolve()
         if not real.is_relative_to(self.datastores.resolve()):
             raise NotSupported(f"disk {disk} has the backing file {str(file)[:200]!r}, which is not in a "
@@ -54,12 +55,12 @@ class Origin(NamedTuple):
                                "(qemu-img convert)")
 
     def _of(self, file: Path) -> tuple[str, ...]:
-        """Return the datastore, and the VM or image in it, that a file belongs to."""
+        """Return the datastore of a file, and the VM or image in it."""
         return owner_of(*file.relative_to(self.datastores.resolve()).parts[:2])
 
 
 def image_of(source: str | None) -> tuple[str, ...]:
-    """Return the datastore and the image of a SOURCE: the front-end's directory may be another than the node's."""
+    """Return the datastore and the image of a SOURCE; the front-end's directory may differ from the node's."""
     return owner_of(*PurePosixPath(os.path.normpath(source)).parts[-2:]) if source else ()
 
 
@@ -68,14 +69,14 @@ def owner_of(datastore: str, *entry: str) -> tuple[str, ...]:
 
 
 def to_raw(disk: Path, origin: Origin, raw: Path, timeout: int) -> None:
-    """Write the disk's content into a file of its own, which is there as a whole or not at all.
+    """Write the disk's content into a separate file, atomically.
 
     It belongs to the disk's owner, who cannot enter its directory.
 
-    :param disk: by a path that is safe to open, see :mod:`onedriver.node.datastores`
-    :param raw: in a directory of root's
+    :param disk: with a path that is safe to open, see :mod:`onedriver.node.datastores`
+    :param raw: in a directory of root
     :param timeout: seconds it may take
-    :raises NotSupported: it is made of something else, or larger than it may be, or the node has no qemu-img
+    :raises NotSupported: it has another backing file, or is too large, or the node lacks qemu-img
     """
     size = inspected(disk, origin).size
     if origin.size is not None and size > origin.size + MIB:
@@ -91,7 +92,7 @@ def to_raw(disk: Path, origin: Origin, raw: Path, timeout: int) -> None:
 
 def from_raw(raw: Path, disk: Path, datastores: Path, timeout: int, ready: Callable[[Path], None]
              | None = None) -> None:
-    """Let a qcow2 disk have the content of ``raw``, over the same backing file; ``ready`` gets the new file before."""
+    """Replace the content of a qcow2 disk by ``raw``, over the same backing file; ``ready`` gets the new file first."""
     with files.opened(disk) as old, files.replaced(disk, ready) as unfinished:
         base, kind, _ = inspected(old.path, Origin(datastores, seen=True))
         write(raw, unfinished, timeout, ["-B", str(base), "-F", kind] if base else [])
@@ -100,10 +101,10 @@ def from_raw(raw: Path, disk: Path, datastores: Path, timeout: int, ready: Calla
 def write(raw: Path, new: Path, timeout: int, over: Sequence[str] = ()) -> None:
     """Write the content of ``raw`` into a new file as a qcow2 image.
 
-    :param new: by a path that is safe to open; of the user who is to have the disk
+    :param new: with a path that is safe to open; owned by the disk's user
     :param timeout: seconds it may take
-    :param over: options that name a backing file; without them the image stands by itself
-    :raises DriverError: it cannot be written, or would take the room that other disks need to grow
+    :param over: options that name a backing file; without them the image has none
+    :raises DriverError: it cannot be written, or would use the space that other disks need to grow
     """
     if not over:  # else only what differs from the backing file is written
         room.require(new, room.allocated(raw))
@@ -114,7 +115,7 @@ def write(raw: Path, new: Path, timeout: int, over: Sequence[str] = ()) -> None:
 
 
 def own(file: BinaryIO) -> str:
-    """Return the name of an inherited file for the program that inherits it."""
+    """Return the path of an inherited file for the child program."""
     return f"/proc/self/fd/{file.fileno()}"
 
 
@@ -133,7 +134,7 @@ def as_owner(disk: Path, *inherited: BinaryIO) -> dict[str, Any]:
 class Found(NamedTuple):
     """Hold the virtual size of a qcow2 disk, and its backing file.
 
-    :ivar base: the file right behind a disk; None is none
+    :ivar base: the direct backing file; None if there is none
     :ivar kind: its format
     :ivar size: bytes of the disk's content
     """
@@ -144,7 +145,7 @@ class Found(NamedTuple):
 
 
 def inspected(disk: Path, origin: Origin) -> Found:
-    """Look at every file that a disk is made of; raise NotSupported if one of them may not be."""
+    """Inspect every file of a disk; raise NotSupported if one of them is not permitted."""
     if shutil.which("qemu-img") is None:
         raise NotSupported(f"disk {disk} is a qcow2 image, but this node has no qemu-img to read it with: install "
                            "qemu-utils, or let the datastore keep raw images")
@@ -163,7 +164,7 @@ def inspected(disk: Path, origin: Origin) -> Found:
 
 
 def behind(info: Mapping[str, Any], disk: str) -> tuple[Path | None, str]:
-    """Return the backing file of a disk's file, and its format, from what ``qemu-img info`` prints."""
+    """Return the backing file of a disk's file, and its format, from the output of ``qemu-img info``."""
     if info.get("encrypted"):
         raise NotSupported(f"disk {disk} is encrypted")
     if "data-file" in info.get("format-specific", {}).get("data", {}):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Identify one content of a disk by its stamp, and a datastore by a mark in its own directory."""
+"""Identify a disk's content by its stamp, and a datastore by a mark in its directory."""
 
 import os
 import re
@@ -15,11 +15,11 @@ IDENTITY = re.compile(r"[0-9a-f]{32}")  # its content; an empty mount point may 
 
 
 def stamp(file: Path) -> str:
-    """Return the stamp of a disk that is a file.
+    """Return the stamp of a disk file.
 
-    It is opened, because a network file system only then refreshes its attributes.
+    The file is opened, because a network file system refreshes its attributes only then.
 
-    :param file: by a path that is safe to open, see :mod:`onedriver.node.datastores`
+    :param file: with a path that is safe to open, see :mod:`onedriver.node.datastores`
     :raises DriverError: it cannot be read
     """
     try:
@@ -31,9 +31,10 @@ def stamp(file: Path) -> str:
 
 
 def store_of(directory: Path) -> str:
-    """Return the identity of a datastore, which its mark has from its first VM on.
+    """Return the identity of a datastore, creating its mark for its first VM.
 
-    :param directory: a VM's in it, without which nothing is made: the datastore may not be mounted
+    :param directory: a VM's directory in it, without which no mark is created, because the datastore may not be
+        mounted
     :raises DriverError: root may not write there
     """
     try:
@@ -46,7 +47,7 @@ def store_of(directory: Path) -> str:
 
 
 def identity(store: Directory) -> str | None:
-    """Return None where the datastore has none yet, or something else under the mark's name."""
+    """Return the identity in a datastore's mark; None if the mark is missing or invalid."""
     try:
         found = store.read(STORE, datastores.MARK_LIMIT).decode(errors="replace").strip()
     except OSError:

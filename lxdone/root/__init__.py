@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bring root disks from a file to a container's root, and back into the file when the VM does not run."""
+"""Bring root disks from files to containers' roots, and back while the VMs are not running."""

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finish what OpenNebula's changes of stopped VMs left to do on the node, and restart consoles that ended.
+"""Finish the node's work for stopped VMs after OpenNebula changed them, and restart consoles that ended.
 
-It sees a VM off only when the node is done with its disks; of a VM that it ended or moved without asking this node
-nothing stays here.
+OpenNebula sees a VM as off only when the node has finished with its disks; a VM that it ended or moved without a
+script leaves nothing here.
 
-OpenNebula may end, move or copy a VM that it sees off or suspended, and asks no script before or then. What the node
-has to do may take long, so that a process of its own does it, and until then a VM that stopped is told to run.
+OpenNebula may end, move or copy a VM that it sees as off or suspended, without calling a script. The node's work may
+take long, so a separate process does it, and until then a stopped VM is reported as running.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ class Reconciler:
     """Write back disks of stopped VMs, clean up VMs that OpenNebula moved or ended, and restart dead consoles.
 
     :param state: the driver's directory
-    :param forget: removes what is here of a VM, by its id
+    :param forget: removes the remains of a VM by its id
     """
 
     def __init__(self, engine: Containers, writeback: RootWriteback, disks: Images, contexts: Contexts,
@@ -51,7 +51,7 @@ class Reconciler:
         self._forget = forget
 
     def pending(self, containers: Iterable[ContainerState]) -> tuple[int, ...]:
-        """Return the ids of the VMs that do not run and whose disks are not complete yet, or are still used here."""
+        """Return the ids of the VMs that are not running and whose disks are incomplete, or still in use here."""
         return tuple(vm_id for vm_id, state in away(containers)
                      if answered(vm_id, functools.partial(self._is_pending, vm_id, state)))
 
@@ -60,12 +60,12 @@ class Reconciler:
             state.status is Status.STOPPED and bool(self._disks.present(vm_id)))
 
     def over(self, containers: Iterable[ContainerState]) -> tuple[int, ...]:
-        """Return the ids of the VMs that do not run and that OpenNebula ended, or has elsewhere."""
+        """Return the ids of the VMs that are not running and that OpenNebula ended or moved."""
         return tuple(vm_id for vm_id, _ in away(containers)
                      if answered(vm_id, functools.partial(self._writeback.is_over, self._home(vm_id))))
 
     def abandoned(self, containers: Iterable[ContainerState]) -> tuple[int, ...]:
-        """Return the ids of the VMs that OpenNebula ended and whose containers somebody else removed."""
+        """Return the ids of the VMs that OpenNebula ended and whose containers were removed by others."""
         present = {state.name for state in containers}
         found = (directory.name.removeprefix(names.PREFIX) for directory in self._state.glob(f"{names.PREFIX}*")
                  if directory.name not in present)
@@ -73,17 +73,17 @@ class Reconciler:
                      if answered(vm_id, functools.partial(self._writeback.is_ended, self._home(vm_id))))
 
     def orphans(self) -> tuple[ContainerState, ...]:
-        """Return the containers that run, or have unsaved data, without their VM's directory: a person is to judge."""
+        """Return the containers that run, or have unsaved data, without their VM's directory, for the administrator."""
         return tuple(state for state in self._engine.containers() if state.labels.get(LABEL, "").isdecimal()
                      and self._writeback.is_ended(home := self._home(int(state.labels[LABEL])))
                      and (state.status is Status.RUNNING or self._writeback.is_unsaved(home)))
 
     def without_console(self, containers: Iterable[ContainerState]) -> tuple[str, ...]:
-        """Return the containers whose consoles died."""
+        """Return the containers whose consoles have died."""
         return self._consoles.dead({state.name for state in containers if state.status is Status.RUNNING})
 
     def reconcile(self) -> None:
-        """Finish what stopped, suspended and ended VMs left to do, in few processes at once, and restart consoles."""
+        """Finish the work for stopped, suspended and ended VMs, in few processes at once, and restart consoles."""
         containers = self._engine.containers()
         self.remove_ended(containers)
         for name in self.without_console(containers):
@@ -110,7 +110,7 @@ class Reconciler:
             self._disks.release_all(vm_id)
 
     def remove_ended(self, containers: Iterable[ContainerState] | None = None) -> None:
-        """Remove what is left of VMs that are over, and free devices that killed actions left."""
+        """Remove the remains of ended VMs, and free devices of killed actions."""
         seen = tuple(self._engine.containers() if containers is None else containers)
         for vm_id in self.abandoned(seen):
             self._alone(vm_id, "is over, but something of it is left here", self._remove_abandoned)
@@ -121,7 +121,7 @@ class Reconciler:
     def monitored(self) -> tuple[ContainerState, ...]:
         """Return the containers for monitoring, and start :meth:`reconcile` in the background if it has work.
 
-        VMs with unsaved disks are reported as running, and those that are over are left out.
+        VMs with unsaved disks are reported as running, and ended ones are left out.
         """
         found = self._engine.containers()
         over = set(self.over(found))
@@ -133,7 +133,7 @@ class Reconciler:
                      for state in found if state.labels.get(LABEL) not in gone)
 
     def has_work(self, containers: Collection[ContainerState], over: Iterable[int], unsaved: Iterable[int]) -> bool:
-        """Return whether a further :meth:`reconcile` is to run now, for VMs that are over or abandoned, or unsaved."""
+        """Return whether another :meth:`reconcile` should run now, for ended, abandoned or unsaved VMs."""
         return (any(map(self.is_due, over)) or (any(map(self.is_due, unsaved)) and vmlock.may_work(self._state))
                 or bool(self.without_console(containers)) or bool(self._devices.pending(containers)))
 
@@ -143,7 +143,7 @@ class Reconciler:
             self._forget(vm_id)
 
     def _remove_abandoned(self, vm_id: int) -> None:
-        """Clean up a VM that was abandoned, by two witnesses.
+        """Remove an abandoned VM, after confirmation by two witnesses.
 
         LXD has no container of the VM, and its directory is gone from a datastore that is there."""
         if not self._engine.exists(names.name(vm_id)) and self._writeback.is_ended(self._home(vm_id)):
@@ -151,12 +151,12 @@ class Reconciler:
             self._forget(vm_id)
 
     def _container_away(self, vm_id: int) -> ContainerState | None:
-        """Return the container of a VM that does not run; None where it does."""
+        """Return the container of a VM that is not running; None if it is."""
         state = self._engine.container(names.name(vm_id))
         return state if state.status in AWAY and state.labels.get(LABEL) == str(vm_id) else None
 
     def _alone(self, vm_id: int, trouble: str, act: Callable[[int], None]) -> None:
-        """Act on a VM while no action works on it; a failure is logged."""
+        """Act on a VM without a running action; a failure is logged."""
         try:
             with vmlock.held(self._state, vm_id, 0):
                 act(vm_id)
@@ -168,7 +168,7 @@ class Reconciler:
                 (self._home(vm_id) / FAILED).touch()
 
     def is_due(self, vm_id: int) -> bool:
-        """Return whether to try now: no process works on the VM, and the last failure is some time ago."""
+        """Return whether to try now: no process is working on the VM, and the last failure is not recent."""
         file = self._home(vm_id) / FAILED
         return not vmlock.is_held(self._state, vm_id) and (
             not file.exists() or not 0 <= time.time() - file.stat().st_mtime < POLL_INTERVAL)
@@ -178,7 +178,7 @@ class Reconciler:
 
 
 def away(containers: Iterable[ContainerState]) -> Iterator[tuple[int, ContainerState]]:
-    """Yield the containers of VMs that do not run, with the VMs' ids."""
+    """Yield the containers of VMs that are not running, with the VMs' ids."""
     for state in containers:
         number = state.labels.get(LABEL, "")
         if state.status in AWAY and number.isdecimal() and state.name == names.name(int(number)):
@@ -186,7 +186,7 @@ def away(containers: Iterable[ContainerState]) -> Iterator[tuple[int, ContainerS
 
 
 def answered(vm_id: int, question: Callable[[], bool]) -> bool:
-    """Ask about one VM; if nothing is known about it, the others are not affected."""
+    """Evaluate a condition of one VM; a failure does not affect the others."""
     try:
         return question()
     except DriverError as error:

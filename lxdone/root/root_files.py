@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open the disk of a VM's root: a file of a datastore, or an image of Ceph, which is mapped while it is used."""
+"""Open the disk of a VM's root: a file of a datastore, or a Ceph image, which is mapped meanwhile."""
 
 import contextlib
 import dataclasses
@@ -17,7 +17,7 @@ from onedriver.vm import Vm
 class RootFile:
     """Identify the disk of a VM's root: a file of a datastore, or a Ceph RBD image.
 
-    :ivar file: its place in the datastore of files, whether it is there or not
+    :ivar file: its path in the datastore of files, existing or not
     :ivar image: of Ceph
     :ivar user: of Ceph
     """
@@ -28,7 +28,7 @@ class RootFile:
 
 
 def of(vm: Vm, file: Path) -> RootFile:
-    """Return the disk that a VM's root is of, given its place in the datastore of files."""
+    """Return the disk of a VM's root, given its path in the datastore of files."""
     disk = vm.root
     if disk.type != "RBD":
         return RootFile(file)
@@ -37,7 +37,7 @@ def of(vm: Vm, file: Path) -> RootFile:
 
 @contextlib.contextmanager
 def opened(root: RootFile, *, read_only: bool = True) -> Iterator[Path]:
-    """Yield the path of its content, for as long as the block lasts."""
+    """Yield the path of its content within the block."""
     if root.image is None:
         with datastores.opened(root.file) as disk:
             yield disk.path
@@ -51,7 +51,7 @@ def opened(root: RootFile, *, read_only: bool = True) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def replaced(root: RootFile) -> Iterator[Path]:
-    """Yield the device of an image of Ceph, to be written; :func:`restore` it unless the block ends."""
+    """Yield the device of a Ceph image for writing; :func:`restore` it if the block fails."""
     if root.image is None:
         raise ValueError("a file is replaced by another file")
     ceph.keep(root.image, root.user)
@@ -65,7 +65,7 @@ def replaced(root: RootFile) -> Iterator[Path]:
 
 
 def restore(root: RootFile) -> RootFile:
-    """Undo what was begun with it and did not come to its end."""
+    """Undo an unfinished replacement."""
     if root.image and ceph.is_kept(root.image, root.user):
         ceph.disconnect(root.image)
         ceph.bring_back(root.image, root.user)
@@ -74,13 +74,13 @@ def restore(root: RootFile) -> RootFile:
 
 
 def stamp(root: RootFile) -> str:
-    """Return a value that identifies its present content."""
+    """Return a value that identifies its current content."""
     with opened(root) as disk:
         return digest(disk) if root.image else stamps.stamp(disk)
 
 
 def digest(disk: Path) -> str:
-    """Return a digest of what every write changes: the disk's beginning and its file system's, with the times."""
+    """Return a digest of what every write changes: the beginning of the disk and of its file system, with times."""
     first = filesystems.head(disk)
     if diskformat.of(first) is Format.PARTITIONED:
         first += filesystems.head(disk, filesystems.find(disk).start)

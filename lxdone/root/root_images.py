@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep the content of a VM's disk file in LXD's image store for as long as a container of it lives.
+"""Keep the content of a VM's disk file in LXD's image store while a container of it exists.
 
-Whatever it is, its root file system is written anew first: LXD reads nothing that a tenant packed. The image has an
-alias that is the digest of the disk, so that the VMs of one image share it.
+Its root file system is always rebuilt first: LXD reads nothing that a tenant packed. The image's alias is the digest
+of the disk, so that the VMs of one image share it.
 """
 
 import contextlib
@@ -38,9 +38,9 @@ REFUSED = {
 
 
 class RootImages:
-    """Import VMs' root disks into LXD's image store, and remove images that no container was made of.
+    """Import VMs' root disks into LXD's image store, and remove images without containers.
 
-    :param locks: a directory that every process of this driver on the host shares
+    :param locks: a directory shared by all processes of this driver on the host
     :param timeout: seconds that each of the long steps may take
     """
 
@@ -51,14 +51,14 @@ class RootImages:
 
     @contextlib.contextmanager
     def held(self, disk: Path, origin: Origin, directory: Path, limit: int) -> Iterator[str]:
-        """Yield the fingerprint of the image with the disk's content, which LXD has for as long as the block lasts.
+        """Yield the fingerprint of the image with the disk's content, which LXD keeps within the block.
 
-        :param origin: what the disk may be made of
-        :param directory: this VM's own, for what is needed meanwhile
-        :param limit: bytes that the content may have unpacked
-        :raises BadInput, NotSupported: the file is missing or nothing to make a root of
-        :raises Busy: another one has imported or removed the image for long
-        :raises EngineNotFound: another one removed it before the block began
+        :param origin: permitted sources of the disk
+        :param directory: this VM's own, for temporary files
+        :param limit: maximum unpacked bytes of the content
+        :raises BadInput, NotSupported: the file is missing or not usable as a root
+        :raises Busy: another process imports or removes the image for too long
+        :raises EngineNotFound: another process removed it before the block began
         """
         alias = self._ensure(disk, origin, directory, limit)
         with self._locks.held(alias, shared=True):
@@ -68,7 +68,7 @@ class RootImages:
             yield image.fingerprint
 
     def _ensure(self, disk: Path, origin: Origin, directory: Path, limit: int) -> str:
-        """Import the image unless it is there, and return its alias."""
+        """Import the image unless it exists, and return its alias."""
         if diskformat.of(filesystems.head(disk)) is not Format.QCOW2:
             return self._ensure_raw(disk, directory, limit)
         raw = directory / "root.raw"
@@ -117,9 +117,9 @@ class RootImages:
                 yield archive
 
     def release(self, fingerprint: str | None, containers: Callable[[], Iterable[ContainerState]]) -> None:
-        """Remove this image, and those that an earlier call left, unless one of the host's containers was made of it.
+        """Remove this image, and those of earlier calls, unless one of the host's containers uses it.
 
-        One that is imported or used at this moment stays for a later call.
+        An image that is being imported or used stays for a later call.
         """
         used = images_of(containers())
         for image in self._images.all():
@@ -134,12 +134,12 @@ class RootImages:
 
 
 def images_of(containers: Iterable[ContainerState]) -> frozenset[str | None]:
-    """Return the fingerprints of the images that containers were made of."""
+    """Return the fingerprints of the containers' images."""
     return frozenset(state.labels.get(IMAGE_LABEL) for state in containers)
 
 
 def aliases(image: "Image") -> tuple[str, ...]:
-    """Return the aliases that this driver gave an image, also that which a killed import did not come to give it."""
+    """Return the aliases of an image by this driver, including one that a killed import did not set."""
     return tuple(sorted(name for name in {image.filename, *image.aliases} if name.startswith(PREFIX)))
 
 

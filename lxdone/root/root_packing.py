@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bring a container's root, packed by LXD, into a disk.
 
-LXD packs it as one of its images, with the ids that its files have inside. That is written as it is, or unpacked into a
-file system that is mounted in a mount namespace which only the unpacking command has: when the command ends, however it
-ends, mount and loop device go.
+LXD packs it as an image, with the container's ids. It is written unchanged, or unpacked into a file system that is
+mounted in the unpacking command's own mount namespace: when the command ends for any reason, the kernel removes
+mount and loop device.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ umount -- "$4"
 def packed(exports: "Exports", name: str, home: Path, timeout: int) -> Iterator["PackedRoot"]:
     """Pack a container's root.
 
-    :param name: a container; of one that is not stopped LXD packs a snapshot that it takes
+    :param name: a container; if it is not stopped, LXD packs a snapshot of it
     :param home: the VM's directory on the node
     :param timeout: seconds that each of the long steps may take
     """
@@ -68,19 +68,19 @@ class PackedRoot:
 
     @property
     def size(self) -> int:
-        """Return the bytes as LXD packed it."""
+        """Return the size of LXD's archive in bytes."""
         return self._found.size
 
     def write(self, file: Path) -> None:
-        """Write the archive as LXD packed it."""
+        """Write LXD's archive unchanged."""
         with self._exports.reading(self._found) as reader, file.open("wb") as target:
             shutil.copyfileobj(reader, target)
 
     def fill(self, disk: Path, size: int | None, *, new: bool) -> None:
-        """Let a file system of a disk that nobody else uses have it, and nothing else.
+        """Replace the content of a file system on an unused disk by the root.
 
-        :param size: bytes that OpenNebula wants the disk to have at least; None where it has the size it has
-        :param new: make one; else there is one, which grows with its disk
+        :param size: minimum bytes of the disk for OpenNebula; None keeps its size
+        :param new: whether to create the file system; otherwise the existing one grows with its disk
         """
         needed = self._found.size * 9 // 8 + MARGIN
         if new:
@@ -107,7 +107,7 @@ class PackedRoot:
 
 
 def feed(command: list[str], reader: "Reader", timeout: int, what: str) -> None:
-    """Run a command with what is read for its standard input; raise DriverError if it fails, or not in time."""
+    """Run a command with the reader's data as input; raise DriverError if it fails, or on a timeout."""
     begun = time.monotonic()
     out, end = os.pipe()
     problem = f"{what} cannot be written"

@@ -147,7 +147,7 @@ def unmark(record: RootState) -> None:
 
 
 def elsewhere(directory: Path, record: RootState | None) -> str | None:
-    """Return the node that has a newer root than the disk in this directory, if that is not this one."""
+    """Return the other node that has a newer root than the disk in this directory, if any."""
     if record and record.unsaved:
         return None
     try:
@@ -186,7 +186,7 @@ def is_here(record: RootState) -> bool:
 
 
 def is_ended(record: RootState) -> bool:
-    """Return whether OpenNebula surely removed the VM's directory: nothing needs any more what the container wrote."""
+    """Return whether OpenNebula certainly removed the VM's directory: the container's data is no longer needed."""
     try:
         return datastores.is_gone(record.directory.parent, stamps.STORE, record.store, record.directory.name)
     except DriverError:
@@ -194,7 +194,7 @@ def is_ended(record: RootState) -> bool:
 
 
 def is_over(record: RootState) -> bool:
-    """Return whether the root is in its disk, and OpenNebula surely ended or moved the VM: nothing is needed here."""
+    """Return whether the root is saved, and OpenNebula certainly ended or moved the VM: nothing is needed here."""
     if record.unsaved or record.coming:
         return False
     try:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write roots back into the disks they came from, whenever their containers do not run.
+"""Write roots back into their disks whenever their containers are not running.
 
-OpenNebula moves, copies and ends a VM that is off without asking a script: what it finds then is the VM's disk in its
-datastore. So that disk gets what the container wrote at every power-off, suspension and move, before the action ends.
+OpenNebula moves, copies and ends a VM that is off without calling a script, using the VM's disk in its datastore. So
+the container's data is written to that disk at every power-off, suspension and move, before the action ends.
 
-The disk stays of its format where the image is persistent, or an LXD image; else it becomes a new file system of its
-size. A new file takes the old one's place as a whole or not at all; an image of Ceph has a snapshot meanwhile.
+The disk keeps its format if the image is persistent, or an LXD image; otherwise it becomes a new file system of its
+size. A new file replaces the old one atomically; a Ceph image has a snapshot meanwhile.
 """
 
 import contextlib
@@ -36,9 +36,9 @@ KEPT = frozenset({Format.TARBALL, Format.PARTITIONED}) | diskformat.FILE_SYSTEMS
 
 
 class RootWriteback:
-    """Track which roots are newer than their disks, and write them back while their containers do not run.
+    """Track which roots are newer than their disks, and write them back while their containers are not running.
 
-    :param exports: makes those that pack with a program, by its name
+    :param exports: returns the exports that pack with the named program
     :param datastores: OpenNebula's
     :param timeout: seconds that each of the long steps may take
     """
@@ -53,9 +53,9 @@ class RootWriteback:
     def require_possible(self, vm: Vm, file: Path, disk: Path) -> None:
         """Refuse a root that could not be written back.
 
-        :param file: the root's place in the datastore
+        :param file: the root's path in the datastore
         :param disk: where its content is
-        :raises NotSupported: what is written could not be kept
+        :raises NotSupported: changes could not be saved
         """
         found = diskformat.of(filesystems.head(disk))
         wanted = vm.root
@@ -73,9 +73,9 @@ class RootWriteback:
 
     @staticmethod
     def announce(home: Path, vm: Vm, file: Path) -> None:
-        """Record the disk that a container is about to be made of, in place of an earlier container's record.
+        """Record the disk from which a container is about to be created, replacing an earlier container's record.
 
-        By it the remains of a killed boot are found after OpenNebula deleted the VM.
+        It identifies the remains of a killed boot after OpenNebula deleted the VM.
 
         :param home: the VM's directory on the node
         :raises DriverError: the disk cannot be read
@@ -91,7 +91,7 @@ class RootWriteback:
                                          unsaved=False, store=stamps.store_of(file.parent)))
 
     def begin(self, home: Path, vm: Vm, file: Path) -> None:
-        """Record in the VM's directory that the container is about to run: its root becomes newer than the disk."""
+        """Record in the VM's directory that the container is about to run, and its root becomes newer than the disk."""
         before, wanted = root_state.read(home), root_files.of(vm, file)
         same = before is not None and before.unsaved and before.file == str(file)
         record = RootState(str(file), vm.root.size or 0, vm.root.save, wanted.image, wanted.user,
@@ -158,14 +158,14 @@ class RootWriteback:
 
     @staticmethod
     def enlarge(home: Path, size: int) -> None:
-        """Record that the disk is to have ``size`` bytes when it is written next."""
+        """Record that the disk must have ``size`` bytes when it is next written."""
         record = root_state.read(home)
         if record:
             root_state.write(home, dataclasses.replace(record, size=size))
 
     @staticmethod
     def end(home: Path) -> None:
-        """Record that the container and its root are gone."""
+        """Record that the container and its root were removed."""
         record = root_state.read(home)
         if record and record.unsaved:
             root_state.unmark(record)
@@ -173,13 +173,13 @@ class RootWriteback:
 
     @staticmethod
     def is_over(home: Path) -> bool:
-        """Return whether OpenNebula ended the VM, or has it elsewhere."""
+        """Return whether OpenNebula has ended or moved the VM, and its disk is complete."""
         record = root_state.read(home)
         return record is not None and root_state.is_over(record)
 
     @staticmethod
     def is_ended(home: Path) -> bool:
-        """Return whether OpenNebula ended the VM or moved it away, also where its disk does not have everything."""
+        """Return whether OpenNebula has ended or moved the VM, even if its disk is incomplete."""
         record = root_state.read(home)
         return record is not None and root_state.is_ended(record)
 
@@ -195,7 +195,7 @@ class RootWriteback:
         return record is not None and record.unsaved
 
     def is_current(self, home: Path, vm: Vm, file: Path) -> bool:
-        """Return whether the disk still has what the root was made of; raise DriverError if both were written."""
+        """Return whether the disk still has the root's source; raise DriverError if both were written."""
         self.withdraw(home)  # a live migration may have been killed
         record = root_state.read(home)
         if record is None:
@@ -208,7 +208,7 @@ class RootWriteback:
         return record.is_of(root_files.stamp(root_files.of(vm, file)))
 
     def require_whole(self, home: Path, vm: Vm, file: Path) -> None:
-        """Raise DriverError if the VM wrote what its disk lacks, before a container is made of it."""
+        """Raise DriverError if the disk lacks data of the VM, before a container is created from it."""
         record = root_state.read(home)
         node = root_state.elsewhere(file.parent, record)
         if node:
@@ -220,11 +220,11 @@ class RootWriteback:
     # Saving.
 
     def save(self, name: str, home: Path) -> None:
-        """Bring the root into its disk; done already when it is not newer.
+        """Write the root into its disk. Idempotent.
 
-        :param name: a container that does not run, or is frozen
+        :param name: a container that is stopped or frozen
         :param home: the VM's directory on the node
-        :raises DriverError, EngineError: the disk is as it was, and this can be repeated
+        :raises DriverError, EngineError: the disk is unchanged, and this can be repeated
         """
         self.withdraw(home)  # a live migration may have been killed
         record = root_state.read(home)
@@ -248,7 +248,7 @@ class RootWriteback:
 
     def _replace(self, root: RootFile, record: RootState, found: Format, packed: PackedRoot,
                  announce: Callable[[str], None]) -> None:
-        """Replace the disk's content by the packed root; ``announce`` gets the new stamp before it is the disk's."""
+        """Replace the disk's content by the packed root; ``announce`` gets the new stamp first."""
         def ready(new: Path) -> None:
             announce(stamps.stamp(new))
 
@@ -265,7 +265,7 @@ class RootWriteback:
 
     @contextlib.contextmanager
     def _filled(self, file: Path, record: RootState, packed: PackedRoot) -> Iterator[Path]:
-        """Yield a raw copy of a qcow2 disk that has the packed root."""
+        """Yield a raw copy of a qcow2 disk that contains the packed root."""
         raw = packed.home / "saved.raw"
         try:
             with datastores.opened(file) as disk:
@@ -276,7 +276,7 @@ class RootWriteback:
             raw.unlink(missing_ok=True)
 
     def _fill(self, disk: Path, new: Path, record: RootState, found: Format, packed: PackedRoot) -> None:
-        """Let a new, empty file of the disk's format have the packed root."""
+        """Fill a new, empty file of the disk's format with the packed root."""
         if found is not Format.TARBALL and record.persistent:
             room.duplicate(disk, new, self._timeout, f"disk {disk}")  # whose blocks are written anew
         else:
@@ -289,7 +289,7 @@ class RootWriteback:
         packed.fill(new, record.size, new=not record.persistent)
 
     def copy(self, name: str, home: Path, target: Path) -> None:
-        """Write the root that a container has now into a new file, in the format of its disk, which stays as it is.
+        """Write a container's current root into a new file in the format of its disk, which is unchanged.
 
         :param name: a container that may run: LXD takes a snapshot of it
         :param home: the VM's directory on the node
@@ -315,11 +315,11 @@ class RootWriteback:
                     self._fill(disk.path, new, record, found, packed)
 
     def discard(self, name: str) -> None:
-        """Remove what a command that was killed left in LXD's image store of a container that is gone."""
+        """Remove the remains of a killed command from LXD's image store for a deleted container."""
         self._exports(UNPACKED).discard("", name)
 
     def _packed(self, name: str, first: bytes, record: RootState, home: Path) -> AbstractContextManager[PackedRoot]:
-        """Pack a container's root as its disk is packed, which the disk's first bytes tell."""
+        """Pack a container's root with the program that its disk is packed with."""
         return root_packing.packed(self._exports(compression(first, record)), name, home, self._timeout)
 
     @staticmethod
@@ -332,7 +332,7 @@ class RootWriteback:
 
 
 def compression(first: bytes, record: RootState) -> str:
-    """Return the program that packs the root, by the first bytes of the disk as it is."""
+    """Return the program that packs the root, by the first bytes of the present disk."""
     if not record.persistent:
         return UNPACKED
     return next((program for magic, program in COMPRESSIONS if first.startswith(magic)), UNPACKED)

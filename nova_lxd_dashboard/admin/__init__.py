@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The administrators' panel: which host has which devices, who holds them, and which are out of order."""
+"""Show administrators the devices of all hosts, their holders, and which are faulty."""

@@ -25,7 +25,7 @@ HEALTH = {
 
 
 class Health(tables.Column):
-    """Add to the health why nova-compute of the host was disabled."""
+    """Show the health, and why nova-compute of the host was disabled."""
 
     def get_raw_data(self, datum: Device) -> str:
         reason = datum.service.reason if datum.service else ""
@@ -43,7 +43,7 @@ class Servers(tables.Column):
 
 
 def host_page(device: Device) -> str | None:
-    """Return the address of the page with the host's picture; None for a name of which no URL can be made."""
+    """Return the address of the page with the host's picture; None if the name cannot be part of a URL."""
     if device.service is None or not exporter.configured() or not exporter.NAME.fullmatch(device.host):
         return None
     return str(reverse("horizon:admin:accelerators:host", args=(device.host,)))
@@ -73,5 +73,5 @@ class AcceleratorsTable(tables.DataTable):
         return f"{datum.host} {datum.name}"
 
     def get_marker(self) -> str:
-        """Return the last host of this page, as a query has it."""
+        """Return the last host of this page as a query."""
         return quote_plus(getattr(self, "last_host", ""))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Give the panel's pages their addresses."""
+"""Define the addresses of the panel's pages."""
 
 from django.urls import re_path
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answer the panel's pages."""
+"""Serve the panel's pages."""
 
 from typing import Any
 from xml.etree import ElementTree
@@ -37,7 +37,7 @@ class IndexView(tables.DataTableView):
 
 
 class HostView(views.HorizonTemplateView):
-    """The picture of one host, of which nova told the name and the address."""
+    """Show the picture of one host, whose name and address come from nova."""
 
     template_name = "nova_lxd_dashboard/host.html"
     page_title = "{{ host }}"
@@ -61,7 +61,7 @@ class HostView(views.HorizonTemplateView):
 
 
 def picture(found: HostMap) -> SafeString:
-    """Return the picture as markup, as wide as the page at most."""
+    """Return the picture as markup, at most as wide as the page."""
     element = svg.element(found)
     element.attrib.update({"class": "img-responsive", "role": "img"})
     return mark_safe(ElementTree.tostring(element, encoding="unicode"))  # noqa: S308 (all text is escaped in it)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Let the form "Launch Instance" boot from the image, not from a new volume: containers do not boot from volumes.
+"""Configure the form "Launch Instance" to boot from the image: containers do not boot from volumes.
 
 Horizon executes this after its own settings. A tenant may still choose a volume, for other hypervisors of the cloud.
 """

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings: files that an operator copies into Horizon's ``openstack_dashboard/local/local_settings.d``."""
+"""Provide settings: files that an operator copies into Horizon's ``openstack_dashboard/local/local_settings.d``."""

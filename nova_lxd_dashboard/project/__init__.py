@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tenants' panel: which of the project's servers have which devices."""
+"""Show tenants which of the project's servers have which devices."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Give the panel its address."""
+"""Define the panel's address."""
 
 from django.urls import re_path
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answer the panel's page."""
+"""Serve the panel's page."""
 
 from django.utils.translation import gettext_lazy as _
 from horizon import exceptions, tables

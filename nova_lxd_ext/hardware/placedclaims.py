@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make claims of PCI devices follow Placement's allocations.
 
-With PCI devices in Placement the scheduler allocates the provider of a device, and nova's PCI tracker takes that device
-if the request names it (``rp_uuids``). nova names it in the requests of a boot only: a claim for a resize, a cold
-migration or an evacuation makes new requests from the flavor (nova.compute.resource_tracker, ``_move_claim``), and an
-unshelve uses requests whose ids have changed with a resize since. The tracker then takes any device of the kind. See
-doc/source/upstream.md.
+With PCI devices in Placement the scheduler allocates the provider of a device, and nova's PCI tracker takes that
+device if the request names it (``rp_uuids``). nova names it only in the requests of a boot: a claim for a resize, a
+cold migration or an evacuation makes new requests from the flavor (nova.compute.resource_tracker, ``_move_claim``),
+and an unshelve uses requests whose ids have changed with a resize since. The tracker then takes any device of the
+kind. See doc/source/upstream.md.
 """
 
 import collections
@@ -41,7 +41,7 @@ class Allocated(NamedTuple):
 
 
 def follow_placement(claim: claims.Claim, requests: Sequence[objects.InstancePCIRequest]) -> None:
-    """Let a claim take the devices that Placement allocated to the server on this host.
+    """Make a claim take the devices that Placement allocated to the server on this host.
 
     The caller holds the lock of nova's ResourceTracker.
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the server's identity and the tenant's user data as cloud-init documents. Pure.
 
-LXD and Incus images read these from the keys the engine puts them under; the daemon itself prepends ``instance-id``
-and ``local-hostname`` of its own to the metadata (LXD documentation, cloud-init and devlxd), and YAML parsers use
-the last of duplicate keys. So the document must be block-style YAML that can follow other lines.
+LXD and Incus images read these from the keys the engine puts them under; the daemon itself prepends its own
+``instance-id`` and ``local-hostname`` to the metadata (LXD documentation, cloud-init and devlxd), and YAML parsers
+use the last of duplicate keys. So the document must be block-style YAML that can follow other lines.
 
 The host name: the kernel's is the container's LXD name (``instance-0000002a``) until cloud-init sets the server's.
 LXD has no key for it, and an image without cloud-init keeps LXD's name: other ways would write into the tenant's

@@ -39,7 +39,9 @@ OVER = ("confirmed", "reverted", "error", "failed", "completed", "cancelled", "d
 
 
 class IncomingMigrations:
-    """:param virtapi: nova's side, which has claimed what a server gets here"""
+    """Receive, keep and remove containers of servers from other hosts.
+
+    :param virtapi: nova's interface, with the claims of a server on this host"""
 
     def __init__(self, conf: cfg.ConfigOpts, engine: Engine, transfers: Transfers, states: States,
                  attachments: DeviceAttachments, lifecycle: Lifecycle, ephemerals: Ephemerals, virtapi: Any) -> None:

@@ -5,8 +5,8 @@ Its processes cannot leave their host's kernel. If the flavor or the operator pe
 copies the server while it runs; then it is stopped, its last changes follow, and it starts there. Tools that drain a
 host with this request (evacuation tools, Masakari, Watcher) need not confirm each migration.
 
-Until nova's record of the migration says :data:`LEFT`, each error leaves the server running on its host. From then
-on it belongs to the destination, and the container here is kept until it runs there.
+Until the status of nova's migration record is :data:`LEFT`, each error leaves the server running on its host. From
+then on it belongs to the destination, and the container here is kept until it runs there.
 """
 
 import json

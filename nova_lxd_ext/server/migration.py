@@ -222,7 +222,7 @@ class Migrations:
         return took < math.inf
 
     def _send_changes(self, context: Any, instance: objects.Instance, host: str, last: bool) -> bool:
-        """Send what the container has now and the other host has not.
+        """Send the changes of the container that the other host does not have.
 
         Its snapshots stay until it is removed here, or goes back: their removal would lengthen the stop.
 
@@ -240,7 +240,7 @@ class Migrations:
     def _send(self, context: Any, instance: objects.Instance, host: str, copied: bool) -> None:
         """Send container and disks to another host, one after the other; they stay here whatever happens.
 
-        One after the other: an offer that nobody takes ends within seconds.
+        They are offered in turn, because an unused offer expires within seconds.
 
         :param copied: the other host copied the container while it ran
         """

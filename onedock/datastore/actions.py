@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the actions that oned asks of a datastore's driver, on the front-end, as the user oneadmin.
+"""Run oned's actions of a datastore driver on the front-end, as the user oneadmin.
 
 Called as ``ACTION ID`` with a ``<DS_DRIVER_ACTION_DATA>`` document on standard input; what an action returns is its
 standard output (OpenNebula's storage driver interface).
@@ -68,7 +68,7 @@ class Call(NamedTuple):
 
 
 def act(action: str, argv: Sequence[str], stdin: bytes) -> str | None:
-    """Run one action of oned's on an image or datastore, and return what oned is to read."""
+    """Run one of oned's actions on an image or datastore, and return the output for oned."""
     done = ACTIONS.get(action)
     if done is None:
         raise NotSupported(f"the datastore driver onedock has no action {action!r}")
@@ -113,7 +113,7 @@ def cp(call: Call) -> str:
 
 
 def stat(call: Call) -> str:
-    """Return the size in MiB, rounded up. A packed image counts as it is: its unpacked size is not known yet."""
+    """Return the size in MiB, rounded up; of a packed image the packed size, because its unpacked one is unknown."""
     with limits.within(limits.DESCRIPTIONS, call.path):
         size = image_sources.size(call.path, call.options)
     return str(-(-max(1, size) // MIB))
@@ -154,7 +154,7 @@ def monitor(call: Call) -> str:
 
 
 def export_image(call: Call) -> str:
-    """Return, for a marketplace, the file to take and what to do with it then."""
+    """Return, for a marketplace, the file to use and its further processing."""
     source, store = call.source, call.store
     file, dispose = source, ""
     if source.suffix == IMAGE:

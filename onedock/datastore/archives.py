@@ -36,11 +36,11 @@ class Files(Protocol):
 
 
 class Entry(NamedTuple):
-    """Keep what is needed of a member: not its extended attributes, which may take 1 MiB.
+    """Keep the needed fields of a member, without its extended attributes, which may take 1 MiB.
 
     :ivar size: bytes
-    :ivar offset: of its data in the archive, in bytes; None where they are not there in one piece
-    :ivar link: what a link leads to; of a hard link from the archive's top
+    :ivar offset: offset of its data in the archive in bytes; None if they are not contiguous
+    :ivar link: target of a link; for a hard link, relative to the archive's top
     """
 
     kind: Kind
@@ -50,7 +50,7 @@ class Entry(NamedTuple):
 
 
 class Tarball:
-    """Read the files of an image archive that is a tarball, in place; raise Corrupt if it is none, or damaged."""
+    """Read the files of an image archive that is a tarball, in place; raise Corrupt if it is invalid or damaged."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self._name = name
@@ -94,7 +94,7 @@ class Tarball:
 
 
 class Headers(Stream):
-    """Read the headers of a tarball alone."""
+    """Read only the headers of a tarball."""
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__(file, file.seek(0, os.SEEK_END))
@@ -107,11 +107,11 @@ class Headers(Stream):
         self.total = self._file.seek(position)
 
     def count_holes(self, member: members.Member) -> None:
-        """Leave holes to the caller: a layer has a limit of its own for them, and no part of an archive has any."""
+        """Skip the check of holes: a layer has a separate limit for them, and no part of an archive has any."""
 
 
 class Part(io.RawIOBase):
-    """Read a part of an open file, of which others may read other parts meanwhile."""
+    """Read a part of an open file, concurrently to readers of other parts."""
 
     def __init__(self, file: BinaryIO, offset: int, size: int) -> None:
         self._file = file
@@ -166,7 +166,7 @@ def damage(name: str) -> Iterator[None]:
 def read(files: Files, architecture: str, name: str) -> Content:
     """Read an archive of an image.
 
-    :param name: of the archive, for people
+    :param name: of the archive, for messages
     :raises BadInput: it is damaged, holds no image for the architecture, or more than one
     """
     if files.has(INDEX):
@@ -182,7 +182,7 @@ def read(files: Files, architecture: str, name: str) -> Content:
 
 
 def docker(files: Files, name: str) -> Content:
-    """Read the form of `docker save`, in the moby project's image specification v1.2."""
+    """Read the format of `docker save`, in the moby project's image specification v1.2."""
     text = small(files, MANIFEST, name)
     images = content.parsed(b'{"images":' + text + b"}", name)["images"]
     if not isinstance(images, list) or not images:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parse what a server says about authentication: RFC 9110, section 11.6.1. Pure."""
+"""Parse a server's authentication challenges: RFC 9110, section 11.6.1. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ class Challenge(NamedTuple):
 
 
 def parse(text: str) -> list[Challenge]:
-    """Return the challenges of ``WWW-Authenticate`` headers joined by commas, up to the first mistake."""
+    """Return the challenges of ``WWW-Authenticate`` headers joined by commas, up to the first syntax error."""
     found: list[tuple[str, dict[str, str]]] = []
     place = BETWEEN.match(text).end()  # type: ignore[union-attr]  # matches the empty string
     while place < len(text):

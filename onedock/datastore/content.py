@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Describe a container image as a datastore takes it in: its configuration and its layers, wherever they come from.
+"""Describe a container image independent of its source: its configuration and its layers.
 
-The configuration is the OCI image specification's config.md, which Docker's own is a subset of. Its digest is the id
-that the engine knows the image by, and it names the digest of every layer's unpacked tarball (``diff_ids``): so whoever
-has the id can check everything.
+The configuration is the OCI image specification's config.md, which Docker's own is a subset of. Its digest is the
+engine's id of the image, and it contains the digest of every layer's unpacked tarball (``diff_ids``): so the id is
+sufficient to verify everything.
 """
 
 import dataclasses
@@ -35,10 +35,10 @@ class Layer:
     """Describe a layer of an image: how to open it, and the digest and size that its source gives.
 
     :ivar open: its tarball, perhaps packed
-    :ivar digest: of the tarball as it is there; None when nobody told it
-    :ivar size: bytes that it has at most, which OpenNebula counted; None when nobody told them
-    :ivar proven: whether its source is known to have the layer that the configuration names: it need not be read again
-        then. Anybody else who knows the digest of another tenant's layer could name it and get it
+    :ivar digest: of the stored tarball; None if unknown
+    :ivar size: maximum bytes, as counted by OpenNebula; None if unknown
+    :ivar proven: whether its source is known to have the layer that the configuration names, so that it need not be
+        read again. Otherwise anyone who knows the digest of another tenant's layer could obtain it
     """
 
     open: Callable[[], AbstractContextManager[BinaryIO]]
@@ -49,11 +49,11 @@ class Layer:
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """Hold the configuration and the layers of an image, whatever source it comes from.
+    """Hold the configuration and the layers of an image from any source.
 
-    :ivar reference: where it came from, for people; of a registry's image with its digest
-    :ivar size: bytes of its layers as they are there
-    :raises Corrupt: the configuration is none, or does not fit the layers
+    :ivar reference: its origin, for messages; for a registry's image with its digest
+    :ivar size: bytes of its stored layers
+    :raises Corrupt: the configuration is invalid, or does not match the layers
     """
 
     config: bytes
@@ -67,7 +67,7 @@ class Content:
                           f"{len(self.layers)}")
 
     def proven(self) -> Self:
-        """Return the same, from a source that is known to have the layers that it names."""
+        """Return the same content from a source that is known to have the layers that it names."""
         return dataclasses.replace(self, layers=tuple(dataclasses.replace(layer, proven=True) for layer in self.layers))
 
     @property
@@ -88,7 +88,7 @@ class Content:
 
 
 def diff_ids(config: bytes, what: str) -> tuple[str, ...]:
-    """Return the digests of an image's layers, unpacked, the lowest first."""
+    """Return the digests of an image's unpacked layers, lowest first."""
     rootfs = parsed(config, what).get("rootfs")
     ids = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
     if not isinstance(ids, list) or not all(isinstance(one, str) and digests.DIGEST.fullmatch(one) for one in ids):
@@ -115,7 +115,7 @@ def own_architecture() -> str:
 
 
 def manifest(data: bytes, read: Callable[[str], bytes], architecture: str, what: str) -> Mapping[str, Any]:
-    """Return the manifest that an index, or an index of indexes, leads to; ``read`` checks and gives a digest."""
+    """Return the manifest of an index, or of an index of indexes; ``read`` returns and verifies a digest's content."""
     for _ in range(INDEX_DEPTH):
         found = parsed(data, what)
         if "manifests" not in found:
@@ -125,7 +125,7 @@ def manifest(data: bytes, read: Callable[[str], bytes], architecture: str, what:
 
 
 def chosen(index: Mapping[str, Any], architecture: str, what: str) -> Mapping[str, Any]:
-    """Return an index's one manifest for this architecture (image-index.md), or raise WrongArchitecture."""
+    """Return an index's single manifest for this architecture (image-index.md), or raise WrongArchitecture."""
     manifests = descriptors(index.get("manifests"), what)
     found = [one for one in manifests if platform_of(one) in (f"linux/{architecture}", None)]
     if len({name_of(one) for one in found}) > 1 and (count := len({one["digest"] for one in found})) > 1:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decompress streams. The first bytes tell the format, not the name or media type."""
+"""Decompress streams, detecting the format by the first bytes, not by name or media type."""
 
 import gzip
 import io
@@ -28,9 +28,9 @@ def _zstd(stream: BinaryIO) -> Any:
 
 
 class XzStream(io.RawIOBase):
-    """Unpack an xz stream in little more memory than ``WINDOW``.
+    """Unpack an xz stream with little more memory than ``WINDOW``.
 
-    A stream says itself how much its reader shall keep, up to 4 GiB, and :class:`lzma.LZMAFile` believes it."""
+    A stream specifies its reader's window, up to 4 GiB, and :class:`lzma.LZMAFile` allocates that."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -44,7 +44,7 @@ class XzStream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer; raise EOFError or LZMAError if the stream is cut off, damaged, or wants more memory."""
+        """Fill a buffer; raise EOFError or LZMAError if the stream is truncated, damaged, or needs more memory."""
         data = b""
         while not data:
             if self._decoder.eof:
@@ -60,7 +60,7 @@ class XzStream(io.RawIOBase):
         return len(data)
 
     def _next_stream(self) -> bytes:
-        """Return the beginning of the stream that follows the last one and its padding; empty where there is none."""
+        """Return the beginning of the stream after the last one and its padding; empty if there is none."""
         packed = self._decoder.unused_data or self._stream.read(PIECE)
         while packed and not (found := packed.lstrip(PADDING)):
             packed = self._stream.read(PIECE)
@@ -86,5 +86,5 @@ def reader(stream: io.RawIOBase) -> BinaryIO:
 
 
 def of(head: bytes) -> Callable[[BinaryIO], Any] | None:
-    """Find out by the first bytes how to unpack a stream; None if it is not packed."""
+    """Detect by the first bytes how to unpack a stream; None if it is not packed."""
     return next((unpack for magic, unpack in PACKED.items() if head.startswith(magic)), None)

@@ -13,11 +13,11 @@ CHUNK = 1 << 20  # bytes
 
 
 class DigestMismatch(DriverError):
-    """Signal that the content is not what its digest says; nothing of it is kept."""
+    """Signal that the content does not match its digest and was discarded."""
 
 
 class SizeMismatch(DigestMismatch):
-    """Signal that the content is larger than it was said to be; nothing of it is kept."""
+    """Signal that the content exceeds its stated size and was discarded."""
 
 
 def of(data: bytes) -> str:
@@ -32,7 +32,7 @@ def require(what: str, expected: str | None, found: str) -> None:
 
 
 class Counted(io.RawIOBase):
-    """Read through to a stream, at most ``limit`` bytes, and keep the digest of all that passed."""
+    """Read through to a stream, at most ``limit`` bytes, computing the digest of the data."""
 
     def __init__(self, stream: BinaryIO, limit: int | None = None) -> None:
         self._stream = stream
@@ -49,13 +49,13 @@ class Counted(io.RawIOBase):
         return len(data)
 
     def digest(self) -> str:
-        """Return the digest of the whole stream, whose rest is read first."""
+        """Read the rest of the stream, and return the digest of all of it."""
         while data := self._stream.read(CHUNK):
             self._count(data)
         return f"sha256:{self._hash.hexdigest()}"
 
     def _count(self, data: bytes) -> None:
-        """Count what passed; raise SizeMismatch if it is more than the limit."""
+        """Count the data; raise SizeMismatch above the limit."""
         self._hash.update(data)
         if self._left is not None:
             self._left -= len(data)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Export an image as an archive of the form of `docker save`, which an engine loads."""
+"""Export an image as an archive in the format of `docker save`, which an engine loads."""
 
 import io
 import json
@@ -15,7 +15,7 @@ def write(directory: Path, out: BinaryIO) -> None:
     """Write an image as an archive.
 
     :param directory: of the image, see store.py
-    :param out: need not be a file in which one can go back
+    :param out: need not be seekable
     """
     config = (directory / CONFIG).read_bytes()
     layers = [digest.partition(":")[2] for digest in content.diff_ids(config, str(directory))]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read an image as OpenNebula describes it to a datastore's driver, typed. Pure."""
+"""Read OpenNebula's description of an image for a datastore driver as typed values. Pure."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 class Image(NamedTuple):
-    """Describe the image that a datastore action is about.
+    """Describe the image of a datastore action.
 
-    :ivar type: OS, CDROM, DATABLOCK…; None where the core does not tell, as to ``stat``
-    :ivar file_system: that data is to have
+    :ivar type: OS, CDROM, DATABLOCK…; None if the core does not pass it, as for ``stat``
+    :ivar file_system: of a data image
     :ivar size: MiB
-    :ivar snapshot: which of its snapshots the action is about
+    :ivar snapshot: the snapshot of the action
     """
 
     path: str | None

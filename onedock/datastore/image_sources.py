@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open the source of an image: what a tenant wrote as its PATH."""
+"""Open the source of an image: the tenant's PATH."""
 
 import contextlib
 import io
@@ -25,11 +25,11 @@ WEB = ("http://", "https://")
 
 @contextlib.contextmanager
 def image(path: str, options: Options, scratch: Path, room: Room) -> Iterator[Content]:
-    """Open a container image; within the block its layers can be read.
+    """Open a container image, whose layers can be read within the block.
 
-    :param scratch: a directory for what has to be unpacked or fetched first
+    :param scratch: a directory for temporary files
     :param room: for that
-    :raises BadInput: there is none, or not for this datastore
+    :raises BadInput: there is no such image, or not for this datastore
     """
     if path.startswith(reference.SCHEME):
         yield of_registry(path, options)
@@ -58,7 +58,7 @@ def checked(found: Content, options: Options) -> Content:
 
 @contextlib.contextmanager
 def file(path: str, options: Options, scratch: Path, room: Room) -> Iterator[BinaryIO]:
-    """Open a file of the front-end or of the web, whatever is in it."""
+    """Open any file of the front-end or of the web."""
     if not path.startswith(WEB):
         with SafeFiles(options.safe_directories).open(full(path)) as found:
             yield found
@@ -91,7 +91,7 @@ def asked(url: str, options: Options) -> Iterator[requests.Response]:
 
 
 def size(path: str, options: Options) -> int:
-    """Return the bytes of the source; of an image of a registry its layers. Only manifests are fetched."""
+    """Return the bytes of the source, or of the layers of a registry's image, for which only manifests are fetched."""
     if path.startswith(reference.SCHEME):
         return of_registry(path, options).size
     if path.startswith(WEB):
@@ -115,7 +115,7 @@ def full(path: str) -> Path:
 
 @contextlib.contextmanager
 def unpacked(packed: BinaryIO, scratch: Path, name: str, room: Room) -> Iterator[BinaryIO]:
-    """Yield the tarball in a compressed one; random access must be possible."""
+    """Yield the unpacked tarball of a compressed one, for random access."""
     head = packed.read(64)
     packed.seek(0)
     if content.SIF_MAGIC in head:

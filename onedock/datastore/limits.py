@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limit the time and the memory of an action on the front-end: images and servers are a tenant's choice."""
+"""Limit the time and the memory of an action on the front-end: tenants choose images and servers."""
 
 import contextlib
 import resource
@@ -25,12 +25,12 @@ class TooMuchMemory(BadInput):
 
 @contextlib.contextmanager
 def within(seconds: float, path: str) -> Iterator[None]:
-    """End the block after some time by an alarm, which also ends a read. Only for a process's main thread.
+    """Limit the duration of the block by an alarm, which also interrupts reads. For the main thread only.
 
-    A server may send a byte now and then, and keep even the headers of one answer coming for years.
+    A slow server could extend even the headers of one answer for years.
 
-    :param path: of the image that is asked for
-    :raises TooSlow: the time is over
+    :param path: of the requested image
+    :raises TooSlow: the time has expired
     """
     def end(_number: int, _frame: FrameType | None) -> None:
         raise TooSlow(f"{path[:300]} was not fetched completely within {seconds:g} seconds, the limit, and was "
@@ -48,7 +48,7 @@ def within(seconds: float, path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def confined() -> Iterator[None]:
-    """Limit the memory of this process from now on; raise TooMuchMemory if the block takes more."""
+    """Limit the memory of this process permanently; raise TooMuchMemory if the block exceeds it."""
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     most = MEMORY if hard == resource.RLIM_INFINITY else min(MEMORY, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))

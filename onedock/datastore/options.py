@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a datastore's own attributes (ONEDOCK_…), which only its administrators write."""
+"""Read a datastore's own attributes (ONEDOCK_…), which only administrators can set."""
 
 import base64
 import binascii
@@ -27,16 +27,17 @@ IMAGE_LIMIT = 100 << 10  # MiB
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Hold the options of a datastore: where its images may come from, how they are stored, and their limit.
+    """Hold the options of a datastore: permitted sources of images, their storage, and their limit.
 
-    :ivar architecture: of all its nodes, as images call it: ``amd64``, ``arm64``…
-    :ivar keep_layers: whether the layers of a registry's image are kept here; else nodes fetch it from there
-    :ivar hosts: from which registries and web servers images may be taken; empty is from any
-    :ivar plain_hosts: which of these are spoken to without TLS
-    :ivar credentials_file: as `docker login` writes it
+    :ivar architecture: of all its nodes, in the images' notation: ``amd64``, ``arm64``…
+    :ivar keep_layers: whether the layers of a registry's image are stored here; otherwise nodes fetch it from the
+        registry
+    :ivar hosts: permitted registries and web servers; empty permits any
+    :ivar plain_hosts: those that are accessed without TLS
+    :ivar credentials_file: file in the format of `docker login`
     :ivar credentials: the same as text, of an encrypted attribute
-    :ivar safe_directories: of the front-end, from which images may be taken
-    :ivar image_limit: bytes that an image may take here, with what is unpacked on the way
+    :ivar safe_directories: directories of the front-end from which images may be read
+    :ivar image_limit: maximum bytes of an image here, including temporary unpacked data
     """
 
     architecture: str
@@ -49,13 +50,13 @@ class Options:
     image_limit: int
 
     def require_host(self, host: str, what: str) -> None:
-        """Raise BadInput if images may not come from a host."""
+        """Raise BadInput if images from a host are not permitted."""
         if self.hosts and host not in self.hosts:
             raise BadInput(f"images from this source are not permitted: {host} ({what}); this datastore takes them "
                            f"from {', '.join(sorted(self.hosts))} (ONEDOCK_HOSTS)")
 
     def credentials_for(self, host: str) -> Credentials | None:
-        """Return a registry's credentials; raise BadInput if what has them is damaged, or others can read it."""
+        """Return a registry's credentials; raise BadInput if their file is damaged, or readable by others."""
         text = self.credentials
         if text is None and self.credentials_file:
             text = private(Path(self.credentials_file))
@@ -86,7 +87,7 @@ KNOWN = frozenset({"ONEDOCK_ARCHITECTURE", "ONEDOCK_KEEP_LAYERS", "ONEDOCK_HOSTS
 
 
 def pulling(reference: str, credentials_file: str | None) -> str:
-    """Return what an engine needs to fetch an image, as JSON: the reference, and its registry's user and password."""
+    """Return the engine's input for pulling an image as JSON: the reference, and its registry's user and password."""
     host = parse(reference).host
     found = of(private(Path(credentials_file)), host) if credentials_file else None
     return json.dumps({"reference": reference, "user": found[0] if found else None,

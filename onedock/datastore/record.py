@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the file that a datastore has instead of an image's disk, a few words of JSON, which ``SOURCE`` names."""
+"""Write the file that represents an image's disk in a datastore, a small JSON document, which ``SOURCE`` names."""
 
 import dataclasses
 import json
@@ -14,12 +14,11 @@ LIMIT = 64 << 10  # bytes
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """Identify an image of a datastore, and tell whether its layers are there or in a registry.
+    """Identify an image of a datastore, and whether its layers are there or in a registry.
 
-    :ivar image: the engine's id of it
-    :ivar reference: where it came from; pinned to a digest if that was a registry
-    :ivar directory: of its layers, a name in the datastore; None when nodes are to fetch it from its registry
-    themselves
+    :ivar image: the engine's id of the image
+    :ivar reference: its origin; pinned to a digest for a registry
+    :ivar directory: of its layers, a name in the datastore; None if nodes fetch it from its registry
     :ivar credentials: file with those of that registry; None for none
     """
 
@@ -33,7 +32,7 @@ class Record:
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Read a record; raise BadInput if there is none."""
+        """Read a record; raise BadInput if it is missing or invalid."""
         try:
             with file.open("rb") as record:
                 found = cls(**json.loads(record.read(LIMIT)))

@@ -24,7 +24,7 @@ LIMIT = 400  # letters
 class Reference:
     """Identify an image in a registry by host, name, and tag or digest.
 
-    :ivar host: with its port, as it is written: ``docker.io``, ``registry.example:5000``
+    :ivar host: with its port, as in the reference: ``docker.io``, ``registry.example:5000``
     :ivar name: with its directories: ``library/nginx``
     """
 
@@ -39,7 +39,7 @@ class Reference:
 
     @property
     def version(self) -> str:
-        """Return what to ask the registry for: the digest where there is one, for a tag may have moved."""
+        """Return what to request from the registry: the digest if there is one, because a tag may change."""
         return self.digest or self.tag or "latest"
 
     def pinned(self, digest: str) -> Self:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fetch images of a registry, over its HTTP API (the OCI distribution specification, "Pull").
 
-Every answer has a limit, every content is checked against its digest, and credentials go only where they belong: to the
-registry they are for, and to the address that it names for tokens, over TLS unless the registry is without it.
+Every answer has a limit, every content is verified by its digest, and credentials are sent only to their registry,
+and to the address that it names for tokens, over TLS unless the registry is accessed without it.
 """
 
 import contextlib
@@ -30,19 +30,19 @@ Credentials = tuple[str, str]  # user and password
 
 
 class RegistryError(DriverError):
-    """Signal that a registry does not answer, or not as one."""
+    """Signal that a registry does not answer, or not with a valid answer."""
 
 
 class Denied(BadInput):
-    """Signal that the registry wants other credentials."""
+    """Signal that the registry requires other credentials."""
 
 
 class Registry:
-    """Fetch images of one registry, with the authentication that it asks for.
+    """Fetch images of one registry, with the authentication that it requires.
 
-    :param host: as references write it
-    :param plain: whether it is spoken to without TLS
-    :param listed: hosts of the administrator, which may be on this machine; a plain one is his
+    :param host: as in references
+    :param plain: whether it is accessed without TLS
+    :param listed: hosts permitted by the administrator, which may be on this machine; includes plain ones
     """
 
     def __init__(self, host: str, credentials: Credentials | None = None, plain: bool = False,
@@ -54,7 +54,7 @@ class Registry:
         self._web = Web({*listed, host} if plain else listed)
 
     def content(self, wanted: Reference, architecture: str) -> Content:
-        """Return an image; raise BadInput if there is none for these machines and these credentials."""
+        """Return an image; raise BadInput if there is none for this architecture and these credentials."""
         what = str(wanted)
         data = self._manifest(wanted, wanted.version)
         pinned = wanted.pinned(digests.of(data))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limit how much an image may take in a datastore. The unpacked size of a packed image is not known beforehand."""
+"""Limit an image's use of a datastore, because the unpacked size of a packed image is unknown beforehand."""
 
 from typing import BinaryIO
 
@@ -11,14 +11,14 @@ PART = 20
 
 
 class TooLarge(BadInput):
-    """Signal that an image takes more than a datastore has for it."""
+    """Signal that an image exceeds the space of a datastore."""
 
 
 class Room:
-    """Limit what one action may write to a datastore.
+    """Limit the bytes that one action may write to a datastore.
 
     :param free, total: bytes of the datastore's file system
-    :param limit: bytes; None where only what is free limits the action
+    :param limit: bytes; None if only the free space limits the action
     """
 
     def __init__(self, free: int, total: int, limit: int | None = None) -> None:
@@ -30,7 +30,7 @@ class Room:
         self._left = most if limit is None else min(most, limit)
 
     def take(self, size: int) -> None:
-        """Reserve room for bytes that will be written; raise TooLarge if less is left."""
+        """Reserve space for bytes to be written; raise TooLarge if there is not enough."""
         self._left -= size
         if self._left < 0:
             raise TooLarge(f"the unpacked image exceeds the datastore's limit: {self._why}; it was "

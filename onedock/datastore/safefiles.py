@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open files of the front-end that tenants may name as an image's source: only those in the datastore's SAFE_DIRS.
+"""Open files of the front-end that tenants may name as a source: only those in the datastore's SAFE_DIRS.
 
-The check looks at the file that is open, so that no link, and nobody who changes one meanwhile, leads elsewhere.
+The open file is checked, so that neither a link, nor a concurrent change of one, can lead elsewhere.
 """
 
 import os

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Store a datastore's images of containers, whose layers are there once, and files of data.
+"""Store a datastore's container images, with each layer stored once, and data files.
 
     <name>.image             what ``SOURCE`` names: a record, see record.py
     <name>.raw               what ``SOURCE`` names: a file system
     .images/<name>-<n>/      an image: ``config.json``, and each layer's unpacked tarball under its digest
     .layers/<digest>         the same tarballs, by hard links
-    .partial/<name>/         what is not whole yet, locked by who makes it
+    .partial/<name>/         incomplete images, locked by their writers
     .exports/<name>.tar      archives for marketplaces, which they have removed
 
-A layer that no image has any more has one link left and goes. Nobody has to lock anything for that: whoever takes a
-layer links it, and what is linked stays. What a killed process left is removed by later ones, when it is old.
+A layer without images has one link left and is removed. That needs no lock: a user of a layer links it, and a linked
+layer stays. Remains of a killed process are removed by later ones when they are old.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ OLD = 24 * 3600  # seconds after which what nobody refers to is left over
 
 
 class Store:
-    """Store, clone and remove the images and files of a datastore (BASE_PATH), each layer kept once."""
+    """Store, clone and remove the images and files of a datastore (BASE_PATH), with each layer stored once."""
 
     def __init__(self, base: Path) -> None:
         self.base = base
@@ -52,7 +52,7 @@ class Store:
         self.exports = base / ".exports"
 
     def prepared(self) -> Self:
-        """Return the store after creating its directories, which a new datastore does not have yet."""
+        """Return the store after creating its directories, which a new datastore lacks."""
         for directory in (self.base, self._images, self._layers, self._partial, self.exports):
             directory.mkdir(parents=True, exist_ok=True)
         return self
@@ -62,7 +62,7 @@ class Store:
         return self.base / f"{secrets.token_hex(16)}{suffix}"
 
     def known(self, source: str) -> Path:
-        """Return the path of an image or of data; raise BadInput if it is no place of this datastore."""
+        """Return the path of an image or of data; raise BadInput if it is not a path of this datastore."""
         path = Path(os.path.normpath(source))
         if path.parent != Path(os.path.normpath(self.base)) or path.suffix not in (IMAGE, DATA) \
                 or path.name.startswith("."):
@@ -70,17 +70,17 @@ class Store:
         return self.base / path.name
 
     def room(self, limit: int | None = None) -> Room:
-        """Return the room for one action, which may write ``limit`` bytes, or what is free."""
+        """Return the space for one action, at most ``limit`` bytes, and at most the free space."""
         found = os.statvfs(self.base)
         return Room(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, limit)
 
     # Images.
 
     def put(self, path: Path, found: Content, room: Room) -> None:
-        """Keep an image with its layers, in the place of what may be there.
+        """Store an image with its layers, replacing an existing one.
 
         :raises Corrupt: a layer is damaged
-        :raises DigestMismatch: a layer is another one
+        :raises DigestMismatch: a layer does not match its digest
         :raises TooLarge: its layers take more than ``room``, or have larger holes than Docker should fill
         """
         with self.scratch() as directory:
@@ -109,7 +109,7 @@ class Store:
         return self._images / Path(record.directory or "none").name
 
     def clone(self, path: Path, source: Path) -> None:
-        """Clone an image, which then has the same layers, or a file of data."""
+        """Clone an image, sharing its layers, or a data file."""
         if path.suffix == DATA:
             with source.open("rb") as file:
                 datafiles.copy(file, path)
@@ -133,7 +133,7 @@ class Store:
         self._remove_directory(directory)
 
     def _directory_of(self, path: Path) -> str | None:
-        """Return the directory of an image's layers; None for one whose record is damaged: a sweep removes those."""
+        """Return the directory of an image's layers; None if its record is damaged, for which a sweep removes it."""
         with contextlib.suppress(BadInput):
             return Record.read(path).directory if path.suffix == IMAGE and path.exists() else None
         return None
@@ -180,7 +180,7 @@ class Store:
             shutil.rmtree(directory, ignore_errors=True)
 
     def sweep(self) -> None:
-        """Remove what killed processes left."""
+        """Remove the remains of killed processes."""
         for directory in filter(old, self._partial.iterdir()):
             with contextlib.suppress(TimeoutError, FileNotFoundError), FileLock(directory / ".lock", 0).held():
                 LOG.info("removing the remains of a killed action in %s", directory)
@@ -205,7 +205,7 @@ def old(path: Path) -> bool:
 
 
 def linked(source: Path, target: Path) -> bool:
-    """Link a layer's file, and return whether there was a source, not too many links to it, and no target yet."""
+    """Link a layer's file, and return whether it existed with few enough links, and the target did not."""
     try:
         os.link(source, target)
     except OSError as error:
@@ -216,7 +216,7 @@ def linked(source: Path, target: Path) -> bool:
 
 
 def write(layer: Layer, diff_id: str, target: Path, reference: str, room: Room) -> None:
-    """Write a layer unpacked, and check its digest.
+    """Write an unpacked layer, and verify its digest.
 
     :raises Corrupt: it cannot be unpacked
     :raises DigestMismatch: it is not the layer that the image names
@@ -239,7 +239,7 @@ def write(layer: Layer, diff_id: str, target: Path, reference: str, room: Room) 
 
 
 def require_few_holes(layer: Path, what: str) -> None:
-    """Raise TooLarge if the sparse files of a layer, which Docker writes in full, have too large holes."""
+    """Raise TooLarge if the holes of a layer's sparse files, which Docker writes in full, are too large."""
     with layer.open("rb") as file, archives.damage(what):
         holes = sum(member.size - member.stored for member in members.read(archives.Headers(file)))
     if holes > HOLES_LIMIT:

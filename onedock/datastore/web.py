@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Request what a tenant's address names, of registries and web servers.
+"""Request documents at a tenant's address from registries and web servers.
 
-Nothing of the user's environment goes along (``~/.netrc``), each redirect is checked before it is followed, and no
-connection is made to this machine itself or to its link-local neighbours (cloud metadata services), unless the
-administrator lists the host. The address that counts is that of the connection, whatever a name resolved to before.
+The user's environment (``~/.netrc``) is not used, each redirect is checked before it is followed, and connections to
+this machine or to link-local addresses (cloud metadata services) are refused, unless the administrator lists the
+host. The address of the actual connection is checked, whatever a name resolved to before.
 """
 
 import io
@@ -30,7 +30,7 @@ Authorize = Callable[[requests.PreparedRequest], requests.PreparedRequest] | tup
 
 
 class Web:
-    """Request documents over HTTP, and refuse connections to the front-end itself and its link unless listed.
+    """Request documents over HTTP, refusing unlisted connections to the front-end and its link-local addresses.
 
     :param listed: hosts of the administrator, as in addresses: with the port unless it is the usual one
     """
@@ -44,11 +44,11 @@ class Web:
 
     def get(self, url: str, require: Callable[[SplitResult], None], auth: Authorize = None,
             params: Mapping[str, str] | None = None, accept: str = "*/*") -> requests.Response:
-        """Request a document, of which nothing is read yet.
+        """Request a document without reading its body.
 
         :param require: refuses an address by an error; called for each redirect
-        :param auth: for this address; it does not go along to another one
-        :raises BadInput: it is on this machine or one beside it, or a redirect leads nowhere
+        :param auth: for this address; not sent to others
+        :raises BadInput: it is a local or link-local address, or a redirect is invalid
         """
         first = urlsplit(url)
         for _ in range(REDIRECTS_LIMIT + 1):
@@ -68,14 +68,14 @@ class Web:
 
 
 def _without_body(response: requests.Response, **_: Any) -> None:
-    """Drop the body of a redirect: requests reads all of it into memory, also where it does not follow."""
+    """Drop the body of a redirect, which requests would read into memory even without following it."""
     if response.is_redirect:
         response.close()
         response.raw = io.BytesIO()
 
 
 def require_foreign(address: str, host: str) -> None:
-    """Raise BadInput on an address of this machine, or one that only its link has."""
+    """Raise BadInput on an address of this machine, or a link-local one."""
     found = ipaddress.ip_address(address.partition("%")[0])
     found = getattr(found, "ipv4_mapped", None) or found
     if found.is_loopback or found.is_link_local or found.is_unspecified or found.is_multicast:
@@ -89,7 +89,7 @@ class _Adapter(HTTPAdapter):
         super().__init__()
 
     def init_poolmanager(self, *arguments: Any, **named: Any) -> None:
-        """Make connections that check where they lead. A proxy has others, and resolves names by itself."""
+        """Create connections that check their peer's address. A proxy has other ones, and resolves names itself."""
         super().init_poolmanager(*arguments, **named)
         listed = self._listed
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the actions that oned asks of a transfer driver, on the front-end, as the user oneadmin.
+"""Run oned's actions of a transfer driver on the front-end, as the user oneadmin.
 
 Arguments come as in a transfer script (OpenNebula's TransferManager.cc); the last two are always the VM's number and
-that of a datastore. Images of containers become a root disk: a few words that name an image of the node's engine (see
-imageref.py), which has it afterwards. Data is copied as it is.
+that of a datastore. An image of a container becomes a root disk: a reference to an image of the node's engine (see
+imageref.py), which has it afterwards. Data is copied unchanged.
 """
 
 import importlib
@@ -22,7 +22,7 @@ from onedriver.errors import BadInput, DriverError, NotSupported
 
 
 class Call(NamedTuple):
-    """Hold one call of the transfer driver: its arguments before the two numbers, and the VM that it is about."""
+    """Hold one call of the transfer driver: its arguments before the two numbers, and its VM."""
 
     arguments: Sequence[str]
     vm: int
@@ -35,10 +35,10 @@ class Call(NamedTuple):
 
 
 def act(script: str, argv: Sequence[str]) -> str | None:
-    """Run one action of oned's.
+    """Run one of oned's actions.
 
-    :param script: the name it was called by, perhaps with that of the system datastore's driver: ``clone.ssh``
-    :returns: what oned is to read
+    :param script: its name as called, perhaps with that of the system datastore's driver: ``clone.ssh``
+    :returns: the output for oned
     """
     action = script.partition(".")[0]
     if action == "monitor":
@@ -100,15 +100,15 @@ def mv(call: Call) -> None:
 
 
 def is_shared(source: DiskPath, target: DiskPath) -> bool:
-    """Return whether both hosts have a VM's directory in one place: each looks for a file that the other makes.
+    """Return whether both hosts share a VM's directory: each checks for a file that the other creates.
 
-    No attributes are compared: network file systems cache them, for each host on its own.
+    Attributes are not compared, because network file systems cache them on each host.
     """
     return sees_mark(source, target) or sees_mark(target, source)
 
 
 def sees_mark(maker: DiskPath, seer: DiskPath) -> bool:
-    """Return whether one host sees a file that the other makes, whose name is new: no cache of a file system has it."""
+    """Return whether one host sees a file that the other creates, with a new name that is in no cache."""
     token = secrets.token_hex(16)
     Node(maker.host).ask("mark", maker.directory, token=token)
     try:

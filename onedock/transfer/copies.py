@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copy disks from a datastore to nodes and back. Loaded only for actions that do: it needs the client of registries."""
+"""Copy disks from a datastore to nodes and back. Imported only for such actions, because it needs registries."""
 
 import dataclasses
 from pathlib import Path
@@ -44,7 +44,7 @@ def bring_image(store: Store, record: Record, node: Node, target: DiskPath) -> N
 
 
 def pulling(record: Record, out: BinaryIO) -> None:
-    """Write what the node's engine needs to pull an image: its reference, and the registry's credentials, if any."""
+    """Write the engine's input for pulling an image: its reference, and the registry's credentials, if any."""
     out.write(options.pulling(record.reference, record.credentials).encode() + b"\n")
 
 
@@ -52,7 +52,7 @@ def pulling(record: Record, out: BinaryIO) -> None:
 
 
 def mvds(call: Call) -> None:
-    """Save the disk of a persistent image: the image becomes what the VM made of it."""
+    """Save the disk of a persistent image, which gets the VM's data."""
     save(call.disk(0), disk_paths.source(call.arguments[1]), "send_archive")
 
 
@@ -64,7 +64,7 @@ def cpds(call: Call) -> None:
 
 
 def save(disk: DiskPath, source: Path, how: str, snapshot: int | None = None) -> None:
-    """Write a disk, perhaps of a running VM, to an image; a node tells what is in a container by ``how``."""
+    """Write a disk, perhaps of a running VM, to an image; a node sends a container's content by ``how``."""
     store, node = Store(source.parent), Node(disk.host)
     place = store.known(str(source))
     if place.suffix != IMAGE:
@@ -92,7 +92,7 @@ def save(disk: DiskPath, source: Path, how: str, snapshot: int | None = None) ->
 
 
 def keep(stream: BinaryIO, wanted: Path, disk: DiskPath, place: Path, store: Store) -> None:
-    """Replace an image's data by what a node sends; ``wanted`` is the disk with its snapshots, or one of these."""
+    """Replace an image's data by a node's; ``wanted`` is the disk with its snapshots, or one of these."""
     with store.scratch() as scratch:
         streams.receive(stream, str(disk.disk), scratch / str(disk.disk))
         found = scratch / wanted

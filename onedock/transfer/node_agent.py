@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the transfer driver's requests on a node, as oneadmin: the front-end runs ``onedock node`` there over ssh.
 
-Its command line says nothing; all is in a line of JSON on standard input, which content may follow: so nothing that
-anybody named passes through a shell. The answer is a line of JSON, or content, on standard output.
+Its command line is constant; the request is a line of JSON on standard input, which content may follow: so no
+external name passes through a shell. The answer is a line of JSON, or content, on standard output.
 """
 
 import contextlib
@@ -90,7 +90,7 @@ def receive(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> No
 
 
 def send(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
-    """Send a disk with its snapshots, or a directory; of a mounted disk to be frozen, a copy of it alone."""
+    """Send a disk with its snapshots, or a directory; of a mounted disk that must be frozen, only a copy."""
     if not request.get("frozen") or not path.is_file():
         with locked(path) as lock:
             streams.send(path, out, lock.fds)
@@ -114,13 +114,13 @@ def send_archive(path: Path, request: Request, source: BinaryIO, out: BinaryIO) 
 
 
 def send_root(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
-    """Send the present content of a VM's container, as an archive; without one here, as it left a host."""
+    """Send the current content of a VM's container as an archive; without one here, as it left a host."""
     if not engine_is_there() or as_root(["save", str(request["vm"])], out=out) == NOT_THERE:
         send_archive(path, request, source, out)
 
 
 def marks(path: Path, request: Request) -> tuple[Path, ...]:
-    """Return where a move's mark is: in the datastore's directory, and in the VM's if there is one."""
+    """Return the paths of a move's mark: in the datastore's directory, and in the VM's if there is one."""
     token = str(request["token"])
     if not TOKEN.fullmatch(token):
         raise BadInput(f"{token[:80]!r} is not a token of a move")
@@ -128,7 +128,7 @@ def marks(path: Path, request: Request) -> tuple[Path, ...]:
 
 
 def mark(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
-    """Make a file that another host looks for."""
+    """Create a file that another host checks for."""
     prepared(path)
     for file in marks(path, request):
         if file.parent.is_dir():
@@ -137,7 +137,7 @@ def mark(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
 
 
 def look(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
-    """Return whether this host sees the file that another one made as its mark."""
+    """Return whether this host sees the file that another one created as its mark."""
     seen = False
     for file in marks(path, request):
         with contextlib.suppress(FileNotFoundError):  # opened, because a file system may cache what stat tells
@@ -152,7 +152,7 @@ def unmark(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Non
 
 
 def leave(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
-    """Save what a stopped VM wrote into its directory, and remove it from the engine."""
+    """Save a stopped VM's data into its directory, and remove it from the engine."""
     directory, _, vm = disk_paths.inside(str(path))
     if not directory.exists():
         raise BadInput(f"{directory} is not there")
@@ -161,7 +161,7 @@ def leave(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None
 
 
 def move(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
-    """Move a VM's directory to another datastore of the same host, where it is as a whole or not at all."""
+    """Move a VM's directory to another datastore of the same host, atomically."""
     directory, _, _ = disk_paths.inside(str(request["to"]))
     if directory.exists():
         raise BadInput(f"{path} cannot be moved: {directory} already exists")
@@ -190,7 +190,7 @@ def delete(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Non
 
 
 def release(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
-    """Release this host's names of the images that a VM's disks need; the directory stays, perhaps for another host."""
+    """Release this host's tags of the images of a VM's disks; the directory stays, perhaps for another host."""
     _, _, vm = disk_paths.inside(str(path))
     if engine_is_there():
         for disk in sorted(found for found in path.glob("disk.*") if found.suffix[1:].isdecimal()):
@@ -198,7 +198,7 @@ def release(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> No
 
 
 def release_disk(disk: Path, vm: int) -> None:
-    """Release the engine's name of a disk's image. What is longer than a reference is data, which has none."""
+    """Release the engine's tag of a disk's image; a file larger than a reference is data without one."""
     if not disk.exists() or disk.stat().st_size <= imageref.LIMIT:
         as_root(["release", str(vm), disk.name])
 
@@ -214,7 +214,7 @@ def archive_of(path: Path) -> Path | None:
 
 
 def grow(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
-    """Grow a disk, or only check the size of one that is mounted: oned then calls the driver's resize_disk."""
+    """Grow a disk, or only check the size of a mounted one, before oned calls the driver's resize_disk."""
     size = int(request["size"])
     if is_root(path):
         raise NotSupported(f"{path.name} is the root of a container, whose size Docker fixes at the container's "
@@ -253,7 +253,7 @@ class Lock(NamedTuple):
     """Describe a locked disk: whether it is mounted, and the descriptors that hold the lock.
 
     :ivar used: whether the VM's container has the disk mounted
-    :ivar fds: a program that inherits them keeps the lock until it ends, also where this process is killed
+    :ivar fds: a program that inherits them keeps the lock until it ends, even if this process is killed
     """
 
     used: bool
@@ -262,10 +262,10 @@ class Lock(NamedTuple):
 
 @contextlib.contextmanager
 def locked(path: Path, *, frozen: bool = False) -> Iterator[Lock]:
-    """Keep the actions of a disk's VM on this node waiting; the disks of a VM that is off are unmounted before.
+    """Block the actions of a disk's VM on this node; the disks of a stopped VM are unmounted first.
 
-    :param frozen: also keep the file system from being written to, if the VM's container has it mounted
-    :raises DriverError: something else uses it
+    :param frozen: also block writes to the file system, if the VM's container has it mounted
+    :raises DriverError: another process uses it
     """
     directory, disk, vm = disk_paths.inside(str(path))
     if disk is None or not engine_is_there():
@@ -298,7 +298,7 @@ def locked(path: Path, *, frozen: bool = False) -> Iterator[Lock]:
 
 
 def is_root(path: Path) -> bool:
-    """Return whether a disk is the root of a container, which is a reference to an image of the engine."""
+    """Return whether a disk is the root of a container: a reference to an image of the engine."""
     try:
         imageref.read(path)
     except BadInput:
@@ -310,19 +310,19 @@ def is_root(path: Path) -> bool:
 
 
 def hold(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> Request:
-    """Hold an image for a disk, as long as the VM has that, and return whether the engine has the image."""
+    """Tag an image for a disk, as long as the VM has that, and return whether the engine has the image."""
     return {"held": as_root(["hold", str(request["vm"]), path.name, str(request["image"])]) != NOT_THERE}
 
 
 def bring(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
-    """Load an image, or pull it: its archive, or reference and credentials, follow on standard input."""
+    """Load an image from an archive, or pull it by a reference and credentials, from standard input."""
     as_root([str(request["do"]), str(request["vm"]), path.name, str(request["image"])], source)
 
 
 def as_root(words: list[str], source: BinaryIO | int = subprocess.DEVNULL, out: BinaryIO | None = None) -> int:
-    """Run a command of the driver's as root.
+    """Run a command of the driver as root.
 
-    :param out: gets what it prints
+    :param out: receives its output
     :returns: its exit status, 0 or NOT_THERE
     :raises DriverError: it failed, with its reason, or does not end
     """
@@ -349,15 +349,15 @@ def as_root(words: list[str], source: BinaryIO | int = subprocess.DEVNULL, out: 
 
 
 def root_command(words: list[str]) -> list[str]:
-    """Name the command by its path: with OpenNebula's packages sudo does not look for names in /usr/local."""
+    """Return the command with its path, because sudo with OpenNebula's packages does not search /usr/local."""
     return [*([] if os.geteuid() == 0 else ["sudo", "-n"]), shutil.which("onedock") or "onedock", *words]
 
 
 def engine_is_there() -> bool:
-    """Return whether this host is a node, and no front-end, which has nothing of a VM but files.
+    """Return whether this host is a node, not a front-end, which has only files of a VM.
 
-    A node has the driver's directory also where Docker is down: what needs Docker fails there, because its containers
-    may run on and have what the VMs wrote."""
+    A node has the driver's directory even while Docker is down: operations that need Docker fail then, because its
+    containers may still run and have the VMs' data."""
     options = conf.load()
     return any(Path(path).exists() for path in (options.endpoint.removeprefix("unix://"), options.state))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reach nodes from the front-end's transfer driver: over ssh, one command for each request (see node_agent.py)."""
+"""Send requests from the front-end's transfer driver to nodes: one command over ssh for each (see node_agent.py)."""
 
 import contextlib
 import json
@@ -28,8 +28,8 @@ class Node:
     def ask(self, do: str, path: Path, content: Content | None = None, **more: Any) -> Request:
         """Send a request to the node, and return its answer.
 
-        :param content: writes what follows the request
-        :raises DriverError: with what the node said
+        :param content: writes the content after the request
+        :raises DriverError: with the node's message
         """
         with self.reading(do, path, content, **more) as answer:
             line = answer.read(ANSWER_LIMIT)
@@ -40,7 +40,7 @@ class Node:
 
     @contextlib.contextmanager
     def reading(self, do: str, path: Path, content: Content | None = None, **more: Any) -> Iterator[BinaryIO]:
-        """Read content that the node sends; only after the block is it known to be complete."""
+        """Read content from a node, which is known to be complete only after the block."""
         what = f"{self.host}: {do} of {path}"
         with tempfile.TemporaryFile() as complaints, self._ssh(complaints) as ssh:
             stdin = pipes.writer(cast(BinaryIO, ssh.stdin), what)

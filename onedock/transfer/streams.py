@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stream files and directories between hosts: what `tar` writes, so that zeros need not travel."""
+"""Stream files and directories between hosts by `tar`, so that zeros are not transferred."""
 
 import contextlib
 import shutil
@@ -27,7 +27,7 @@ def send(path: Path, out: BinaryIO, lock: Sequence[int] = ()) -> None:
 
 
 def receive(source: BinaryIO, name: str, target: Path) -> None:
-    """Receive a disk or a directory that was sent as ``name``, and let it replace ``target``."""
+    """Receive a disk or a directory that was sent as ``name``, replacing ``target``."""
     with incoming(target.parent) as directory:
         tar(["--extract", "--sparse", "--no-same-owner", "--directory", str(directory)], f"{target} cannot be received",
             source=source)
@@ -37,7 +37,7 @@ def receive(source: BinaryIO, name: str, target: Path) -> None:
 
 
 def copy(path: Path, target: Path) -> None:
-    """Copy a directory of this host, zeros without room; raise DriverError if other disks need the room to grow."""
+    """Copy a directory of this host sparsely; raise DriverError if other disks need the space to grow."""
     with incoming(target.parent) as directory:
         room.require(directory, sum(room.allocated(file) for file in path.rglob("*") if file.is_file()))
         run(["cp", "--archive", "--sparse=always", "--", str(path), str(directory)], COPY_TIMEOUT,
@@ -46,7 +46,7 @@ def copy(path: Path, target: Path) -> None:
 
 
 def put_in_place(new: Path, target: Path) -> None:
-    """Let ``new`` replace a disk or a directory once it is on disk: what it was copied from is removed afterwards."""
+    """Replace a disk or a directory by ``new``, which is first made durable: its source is removed afterwards."""
     datafiles.tool(["sync", "--file-system", str(new)], f"{target} cannot be written to disk")
     datafiles.put_in_place(new, target)
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the transfer actions of a VM one at a time, on the front-end.
+"""Run the transfer actions of a VM one at a time on the front-end.
 
-oned cancels an action by not waiting for its script any more (``cancel_action`` of OpenNebula's ActionManager.rb).
-When a VM is deleted while an image is copied for it (``onevm recover --delete``), the copy goes on beside the deletion.
-So an action waits for the one before, and does nothing if the directory of its VM was deleted after it began.
+oned cancels an action by no longer waiting for its script (``cancel_action`` of OpenNebula's ActionManager.rb). If a
+VM is deleted while an image is copied for it (``onevm recover --delete``), the copy continues during the deletion.
+So an action waits for the previous one, and does nothing if the directory of its VM was deleted after it began.
 
-Each VM has an entry in a file. It is locked while one of its actions runs, and tells when the last deletion of its
-directory began, by the kernel: a clock that is set back must refuse no action.
+Each VM has an entry in a file. It is locked while one of its actions runs, and contains the start of the last
+deletion of its directory, by the kernel's clock, so that setting the clock back refuses no action.
 """
 
 import contextlib
@@ -30,10 +30,10 @@ STARTTIME = 19  # field of /proc/PID/stat after the program's name, from 0; see 
 
 @contextlib.contextmanager
 def turn(vm: int, *, deletes: bool) -> Iterator[None]:
-    """Run the block when no other action of the VM runs.
+    """Run the block while no other action of the VM runs.
 
-    :param deletes: the block deletes the VM's directory: no action that began earlier may follow
-    :raises DriverError: the VM's directory was deleted meanwhile, or another action does not come to its end
+    :param deletes: whether the block deletes the VM's directory: no action that began earlier may follow
+    :raises DriverError: the VM's directory was deleted meanwhile, or another action does not finish
     """
     file, offset, now, this_boot = directory() / FILE, vm * ENTRY.size, began(), boot()
     with byte_held(file, offset, TIMEOUT, lambda _: DriverError(
@@ -49,12 +49,12 @@ def turn(vm: int, *, deletes: bool) -> Iterator[None]:
 
 
 def directory() -> Path:
-    """Return where this user's file is; no other user can write there."""
+    """Return the path of this user's file, where no other user can write."""
     return RUN if os.getuid() == 0 else Path(pwd.getpwuid(os.getuid()).pw_dir) / HOME
 
 
 def began() -> float:
-    """Return when this process began, in seconds since the host's boot: the order in which oned started actions."""
+    """Return when this process started, in seconds since the host's boot: the order in which oned started actions."""
     fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     return int(fields[STARTTIME]) / os.sysconf("SC_CLK_TCK")
 

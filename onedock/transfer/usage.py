@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Report how large the disks in a system datastore are, in the form of OpenNebula's own `monitor_ds`."""
+"""Report the sizes of the disks in a system datastore, in the format of OpenNebula's own `monitor_ds`."""
 
 import re
 from pathlib import Path
@@ -32,5 +32,5 @@ def disks(vm: Path) -> str:
 
 
 def mib(path: Path) -> int:
-    """Return the allocated size in MiB, not the largest it may become."""
+    """Return the allocated size in MiB, not the virtual one."""
     return -(-path.stat().st_blocks * 512 // MIB)

@@ -172,10 +172,10 @@ class Measure:
         return uses, faulty
 
     def _tell_faults(self, faulty: Mapping[str, Sequence[str]], pids: Mapping[str, int | None]) -> None:
-        """Notify containers of what is wrong with their devices, as many as possible in ``TELL_TIME``.
+        """Notify containers of faults of their devices, as many as possible in ``TELL_TIME``.
 
-        Those that make the host wait keep neither a round nor, in the long run, the others. A container with nothing
-        wrong is notified once after its start and once after a fault: each access to its files starts a process.
+        Containers that block the host delay neither a round nor, in the long run, the others. A container without
+        faults is notified once after its start and once after a fault: each access to its files starts a process.
 
         :param faulty: by container, of all that hold devices
         :param pids: the first process of each container that runs

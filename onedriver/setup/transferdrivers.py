@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Let OpenNebula's own transfer drivers hand over the disks of a driver's VMs that run.
+"""Let OpenNebula's own transfer drivers copy the disks of a driver's running VMs.
 
-Their scripts copy the disk of a running VM with libvirt's help, or that of LXC, and refuse others. A marked line behind
-the first one calls the driver's own script, which does it where the VM is one of its own, and else lets the script go
-on. These scripts run on the front-end only.
+Their scripts copy the disk of a running VM by libvirt or LXC, and refuse others. A marked line after the first one
+calls the driver's own script, which handles the driver's VMs, and otherwise lets the script continue. These scripts
+run on the front-end only.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -24,10 +24,10 @@ LINES = {
 
 
 def install(remotes: Path, driver: str, transfers: Collection[str]) -> list[Path]:
-    """Let OpenNebula's transfer drivers hand over the disks of running VMs.
+    """Let OpenNebula's transfer drivers copy the disks of running VMs.
 
     :param transfers: names of transfer drivers
-    :returns: what was changed; nothing where the front-end does not have them
+    :returns: the changes; none if the front-end does not have the drivers
     """
     def with_line(text: str) -> str:
         first, end, _ = text.partition("\n")
@@ -41,7 +41,7 @@ def install(remotes: Path, driver: str, transfers: Collection[str]) -> list[Path
 
 
 def uninstall(remotes: Path, driver: str, transfers: Collection[str]) -> list[Path]:
-    """Remove the driver from OpenNebula's transfer drivers, and return what was changed."""
+    """Remove the driver from OpenNebula's transfer drivers, and return the changes."""
     return changed(remotes, transfers, lambda text: stanza.removed(text, driver))
 
 

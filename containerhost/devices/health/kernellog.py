@@ -65,7 +65,7 @@ Drivers = Callable[[], Collection[DriverLog]]
 class Log:
     """Hold the messages in the kernel log about each device since its last reset.
 
-    :ivar by_address: what drivers said of each device since it was last reset
+    :ivar by_address: drivers' messages about each device since its last reset
     :ivar counters: error counters of each device when it was last reset
     :ivar readable: whether there is a log that this process may read
     """
@@ -133,7 +133,7 @@ class Reader:
 class Follower:
     """Follow a host's log: each message is read once.
 
-    :param drivers: makes the readers of the drivers' messages, with nothing read so far
+    :param drivers: returns new readers of the drivers' messages
     """
 
     def __init__(self, host: Host, drivers: Drivers) -> None:

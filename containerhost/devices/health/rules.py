@@ -25,7 +25,7 @@ class Rule:
     """Describe a health rule: its input, its severity, its message, and when the finding ends.
 
     :ivar reads: the file or the call
-    :ivar says: the complaint; ``{...}`` stands for what was found
+    :ivar says: the complaint; ``{...}`` is replaced by the finding
     :ivar well: when it ends
     :ivar source: where the rule comes from
     """

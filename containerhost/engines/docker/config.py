@@ -51,7 +51,7 @@ LOG = {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "2"}}
 def container(spec: ContainerSpec, disk: str | None, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the body of ``POST /containers/create``.
 
-    :param disk: the block device that holds the root file systems; None when it has none of its own
+    :param disk: the block device that holds the root file systems; None if they are not on one disk
     :param more: further entries of the host configuration that an administrator allows; lists are extended
     :raises SpecError: Docker cannot express a part of ``spec``
     """
@@ -294,7 +294,7 @@ def part_record(part: Part) -> Record:
 def going(part: Part, remaining: Sequence[Part], record: Record) -> Record:
     """Return what is removed with ``part``: everything it brought that the remaining parts do not share.
 
-    A device that fell off the bus no longer lists its nodes, and one that came back may have others. So nodes that
+    A device that fell off the bus no longer lists its nodes, and one that was reset may have others. So nodes that
     no part brings now are removed too, unless they may belong to a broken device that stays.
 
     :param record: what the container has

@@ -421,7 +421,7 @@ class DockerEngine:
     def _found(self, name: str) -> Iterator[tuple[Mapping[str, Any], Record, int | None]]:
         """Lock a container against starts and other changes.
 
-        :returns: Docker's document, what the container has, and its first process
+        :returns: Docker's document, the container's record, and its first process
         :raises EngineTimeout: the other operation does not finish
         """
         container = self.client.container(name)

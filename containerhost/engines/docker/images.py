@@ -38,7 +38,7 @@ class Images:
         return True
 
     def architecture(self, image: str) -> str:
-        """Return the architecture as Go calls it (``amd64``); empty when the image does not say."""
+        """Return the architecture in Go's notation (``amd64``); empty if the image does not name it."""
         return str(self._client.image(image).get("Architecture") or "")
 
     def size(self, image: str) -> int:
@@ -118,7 +118,7 @@ class Images:
         self._client.tag_image(image, repository, tag)
 
     def remove(self, name: str) -> None:
-        """Remove an image. Idempotent; an image that a container was made of, or that has other names, stays."""
+        """Remove an image. Idempotent; an image with containers or other names stays."""
         try:
             self._client.remove_image(name)
         except EngineNotFound:

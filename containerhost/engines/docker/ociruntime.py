@@ -191,9 +191,8 @@ def mounts_of(config: dict[str, Any], source: re.Pattern[str]) -> list[dict[str,
 def without_mounts(config: dict[str, Any], source: re.Pattern[str]) -> dict[str, Any]:
     """Return a configuration without the mounts from this path of the host. Pure.
 
-    No quota holds what the container writes to an anonymous volume, which Docker makes where an image declares
-    VOLUME, or to a file that Docker keeps for it; nor does a commit or an export contain it; so it belongs in the
-    root.
+    No quota limits an anonymous volume, which Docker creates if an image declares VOLUME, or a file that Docker
+    keeps for the container; nor does a commit or an export contain it; so it belongs in the root.
     """
     mounts = config.get("mounts") or ()
     found = mounts_of(config, source)

@@ -22,7 +22,7 @@ VERSION = 2  # of the files
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Node:
-    """A character node, at the same path on the host and in the container."""
+    """Identify a character node, at the same path on the host and in the container."""
 
     path: str
     major: int
@@ -99,7 +99,7 @@ class Record:
 
 
 class Records:
-    """The records in one directory, by Docker's id of the container."""
+    """Keep the records in one directory, by Docker's id of the container."""
 
     def __init__(self, directory: Path = DIRECTORY) -> None:
         self.directory = directory

@@ -315,7 +315,7 @@ class LxdClient:
     def volume_use(self, pool: str, name: str) -> int:
         """Return the bytes that a container's volume uses.
 
-        :raises EngineError: also where the pool cannot tell
+        :raises EngineError: also if the pool does not report it
         """
         state = self.get("storage-pools", pool, "volumes", "container", name, "state",
                          asked=f"read the use of container {name}'s volume")

@@ -5,7 +5,7 @@ Keys and values: LXD's instance options and device options documents; Incus has 
 and of the ``raw.*`` keys only ``raw.lxc``, for memory nodes and for limits of control groups: neither daemon has a
 key to bind a container's memory (``limits.cpu.nodes`` chooses CPUs). Device names are made from PCI addresses and
 node paths, so that two grants which share a node (rdma_cm) name one device, and a device is found again by its grant
-alone. They hold no dot: LXD splits its ``volatile.<device>.<key>`` at dots.
+alone. They contain no dot: LXD splits its ``volatile.<device>.<key>`` at dots.
 """
 
 import fnmatch

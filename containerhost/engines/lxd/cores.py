@@ -51,7 +51,7 @@ def wait_applied(client: LxdClient, privileged: Privileged, change: Change, host
     A mere number selects some of its present ones.
 
     :param change: reads, changes and writes back a container: :meth:`LxdEngine.change`
-    :param pid: its first process; None when it does not run
+    :param pid: its first process; None if it is not running
     :param limit: the target limit; None is no limit
     """
     if not limit or pid is None:

@@ -320,7 +320,7 @@ class LxdEngine:
         """Attach a part, raising kernel limits for running processes if it needs that.
 
         :raises SpecError: the part needs an option that a running container cannot get
-        :raises HostActionFailed: the kernel does not let this host's helper raise the limits
+        :raises HostActionFailed: the kernel does not permit this host's helper to raise the limits
         """
         extensions = self.client.extensions
         fixed = config.start_config(grants_of([part]), extensions)
@@ -519,7 +519,7 @@ class LxdEngine:
     # Helpers.
 
     def pid(self, name: str) -> int | None:
-        """Return the container's first process, cached while it runs; None when it does not run.
+        """Return the container's first process, cached while it runs; None if it is not running.
 
         LXD runs a program in the container to determine it, so it is asked only if the control groups do not tell."""
         known = self._inits.get(name)

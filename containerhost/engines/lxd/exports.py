@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Export a container's root as one file: LXD packs it into its image store, from which it is streamed.
 
-A running container is packed from a snapshot of it, which LXD makes without stopping it. The export's key is in the
+A running container is packed from a snapshot of it, which LXD takes without stopping it. The export's key is in the
 snapshot's name and the image's file name, so that remains of an interrupted export are found (LXD's rest-api
 document, ``POST /1.0/images``).
 """

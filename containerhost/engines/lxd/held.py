@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the devices in LXD's list of all instances, those of others included. Pure.
+"""Find the devices in LXD's list of all instances, including those that others created. Pure.
 
 The configuration counts, running or not: a stopped instance takes its device at its next start.
 """

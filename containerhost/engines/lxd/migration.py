@@ -42,7 +42,7 @@ Create = Callable[[Mapping[str, Any], int], None]
 class Transfers:
     """Send stopped containers to another LXD daemon, and fetch them from one.
 
-    :param create: makes a container from the body of ``POST /1.0/instances`` within so many seconds
+    :param create: creates a container from the body of ``POST /1.0/instances`` within so many seconds
     """
 
     def __init__(self, client: LxdClient, create: Create) -> None:

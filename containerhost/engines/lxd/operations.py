@@ -29,7 +29,7 @@ def wait(client: LxdClient, name: str, which: Callable[[Mapping[str, Any], str],
 
 
 def creates(operation: Mapping[str, Any], name: str) -> bool:
-    """Return whether an operation makes the instance ``name``."""
+    """Return whether an operation creates the instance ``name``."""
     return operation.get("description", "").startswith("Creating") and concerns(operation, name)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Manage snapshots of a container's root disk that stay in LXD's pool (LXD's rest-api document, ``/snapshots``).
 
-LXD's snapshots also hold the container's configuration and devices of that time; whoever restores one brings both up
-to date afterwards (``LxdEngine.reconfigure``), because other containers may have the devices now.
+LXD's snapshots also hold the container's configuration and devices of that time; a restore updates both afterwards
+(``LxdEngine.reconfigure``), because other containers may have the devices now.
 """
 
 import contextlib

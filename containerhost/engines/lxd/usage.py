@@ -2,7 +2,7 @@
 """Find the control groups and the first process of a container of LXD or Incus.
 
 LXC names them ``lxc.payload.NAME`` and, for its monitor process, ``lxc.monitor.NAME`` (lxc.container.conf(5),
-``lxc.cgroup.dir``). An init may leave the former for a group of its own, so the latter identifies the first process."""
+``lxc.cgroup.dir``). An init may move from the former to its own group, so the latter identifies the first process."""
 
 import functools
 

@@ -3,10 +3,10 @@
 
 This concerns a container's files, and devices whose driver or firmware hangs.
 
-A tenant can make the kernel wait: a read of a FUSE file that is never answered holds the lock of a directory into
-which it was to be copied, and whoever looks up or makes a name there then waits in a state that no signal ends (D).
-A thread in that state keeps its process, with every lock and socket that it has, beyond SIGKILL. A child holds no
-resource of its parent, and neither the container nor the device is accessed again while one waits.
+A tenant can block the kernel: an unanswered read of a FUSE file holds the lock of the directory into which it is
+copied, and every lookup or creation there then waits uninterruptibly (D). A thread in that state keeps its process,
+with all its locks and sockets, beyond SIGKILL. A child holds no resource of its parent, and neither the container
+nor the device is accessed again while one waits.
 """
 
 import contextlib

@@ -94,7 +94,7 @@ def fds(pid: int) -> Iterator[str]:
 
 
 def unlisted(pid: int) -> str | None:
-    """Describe by what a process may have a device that no table lists; None if by nothing.
+    """Describe how a process may hold a device that no table lists; None if it cannot.
 
     Files wait in a socket to be received, or are kept in an io_uring; the kernel does not report which ones. See
     unix(7), SCM_RIGHTS, and io_uring_register(2).

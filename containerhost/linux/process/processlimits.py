@@ -16,7 +16,7 @@ def at_least(first: int, limits: Mapping[str, str]) -> None:
 
     :param first: the container's first process; nested containers are excluded
     :param limits: by the names of setrlimit(2) without ``RLIMIT_``, in small letters; ``unlimited`` or a number
-    :raises HostActionFailed: the kernel does not let this process raise them
+    :raises HostActionFailed: the kernel does not permit this process to raise them
     """
     home = namespace(first)
     if home in (None, namespace(os.getpid())):

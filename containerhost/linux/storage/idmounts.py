@@ -69,7 +69,7 @@ class FileSystem:
 
 
 def mount(wanted: FileSystem, target: Path, ids: IdMap | None) -> None:
-    """Mount a file system at the directory ``target``. Idempotent if something is mounted there.
+    """Mount a file system at the directory ``target``, unless something is already mounted there.
 
     :param ids: the container's; None where its users are the host's
     :raises HostActionFailed: with the kernel's message

@@ -41,7 +41,7 @@ class Gres:
 def gres(grants: Iterable[Grant], topology: Topology, links: Mapping[frozenset[str], int]) -> tuple[Gres, ...]:
     """Return the generic resources for jobs: whole GPUs, and network functions with nodes.
 
-    :param grants: of the devices that the host can give away
+    :param grants: of the allocatable devices
     :param links: pairs of ids of GPUs -> number of direct links
     """
     # Slurm has those of a type together, whatever the order of the lines; links are in that order.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Suggest the filter of the host probe, and templates of hosts and VMs, for what a host can offer. Pure."""
+"""Suggest the filter of the host probe, and templates of hosts and VMs, for a host's offers. Pure."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ def pci_filter(found: Sequence[Offer]) -> str:
 
 
 def host(topology: Topology) -> str:
-    """Write what the core is to leave to the host (OpenNebula, "Overcommitment"): RESERVED_MEM in KiB."""
+    """Write the memory that the core must leave to the host (OpenNebula, "Overcommitment"): RESERVED_MEM in KiB."""
     memory = sum(node.memory for node in topology.nodes)
     return template.line("RESERVED_MEM", memory // HOST_SHARE // KIB)
 
@@ -33,7 +33,7 @@ def vm(size: Size, image: str, driver: str) -> str:
     """Write the template of a VM with these devices.
 
     :param image: its root disk's
-    :param driver: which one runs it: ``lxdone`` or ``onedock``
+    :param driver: the driver that runs it: ``lxdone`` or ``onedock``
     """
     name = size.name.replace(".", "-")
     return "\n".join((
