@@ -352,7 +352,7 @@ def network_of(pid: int) -> str:
 
 def check(pattern: re.Pattern[str], text: str) -> str:
     if not pattern.fullmatch(text):
-        raise HostActionFailed(f"{text!r} is not what this action takes ({pattern.pattern})")
+        raise HostActionFailed(f"{text!r} is not a valid argument of this action ({pattern.pattern})")
     return text
 
 

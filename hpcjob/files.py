@@ -68,7 +68,7 @@ def files(job: Job, members: Sequence[Member], rank: int, key: KeyPair) -> list[
         try:
             ipaddress.ip_address(member.address.replace("%", "/"))  # what follows a % may be any text
         except ValueError as error:
-            raise GangFailed(f"{member.name}: the cloud gave no address but {member.address!r}") from error
+            raise GangFailed(f"{member.name}: the cloud returned the invalid address {member.address!r}") from error
     addresses = ",".join(member.address for member in members)
     names = " ".join(f"{member.address} {member.name}" for member in members)
     return [

@@ -71,7 +71,7 @@ class Job:
         :raises BadJob: they have fewer, and the file does not permit it
         """
         if self.slots > cores and not self.oversubscribe:
-            raise BadJob(f"slots={self.slots} is more than the {cores} cores of a member: ask for fewer slots or a "
+            raise BadJob(f"slots={self.slots} is more than the {cores} cores of a member: request fewer slots or a "
                          "larger flavor or template, or set oversubscribe: true")
 
     def division(self) -> list[int]:

@@ -170,7 +170,7 @@ def _shared_memory(template: Mapping[str, Any]) -> dict[str, str]:
     values = {str(key): str(value or "") for key, value in found.items()}
     for key, value in values.items():
         if not HPC_VALUE.fullmatch(value):
-            raise BadJob(f"HPC of the template has {key}={value[:60]!r}: letters, digits and . _ - are known")
+            raise BadJob(f"HPC of the template has {key}={value[:60]!r}: only letters, digits and . _ - are permitted")
     return values
 
 

@@ -89,8 +89,8 @@ class OpenStack:
         more = {key: settings[key] for key in ("key_name", "availability_zone") if key in settings}
         data = base64.b64encode(files.cloud_config(of_rank).encode()).decode()
         if len(data) > MOST_USER_DATA:
-            raise BadJob(f"the user data of {job.members} members is {len(data)} bytes, and nova takes "
-                         f"{MOST_USER_DATA}: ask for fewer members with more slots")
+            raise BadJob(f"the user data of {job.members} members is {len(data)} bytes, and nova's limit "
+                         f"is {MOST_USER_DATA}: request fewer members with more slots")
         server = self._cloud.compute.create_server(
             name=f"{ident}-{rank}", image_id=self._image, flavor_id=self._flavor, networks=[{"port": port}],
             user_data=data, config_drive=True, metadata={JOB: ident, RANK: str(rank)}, **more,

@@ -112,7 +112,7 @@ def plan(tasks: int, profile: Profile, nodes: Nodes, policy: Policy | None = Non
     if (policy is None) == (containers is None):
         raise PlanError("give either a policy (scale or granularity) or the number of containers")
     if containers is not None and containers > tasks:
-        raise PlanError(f"{containers} containers for {tasks} tasks: a container has at least one task; ask for at "
+        raise PlanError(f"{containers} containers for {tasks} tasks: a container has at least one task; request at "
                         f"most {tasks} containers")
     slots = nodes.cores * ranks_per_core
     used, count = _numbers(tasks, profile, policy, nodes, slots)
@@ -145,7 +145,7 @@ def _require_room(tasks: int, nodes: Nodes, ranks_per_core: int) -> None:
     room = nodes.count * nodes.cores * ranks_per_core
     if tasks > room:
         raise NoPlacement(f"{tasks} tasks are more than {nodes.count} nodes of {nodes.cores} cores have room for "
-                          f"({nodes.count} * {nodes.cores} * {ranks_per_core} = {room}): ask for fewer tasks or more "
+                          f"({nodes.count} * {nodes.cores} * {ranks_per_core} = {room}): request fewer tasks or more "
                           "nodes, or over-subscribe the cores by --ranks-per-core")
 
 

@@ -61,7 +61,7 @@ def divide(requests: Sequence[Resources], groups: int) -> list[int]:
     :raises PlanError: fewer than one group, more groups than members, or a negative amount
     """
     if not 1 <= groups <= len(requests):
-        raise PlanError(f"{len(requests)} members cannot be divided into {groups} groups: ask for 1 to {len(requests)}")
+        raise PlanError(f"{len(requests)} members cannot be divided into {groups} groups: request 1 to {len(requests)}")
     sizes = _sizes(requests)
     alike: dict[tuple[tuple[str, int], ...], list[int]] = {}
     for rank, request in enumerate(requests):
@@ -85,7 +85,7 @@ def _sizes(requests: Sequence[Resources]) -> list[int]:
     for request in requests:
         for name, amount in request.items():
             if amount < 0:
-                raise PlanError(f"a member requests {amount} of {name}; ask for 0 or more")
+                raise PlanError(f"a member requests {amount} of {name}; request 0 or more")
             totals[name] = totals.get(name, 0) + amount
     weights = {name: prod(other for key, other in totals.items() if other and key != name) for name in totals}
     # A member that requests nothing counts as a member all the same.

@@ -196,7 +196,7 @@ def requests(stdin: BinaryIO, timeout: float) -> Iterator[dict[str, Any]]:
     """
     while (request := read(stdin, timeout)) is not None:
         yield request
-    raise DriverError("the source of the live migration is gone, or gave up: what arrived is removed")
+    raise DriverError("the source of the live migration has stopped, or cancelled it: the copy is removed")
 
 
 def serve(arrival: Arrival, asked: Iterator[dict[str, Any]], stdout: BinaryIO) -> None:
@@ -209,7 +209,7 @@ def serve(arrival: Arrival, asked: Iterator[dict[str, Any]], stdout: BinaryIO) -
                 arrival.start()
                 return
             case _:
-                raise DriverError(f"the source asks for {sorted(request)}, which this release does not know")
+                raise DriverError(f"the source requests {sorted(request)}, which this release does not support")
         write(stdout, {})
 
 

@@ -127,7 +127,7 @@ def require_further(disk: Disk) -> None:
         raise NotSupported(f"disk {disk.id} is swap space, which containers do not support (no swapon): MEMORY is all "
                            "of its memory")
     if disk.type not in IMAGES | {VOLATILE}:
-        raise NotSupported(f"disk {disk.id} is of type {disk.type}; beside its root, a container can have images "
+        raise NotSupported(f"disk {disk.id} is of type {disk.type}; besides its root, a container can have images "
                            f"({', '.join(sorted(IMAGES))}) and volatile disks (TYPE=fs)")
 
 

@@ -163,12 +163,12 @@ class Vmm(BaseVmm):
             except DriverError as error:
                 if self._writeback.withdraw(home):
                     raise
-                raise DriverError(f"VM {vm.id} is on {there.node}, which did not say whether it runs: {error}"
+                raise DriverError(f"VM {vm.id} is on {there.node}, which did not report whether it runs: {error}"
                                   ) from error
         try:
             self.forget(vm.id)
         except (ContainerHostError, DriverError, OSError) as error:
-            LOG.error("VM %s runs on %s, and the node removes later what is left here: %s", vm.id, there.node, error)
+            LOG.error("VM %s runs on %s, and its remains here are removed later: %s", vm.id, there.node, error)
 
     def _copy_running(self, own: str, home: Path, there: livemigration.Destination) -> None:
         """Let the destination copy the container again and again, until a round brings hardly less any more."""
@@ -192,7 +192,7 @@ class Vmm(BaseVmm):
 
     def _require_wanted(self, home: Path) -> None:
         if self._writeback.is_ended(home) or livemigration.is_abandoned(STDOUT):
-            raise DriverError("OpenNebula has given up the live migration")
+            raise DriverError("OpenNebula has cancelled the live migration")
 
     def _stop_at_last(self, own: str) -> None:
         """Stop the container, by force if it does not end in time."""

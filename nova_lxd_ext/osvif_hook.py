@@ -50,7 +50,7 @@ class Hook:
         return objects.host_info.HostPluginInfo(plugin_name="nova_lxd_ext", vif_info=[])
 
     def plug(self, vif: Any, instance_info: Any) -> None:
-        raise NotImplementedError("nova_lxd_ext has no VIF type of its own; no VIF object may name it as its plug-in")
+        raise NotImplementedError("nova_lxd_ext has no VIF type; no VIF object may name it as its plug-in")
 
     unplug = plug
 

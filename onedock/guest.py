@@ -107,8 +107,8 @@ class Guests:
     def require_unused(file: Path) -> None:
         """Raise DeviceInUse if a loop device is attached to a disk's file."""
         if node := wait_while(lambda: loops.existing(file), LOOP_TIMEOUT):
-            raise DeviceInUse(f"{file} is attached to {node}, though the VM's container does not have it: find out "
-                              "what uses it (findmnt, losetup) and end that")
+            raise DeviceInUse(f"{file} is attached to {node}, though the VM's container does not have it: find its "
+                              "user (findmnt, losetup) and end that")
 
     def grow(self, vm: Vm, disk: Disk, size: int) -> None:
         """Grow a mounted disk to ``size`` bytes."""

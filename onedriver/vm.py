@@ -90,7 +90,7 @@ class Pci(NamedTuple):
     def chosen(self) -> PciAddress:
         """Return the address that the core chose; raise BadInput without one, as on a full host with enforcement."""
         if self.address is None:
-            raise BadInput("the VM asks for a PCI device, but the scheduler assigned none (no ADDRESS): deploy it with "
+            raise BadInput("the VM requests a PCI device, but the scheduler assigned none (no ADDRESS): deploy it with "
                            "--enforce, or let the scheduler place it")
         return self.address
 

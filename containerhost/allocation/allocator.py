@@ -165,7 +165,7 @@ class DeviceAllocator:
         for grant in grants:
             users = self._users_of(grant.own_nodes)
             if users:
-                raise DeviceInUse(f"device {grant.device.id} is in use by {', '.join(users)}: end what uses it, or "
+                raise DeviceInUse(f"device {grant.device.id} is in use by {', '.join(users)}: end these processes, or "
                                   "stop the container, then try again")
 
     def _users_of(self, nodes: Iterable[CharNode]) -> tuple[str, ...]:

@@ -111,7 +111,7 @@ def require_distinct(wanted: Iterable[tuple[Device, GrantOptions]], mine: Iterab
                             f"and {device.id}, which offer no more than one: choose shares of two GPUs")
         called = set(netdev_names(device, options)) if options.netdev_name else set()
         if called & names:
-            raise SpecError(f"two devices of one container would be called {min(called & names)}")
+            raise SpecError(f"two devices of one container would be named {min(called & names)}")
         devices.add(device.id)
         names |= called
 

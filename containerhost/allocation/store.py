@@ -366,7 +366,7 @@ class AllocationStore:
                     stack.enter_context(FileLock(lock, self._work_limit).held())
                 except TimeoutError as error:
                     raise DeviceBusy(f"device {device_id} is being prepared or cleaned by another process, which does "
-                                     f"not end: {error}") from error
+                                     f"not finish: {error}") from error
                 except OSError as error:
                     raise AllocationsUnreadable(f"device {device_id} cannot be locked: {error}") from error
             yield

@@ -173,7 +173,7 @@ class EngineGpus:
         """
         held, away = self._allocator.held_by(consumer), self._allocator.detached(consumer)
         if not gpus.ids <= held - away or not set(more) <= away:
-            raise errors.EngineConflict("what is allocated to it was changed by another process")
+            raise errors.EngineConflict("its allocations were changed by another process")
 
 
 def consumer_of(gpus: Gpus) -> Consumer:

@@ -84,7 +84,7 @@ def _range(least: int | None, most: int | None, size: int, lowest: int, name: st
     most = size if most is None else most
     least = most if least is None else least
     if not min(lowest, size) <= least <= most <= size:
-        raise SpecError(f"{name} are asked for from {least} to {most}, but must be from at least {min(lowest, size)} "
+        raise SpecError(f"{name} are requested from {least} to {most}, but must be from at least {min(lowest, size)} "
                         f"to at most {size}, which is what the cloud has claimed; correct the minimum and the maximum, "
                         "or the size itself")
     return Range(least, most)

@@ -95,8 +95,8 @@ def fenced(root: Privileged, directory: Path, server: int, node: Node, pid: int,
             root.fence_block(server, node.directory, node.device, number)
             users = root.block_users(server, node.directory, node.device, sorted({pid, *others}), number)
             if users:
-                raise DeviceInUse(f"{disk.path} is in use by {', '.join(users)}: unmount it and end what uses it, then "
-                                  "try again")
+                raise DeviceInUse(f"{disk.path} is in use by {', '.join(users)}: unmount it and end these processes, "
+                                  "then try again")
             yield
         finally:
             root.restore_block(server, node.directory, node.device, pid, number, mode)
@@ -142,7 +142,7 @@ def restore_all(root: Privileged, directory: Path, await_changes: Callable[[str]
                 LOG.warning("%s was left fenced in the container of process %d: it is usable again", fenced.path,
                             fenced.container.pid)
                 if (node := fenced.node) is None:
-                    raise HostActionFailed("a release before this one made it unusable")
+                    raise HostActionFailed("an earlier release fenced it")
                 root.restore_block(await_changes(node.container), node.directory, node.device, fenced.container.pid,
                                    fenced.number, fenced.mode)
             record.unlink(missing_ok=True)

@@ -39,7 +39,7 @@ def rebuild(stream: Stream, target: Writer, image: str) -> None:
             continue
         number += 1
         if number > FILES_LIMIT:
-            raise BadImage(f"it holds more than {FILES_LIMIT} files: no archive of an image does")
+            raise BadImage(f"it contains more than {FILES_LIMIT} files, the limit for an archive of an image")
         name = str(number)
         content = Content(stream, keep=member.size <= CONFIG_LIMIT)
         target.add(type(member)((name,), Kind.FILE, 0o644, 0, 0, 0, size=member.size), content.read)
@@ -51,7 +51,7 @@ def rebuild(stream: Stream, target: Writer, image: str) -> None:
             config = b"".join(content.kept)
     stream.drain()
     if wanted not in files:
-        raise BadImage(f"it does not hold the image {image}")
+        raise BadImage(f"it does not contain the image {image}")
     layers = diff_ids(config)
     for digest in layers:
         if digest.removeprefix("sha256:") in packed:

@@ -116,8 +116,8 @@ class Stream:
     def read(self, size: int) -> bytes:
         """Read a part of a header; fewer bytes at the stream's end."""
         if not 0 <= size <= self._left:
-            raise BadImage(f"it is damaged: an extended header claims {size} bytes; {HEADERS_LIMIT} is the most for "
-                           "all headers of a member")
+            raise BadImage(f"it is damaged: an extended header claims {size} bytes; the limit for all headers "
+                           "of a member is {HEADERS_LIMIT}")
         self._left -= size
         data = self.upto(size)
         if self._header is None:
@@ -295,7 +295,7 @@ def components(name: str) -> Path:
     """
     path = tuple(part for part in name.split("/") if part not in ("", "."))
     if ".." in path:
-        raise BadImage(f"its member {name[:200]!r} leads out of the image")
+        raise BadImage(f"its member {name[:200]!r} is outside of the image")
     if "\0" in name or len(raw(name)) > PATH_LIMIT or any(len(raw(part)) > NAME_LIMIT for part in path):
         raise BadImage(f"its member {name[:200]!r} has a name that no file system could hold")
     if len(path) > DEPTH_LIMIT:

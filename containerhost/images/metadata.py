@@ -38,14 +38,14 @@ def architecture(raw: bytes) -> str:
         first = 0 if key == "expiry_date" else 1
         # An int and nothing that only counts as one: YAML's true is 1 to Python.
         if type(date) is not int or not first <= date <= LAST_SECOND:
-            raise BadImage(f"its metadata.yaml has {key} {str(date)[:40]!r}; it takes the seconds since 1970")
+            raise BadImage(f"its metadata.yaml has {key} {str(date)[:40]!r}; it must be in seconds since 1970")
     _require_texts(document.get("properties"))
     return name
 
 
 def _document(raw: bytes) -> dict[Any, Any]:
     if len(raw) > LARGEST:
-        raise BadImage(f"its metadata.yaml has {len(raw)} bytes; {LARGEST} are the most it may have")
+        raise BadImage(f"its metadata.yaml has {len(raw)} bytes; the limit is {LARGEST}")
     try:
         document = _PlainLoader(raw).get_single_data()
     # PyYAML's constructors of explicit tags (!!bool x) fail with whatever their lookups raise.
@@ -67,8 +67,8 @@ class _PlainLoader(yaml.SafeLoader):
         seen = {"<<"}
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode) or key.value in seen:
-                raise BadImage(f"its metadata.yaml has the key {str(key.value)[:40]!r}, which is given twice, merges "
-                               "or is no text; write each key once")
+                raise BadImage(f"its metadata.yaml has the key {str(key.value)[:40]!r}, which is given twice, is "
+                               "a merge key or is not text; write each key once")
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 

@@ -173,7 +173,7 @@ class Rebuild:
             return None
         if member.kind is Kind.HARD_LINK:
             if member.target[:1] != (ROOTFS,):
-                raise BadImage(f"its hard link {shown(path)} leads out of rootfs/")
+                raise BadImage(f"its hard link {shown(path)} is outside of rootfs/")
             member = dataclasses.replace(member, target=member.target[1:])
         return dataclasses.replace(member, path=path[1:])
 
@@ -202,8 +202,9 @@ class Rebuild:
             raise BadImage("it is a Docker or OCI archive; upload the file system of a container made from it "
                            "('docker export') instead")
         if METADATA in tops:
-            raise BadImage("it holds metadata.yaml but no root file system; upload the image's other half")
-        raise BadImage("it holds no root file system: neither metadata.yaml with rootfs/, nor any of bin, sbin and usr")
+            raise BadImage("it contains metadata.yaml but no root file system; upload the image's other half")
+        raise BadImage("it contains no root file system: neither metadata.yaml with rootfs/, nor any of bin, sbin and "
+                       "usr")
 
 
 def without_logins(member: Member) -> Member:

@@ -79,10 +79,10 @@ def choose(free: Sequence[Candidate], gpus: int, functions: int, links: Links | 
     :raises NoPlacement: there are too few free devices
     """
     if gpus < 0 or functions < 0 or gpus + functions == 0:
-        raise SpecError(f"asked for {gpus} GPUs and {functions} network functions; ask for at least one device")
+        raise SpecError(f"{gpus} GPUs and {functions} network functions are requested; request at least one device")
     have = sum(each.is_gpu for each in free)
     if have < gpus or len(free) - have < functions:
-        raise NoPlacement(f"asked for {gpus} GPUs and {functions} network functions; this host has {have} GPUs and "
+        raise NoPlacement(f"{gpus} GPUs and {functions} network functions are requested; this host has {have} GPUs and "
                           f"{len(free) - have} network functions free and healthy")
     ordered = sorted(free, key=lambda each: each.id)
     score = _Score(ordered, links or {})

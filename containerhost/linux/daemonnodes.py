@@ -226,5 +226,5 @@ def home(server: int) -> str:
     except (OSError, KeyError) as error:
         raise HostActionFailed(f"process {server} is not LXD or Incus") from error
     if owner != 0:
-        raise HostActionFailed(f"process {server} is not root's, so it is no daemon of containers")
+        raise HostActionFailed(f"process {server} is not root's, so it is not a daemon of containers")
     return f"/proc/{server}/root{found.get(variable, default).rstrip('/')}"

@@ -131,7 +131,7 @@ def take(record: RootState) -> None:
                 raise DriverError(f"{record.directory / OFFERED} names another node than {os.uname().nodename}")
             directory.rename(OFFERED, RUNNING)
     except FileNotFoundError as error:
-        raise DriverError("the root of the VM is not offered any more: its source gave up") from error
+        raise DriverError("the root of the VM is no longer offered: its source has cancelled the migration") from error
     except OSError as error:
         raise datastores.unwritable(error) from error
 

@@ -107,7 +107,7 @@ class RootWriteback:
         """Let another node take the root, until :meth:`withdraw`."""
         record = root_state.read(home)
         if record is None or not record.unsaved:
-            raise DriverError(f"{home / root_state.FILE} does not say that the root is this node's")
+            raise DriverError(f"{home / root_state.FILE} does not assign the root to this node")
         root_state.write(home, dataclasses.replace(record, peer=node))
         root_state.offer(record, node)
 

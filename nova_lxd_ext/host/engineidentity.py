@@ -45,7 +45,7 @@ def require_same(conf: cfg.ConfigOpts, server: ServerInfo, in_use: bool, record:
     if before is not None and in_use:
         raise exception.InvalidConfiguration(
             f"This host's servers are in project {before.get('project')!r} of the daemon with certificate "
-            f"{before.get('certificate')!r}, but [lxd]endpoint and [lxd]project lead to project {now['project']!r} of "
+            f"{before.get('certificate')!r}, but [lxd]endpoint and [lxd]project point to project {now['project']!r} of "
             f"the daemon with certificate {now['certificate']!r}. Set them back. If the same containers really are "
             f"there now (a renewed certificate, a moved project), remove {path} and start nova-compute again")
     if not record:

@@ -89,8 +89,8 @@ def check(conf: cfg.ConfigOpts, engine: Engine, in_use: bool) -> None:
             f"[lxd]storage_pool names {conf.lxd.storage_pool!r}, which the daemon does not have: create it or name "
             f"another ({error})") from error
     if pool.driver in UNLIMITED:
-        LOG.warning("Storage pool %s is of type %s: it holds disks to their flavor's size only if its file system has "
-                    "project quotas; without, one server can fill the host", pool.name, pool.driver)
+        LOG.warning("Storage pool %s is of type %s: it enforces the flavor's disk size only if its file system has "
+                    "project quotas; without them, one server can fill the host", pool.name, pool.driver)
 
 
 def require_permitted(engine: Engine) -> None:

@@ -85,7 +85,7 @@ class Snapshots:
         with self._lock:
             running = frozenset(self._running)
         for key in self._exports.purge(names, running):
-            LOG.warning("Removed what an interrupted snapshot to image %s left", key)
+            LOG.warning("Removed the remains of an interrupted snapshot to image %s", key)
 
     def _upload(self, context: Any, instance: objects.Instance, image_id: str, image: dict[str, Any],
                 packed: Packed) -> None:

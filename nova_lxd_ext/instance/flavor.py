@@ -197,7 +197,7 @@ def security(extra_specs: Mapping[str, str], *, allow_privileged: bool, isolated
     privileged = _boolean(extra_specs, "lxd:privileged_allowed", False)
     if privileged and not allow_privileged:
         raise errors.UnsupportedOnHost(
-            "The flavor asks for a privileged container (lxd:privileged_allowed=true), which this host's operator does "
+            "The flavor requests a privileged container (lxd:privileged_allowed=true), which this host's operator does "
             "not allow. Use another flavor, or set allow_privileged in [lxd] on hosts whose tenants are trusted.")
     # A privileged container has the host's own ids: there is no map to isolate.
     own_ids = not privileged and _boolean(extra_specs, "lxd:isolated", isolated)
@@ -261,8 +261,8 @@ def gpu_capabilities(extra_specs: Mapping[str, str], default: Iterable[str]) -> 
         return frozenset()
     wanted = frozenset(default if text is None else (name.strip() for name in text.split(",")))
     if unknown := wanted.difference(GPU_CAPABILITIES):
-        raise errors.SpecError(f"GPU capabilities {', '.join(sorted(map(repr, unknown)))} are not known; "
-                               f"lxd:gpu_capabilities takes none or some of {', '.join(GPU_CAPABILITIES)}.")
+        raise errors.SpecError(f"GPU capabilities {', '.join(sorted(map(repr, unknown)))} are unknown; "
+                               f"lxd:gpu_capabilities must be none or some of {', '.join(GPU_CAPABILITIES)}.")
     return wanted
 
 

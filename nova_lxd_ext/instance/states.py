@@ -77,7 +77,7 @@ class States:
         if state is None or labels.uuid(state.labels) == instance.uuid:
             return False
         LOG.warning("Container %s belongs to %s: it is not changed", state.name,
-                    labels.uuid(state.labels) or "nobody that nova knows", instance=instance)
+                    labels.uuid(state.labels) or "an unknown owner", instance=instance)
         return True
 
     def require(self, instance: objects.Instance, use_cache: bool = False) -> ContainerState:

@@ -132,7 +132,7 @@ def require_few(spec: objects.RequestSpec) -> None:
         for name in QUOTAS:
             if 0 <= found[name]["limit"] < members:
                 raise PlanError(f"{MEMBERS}={members} is more than the {found[name]['limit']} that the project's quota "
-                                f"{name} allows: ask for fewer servers, or for a larger quota")
+                                f"{name} allows: request fewer servers, or a larger quota")
 
 
 def numbers(spec: objects.RequestSpec) -> tuple[int, int, int]:
@@ -146,15 +146,15 @@ def numbers(spec: objects.RequestSpec) -> tuple[int, int, int]:
     members = _number(spec, MEMBERS, 1) or spec.num_instances
     rank = _number(spec, RANK, 0)
     if groups > members:
-        raise PlanError(f"{GROUPS}={groups} is more than the job's {members} servers: ask for 1 to {members} groups")
+        raise PlanError(f"{GROUPS}={groups} is more than the job's {members} servers: request 1 to {members} groups")
     if members == spec.num_instances:
         if rank:
-            raise PlanError(f"{RANK}={rank}, but this request makes all {members} servers: leave {RANK} out")
+            raise PlanError(f"{RANK}={rank}, but this request creates all {members} servers: remove {RANK}")
     elif spec.num_instances > 1:
-        raise PlanError(f"the request makes {spec.num_instances} of {MEMBERS}={members} servers: make all in one "
-                        f"request, or one after the other with {RANK}")
+        raise PlanError(f"the request creates {spec.num_instances} of {MEMBERS}={members} servers: create all in one "
+                        f"request, or each separately with {RANK}")
     elif rank is None:
-        raise PlanError(f"the request makes one of {MEMBERS}={members} servers and does not say which: give {RANK}, "
+        raise PlanError(f"the request creates one of {MEMBERS}={members} servers without its rank: give {RANK}, "
                         f"0 to {members - 1}")
     elif rank >= members:
         raise PlanError(f"{RANK}={rank} is not below {MEMBERS}={members}: ranks count from 0")
@@ -206,7 +206,8 @@ def _of_one_request(spec: objects.RequestSpec, group: objects.InstanceGroup, mem
     position = len(group.hosts)
     own = group.members[-members:]
     if position and own and own[0] == spec.instance_uuid:
-        raise PlanError(f"the server group has servers already, on {position} hosts: make a server group for each job")
+        raise PlanError(f"the server group already has servers, on {position} hosts: create a server group for each "
+                        "job")
     if position >= members:
         return None
     divided = _members(members, groups, 0)
@@ -227,10 +228,10 @@ def _one_by_one(spec: objects.RequestSpec, group: objects.InstanceGroup, members
     first = divide(members, groups).index(pending[0].group)
     made = group.members.index(spec.instance_uuid) if spec.instance_uuid in group.members else len(group.members)
     if made < rank:
-        raise PlanError(f"{RANK}={rank}, but the server group has {made} servers before this one: make the job's "
-                        f"servers one after the other, in the order of their ranks")
+        raise PlanError(f"{RANK}={rank}, but the server group has {made} servers before this one: create the job's "
+                        f"servers in the order of their ranks")
     if not rank and group.hosts:
-        raise PlanError(f"the server group has servers already, on {len(group.hosts)} hosts: make a server group for "
+        raise PlanError(f"the server group already has servers, on {len(group.hosts)} hosts: create a server group for "
                         f"each job")
     mates = group.members[made - (rank - first):made]
     homes = hosts_of(spec, group, mates) if mates else set()

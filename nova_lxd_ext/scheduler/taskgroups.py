@@ -46,7 +46,7 @@ class TaskGroupFilter(filters.BaseHostFilter):
                 return [host for host in hosts if not jobs.avoids(spec_obj, host.host)]
             jobs.require_few(spec_obj)
             if not _may_fit(hosts, spec_obj):
-                raise PlanError("no hosts have room for so many servers and task groups at once, so none is started")
+                raise PlanError("the hosts lack room for all these servers and task groups, so none is started")
             job = jobs.read(spec_obj)
         except PlanError as error:
             if _any_placed(hosts, spec_obj):

@@ -109,7 +109,7 @@ class DeviceAttachments:
             try:
                 provider.release_all(instance, requested, view)
             except Exception as error:
-                LOG.exception("%s are not all released", type(provider).__name__, instance=instance)
+                LOG.exception("Not all %s are released", type(provider).__name__, instance=instance)
                 failures.append(error)
         if failures:
             raise failures[0]
@@ -144,4 +144,4 @@ class DeviceAttachments:
             try:
                 provider.reconcile(alive)
             except (errors.ContainerHostError, OSError):
-                LOG.exception("%s of servers that are gone could not all be released", type(provider).__name__)
+                LOG.exception("Not all %s of deleted servers could be released", type(provider).__name__)

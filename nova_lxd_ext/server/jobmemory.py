@@ -85,8 +85,8 @@ def wanted(instance: objects.Instance) -> JobMemory | None:
         group = objects.InstanceGroup.get_by_instance_uuid(nova_context.get_admin_context(), instance.uuid)
     except exception.InstanceGroupNotFound as error:
         raise errors.SpecError(
-            f"The flavor asks for memory that the servers of a job share (hpc:shared_memory={size // sharedmemory.MIB})"
-            ", but the server is in no server group: make one for the job and give its id as hint group. A server "
+            f"The flavor requests memory that the servers of a job share (hpc:shared_memory={size // sharedmemory.MIB})"
+            ", but the server is in no server group: create one for the job and give its id as hint group. A server "
             "whose group was deleted must be resized to a flavor without that key.") from error
     if group.project_id != instance.project_id:
         raise errors.SpecError(f"Server group {group.uuid} is of another project: the servers of a job that share "

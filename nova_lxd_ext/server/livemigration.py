@@ -165,7 +165,7 @@ class LiveMigrations:
                           instance=instance)
         except (errors.ContainerHostError, OSError):
             LOG.exception("The server has left, and its container here could not be removed: the next start of "
-                          "nova-compute does", instance=instance)
+                          "nova-compute tries again", instance=instance)
 
     def arrive(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo, block_device_info: Any
                ) -> None:

@@ -105,10 +105,10 @@ def sizes(flavor: objects.Flavor, block_device_info: Mapping[str, Any]) -> tuple
     for disk in asked:
         if disk["guest_format"]:
             raise errors.SpecError(
-                f"An ephemeral disk is requested with file system {disk['guest_format']}, but a container gets it with "
-                "that of the host's storage pool: leave the format out.")
+                f"An ephemeral disk is requested with file system {disk['guest_format']}, but a container gets that of "
+                "the host's storage pool: remove the format.")
         if disk["encrypted"]:
-            raise errors.SpecError("An encrypted ephemeral disk is requested, which the host's storage pool cannot "
-                                   "give: use a flavor or image without ephemeral encryption.")
+            raise errors.SpecError("An encrypted ephemeral disk is requested, which the host's storage pool does "
+                                   "not support: use a flavor or image without ephemeral encryption.")
     whole = flavor.ephemeral_gb
     return tuple((disk["size"] or whole) * units.Gi for disk in asked) if asked else (whole * units.Gi,) * bool(whole)

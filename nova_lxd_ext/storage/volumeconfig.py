@@ -81,7 +81,7 @@ def volumes(block_device_info: Mapping[str, Any]) -> tuple[Volume, ...]:
     root = [disk for disk in mapping if disk["boot_index"] == 0]
     if root:
         raise SpecError("The server requests to boot from a volume, but a container's root is a file system of the "
-                        "host's storage pool, made from an image: boot from an image, and attach the volume "
+                        "host's storage pool, created from an image: boot from an image, and attach the volume "
                         "additionally.")
     return tuple(volume(disk["connection_info"], disk["mount_device"]) for disk in mapping if disk["connection_info"])
 

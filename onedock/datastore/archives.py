@@ -60,7 +60,8 @@ class Tarball:
             stream = Headers(file)
             for number, member in enumerate(members.read(stream)):
                 if number >= MEMBERS_LIMIT:
-                    raise BadInput(f"{name} holds more than {MEMBERS_LIMIT} files: no archive of an image does")
+                    raise BadInput(f"{name} contains more than {MEMBERS_LIMIT} files, the limit for an archive of an "
+                                   "image")
                 self._entries["/".join(member.path)] = Entry(
                     member.kind, member.size, None if member.segments is not None else stream.tell(),
                     member.link or "/".join(member.target))
@@ -188,7 +189,7 @@ def docker(files: Files, name: str) -> Content:
     if not isinstance(images, list) or not images:
         raise Corrupt(f"{name}: {MANIFEST} names no image")
     if len(images) > 1:
-        raise BadInput(f"{name} holds {len(images)} images; create an archive with only the wanted one")
+        raise BadInput(f"{name} contains {len(images)} images; create an archive with only the wanted one")
     image = images[0] if isinstance(images[0], dict) else {}
     config, layers = image.get("Config"), image.get("Layers") or []
     if not isinstance(config, str) or not isinstance(layers, list) or not all(isinstance(one, str) for one in layers):

@@ -84,7 +84,7 @@ class Content:
         found = parsed(self.config, self.reference)
         if (found.get("os"), found.get("architecture")) != ("linux", architecture):
             raise WrongArchitecture(f"{self.reference} is for {found.get('os')}/{found.get('architecture')}, but this "
-                                    f"datastore's nodes are linux/{architecture}; its ONEDOCK_ARCHITECTURE says so")
+                                    f"datastore's nodes are linux/{architecture} (ONEDOCK_ARCHITECTURE)")
 
 
 def diff_ids(config: bytes, what: str) -> tuple[str, ...]:
@@ -129,11 +129,11 @@ def chosen(index: Mapping[str, Any], architecture: str, what: str) -> Mapping[st
     manifests = descriptors(index.get("manifests"), what)
     found = [one for one in manifests if platform_of(one) in (f"linux/{architecture}", None)]
     if len({name_of(one) for one in found}) > 1 and (count := len({one["digest"] for one in found})) > 1:
-        raise BadInput(f"{what} holds {count} images; create an archive with only the wanted one")
+        raise BadInput(f"{what} contains {count} images; create an archive with only the wanted one")
     if not found:
         others = ", ".join(sorted({str(platform_of(one)) for one in manifests})) or "none"
-        raise WrongArchitecture(f"{what} has images for {others}, but none for linux/{architecture}, which this "
-                                "datastore's nodes are; its ONEDOCK_ARCHITECTURE says so")
+        raise WrongArchitecture(f"{what} has images for {others}, but none for linux/{architecture}, the architecture "
+                                "of this datastore's nodes (ONEDOCK_ARCHITECTURE)")
     return found[0]
 
 

@@ -52,8 +52,8 @@ class Options:
     def require_host(self, host: str, what: str) -> None:
         """Raise BadInput if images from a host are not permitted."""
         if self.hosts and host not in self.hosts:
-            raise BadInput(f"images from this source are not permitted: {host} ({what}); this datastore takes them "
-                           f"from {', '.join(sorted(self.hosts))} (ONEDOCK_HOSTS)")
+            raise BadInput(f"images from this source are not permitted: {host} ({what}); this datastore "
+                           f"permits {', '.join(sorted(self.hosts))} (ONEDOCK_HOSTS)")
 
     def credentials_for(self, host: str) -> Credentials | None:
         """Return a registry's credentials; raise BadInput if their file is damaged, or readable by others."""

@@ -42,6 +42,6 @@ class SafeFiles:
         found = Path(os.readlink(f"/proc/self/fd/{fd}"))
         if not any(found.is_relative_to(directory) for directory in self._directories):
             os.close(fd)
-            raise BadInput(f"images from this source are not permitted: {path}; this datastore takes them from "
+            raise BadInput(f"images from this source are not permitted: {path}; this datastore permits "
                            f"{', '.join(map(str, self._directories)) or 'no directory'} (SAFE_DIRS)")
         return fd

@@ -66,7 +66,7 @@ class Store:
         path = Path(os.path.normpath(source))
         if path.parent != Path(os.path.normpath(self.base)) or path.suffix not in (IMAGE, DATA) \
                 or path.name.startswith("."):
-            raise BadInput(f"{source[:200]} is no image of the datastore in {self.base}")
+            raise BadInput(f"{source[:200]} is not an image of the datastore in {self.base}")
         return self.base / path.name
 
     def room(self, limit: int | None = None) -> Room:

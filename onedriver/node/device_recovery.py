@@ -80,7 +80,7 @@ class DeviceRecovery:
             except vmlock.Busy:
                 LOG.info("Another process works on VM %s", vm_id)
             except (ContainerHostError, DriverError) as error:
-                LOG.error("Devices of VM %s that a killed action left are not released: %s", vm_id, error)
+                LOG.error("Devices of VM %s remaining from a killed action are not released: %s", vm_id, error)
         try:
             complain(self._allocator.reconciler.reconcile_runs())
             self._memories.unmount_unrecorded()

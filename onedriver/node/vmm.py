@@ -375,7 +375,7 @@ class BaseVmm(abc.ABC):
         except EngineNotFound:
             return None
         if LABEL not in state.labels:
-            raise EngineConflict(f"there is a container {own} that OpenNebula did not make: rename or remove it")
+            raise EngineConflict(f"OpenNebula did not create container {own}: rename or remove it")
         self._require_own(state, vm)
         return state
 

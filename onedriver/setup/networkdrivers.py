@@ -37,7 +37,7 @@ def install(remotes: Path, driver: str) -> list[Path]:
     def with_class(text: str) -> str:
         if f"class {CLASS} " not in text:
             raise stanza.CannotConfigure(f"{remotes / FILE} has no class {CLASS}: this release of OpenNebula is not "
-                                         "supported, its security groups would let everything in")
+                                         "supported, its security groups would permit all traffic")
         return stanza.inserted(text, CLASS_OF_DRIVER.replace("DRIVER", driver), driver)
 
     return changed(remotes, with_class)

@@ -356,7 +356,7 @@ class RefusalsTest(drivercontract.RefusalsContract, ActionsCase):
         labels = {key: value for key, value in config["config"].items() if not key.startswith("user.")}
         self.engine.client.replace_instance("one-1", config | {"config": labels}, "")
         for action in ("deploy", "shutdown", "cancel", "reset"):
-            self.refused("that OpenNebula did not make", action, machine, lcm=BOOT)
+            self.refused("OpenNebula did not create", action, machine, lcm=BOOT)
         self.engine.client.replace_instance("one-1", config, "")
 
     def test_container_of_an_older_vm_of_the_same_number_is_left_alone(self) -> None:

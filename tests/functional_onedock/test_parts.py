@@ -79,7 +79,7 @@ class DevicesTest(drivercontract.DevicesContract, OnedockCase):
         self.assertIn(EPERM, self.inside(machine, "cat", "/kept"))
 
     def check_refused(self, machine: Machine, arguments: tuple[str, ...]) -> None:
-        self.refused("can only be made with", "attach_nic", machine.changed(devices=(self.vfs[0],), attach="pci"),
+        self.refused("which are fixed when", "attach_nic", machine.changed(devices=(self.vfs[0],), attach="pci"),
                      *arguments)
         self.refused("no-such-br", "attach_nic", machine.changed(nics=(1,), bridge="no-such-br", attach="nic"),
                      *arguments)

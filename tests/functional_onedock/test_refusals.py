@@ -92,7 +92,7 @@ class RefusalsTest(drivercontract.RefusalsContract, OnedockCase):
         self.node.give_disk(machine)
         client.create("one-1", {"Image": "polite", "HostConfig": {"NetworkMode": "none"}})
         for action in ("deploy", "shutdown", "cancel", "reset"):
-            self.refused("that OpenNebula did not make", action, machine, lcm=BOOT)
+            self.refused("OpenNebula did not create", action, machine, lcm=BOOT)
         self.assertTrue(self.engine.exists("one-1"))
         client.remove("one-1")
 

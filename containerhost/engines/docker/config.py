@@ -151,7 +151,7 @@ def refuse(spec: ContainerSpec) -> None:
     names = [netdev.name for part in spec.parts for netdev in part_record(part).netdevs]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise SpecError(f"container {spec.name}: more than one interface would be called {', '.join(twice)}")
+        raise SpecError(f"container {spec.name}: more than one interface would be named {', '.join(twice)}")
 
 
 def memory(wanted: Memory) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def io_limits(wanted: IoLimit, disk: str | None) -> dict[str, Any]:
     asked = {key: rate for key, rate in limits.items() if rate is not None}
     if asked and disk is None:
         raise SpecError("a limit of the root disk's rate is requested, but Docker's root file systems are on no disk "
-                        "of the host, or on several: put Docker's data-root on one disk, or ask for no limit")
+                        "of the host, or on several: put Docker's data-root on one disk, or request no limit")
     return {key: [{"Path": disk, "Rate": rate}] for key, rate in asked.items()}
 
 

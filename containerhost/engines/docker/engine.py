@@ -465,8 +465,8 @@ def require_made_for(container: Mapping[str, Any], grants: Sequence[Grant]) -> N
     missing = config.lacking(container["HostConfig"], grants)
     if missing:
         raise errors.SpecError(f"{', '.join(grant.device.id for grant in grants)} needs {' and '.join(missing)}, which "
-                               f"container {bare_name([container['Name']])} can only be made with: attach it while the "
-                               "container does not run")
+                               f"are fixed when container {bare_name([container['Name']])} is created: attach it "
+                               "while the container is stopped")
 
 
 def require_libraries(container: Mapping[str, Any], pid: int | None, more: Collection[str]) -> None:

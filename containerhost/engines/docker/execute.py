@@ -70,7 +70,7 @@ class Command:
             if told["ExitCode"] is not None:
                 return told
             if drained and not told["Running"]:
-                raise errors.EngineError(f"{self._asked}: Docker did not begin it")
+                raise errors.EngineError(f"{self._asked}: Docker did not start it")
             if time.monotonic() > end:
                 raise errors.EngineTimeout(f"{self._asked}: not done in time; it is killed")
             if drained:

@@ -62,7 +62,7 @@ class Images:
         except BadImage as error:
             raise EngineError(f"the archive {name} cannot be loaded: {error}") from error
         if not self.has(image):
-            raise EngineError(f"load {name}: the engine took it, but has no image {image} afterwards; see its log")
+            raise EngineError(f"load {name}: the engine accepted it, but has no image {image} afterwards; see its log")
 
     def save(self, image: str, archive: Path) -> None:
         """Save an image as an archive.

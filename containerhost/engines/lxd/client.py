@@ -284,7 +284,7 @@ class LxdClient:
         try:
             self.request("delete", "operations", operation["id"], asked="cancel the operation")
         except errors.EngineError as error:
-            LOG.warning("Operation %s (%s) goes on: %s", operation["id"], operation.get("description"), error)
+            LOG.warning("Operation %s (%s) continues: %s", operation["id"], operation.get("description"), error)
 
     # The server.
 

@@ -146,7 +146,7 @@ def instance_devices(spec: ContainerSpec, extensions: Collection[str]) -> dict[s
     names = [device["name"] for device in devices.values() if "name" in device]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise SpecError(f"container {spec.name}: more than one interface would be called {', '.join(twice)}")
+        raise SpecError(f"container {spec.name}: more than one interface would be named {', '.join(twice)}")
     return devices
 
 
@@ -242,7 +242,7 @@ def kernel_limits(wanted: Iterable[Mapping[str, str]], extensions: Collection[st
         for name, value in limits.items():
             most[name] = max(most.get(name, value), value, key=limit_order)
     if most and "kernel_limits" not in extensions:
-        raise UnsupportedOnHost(f"limits on {', '.join(most)} are asked for, but this daemon lacks the extension "
+        raise UnsupportedOnHost(f"limits on {', '.join(most)} are requested, but this daemon lacks the extension "
                                 "kernel_limits")
     return {f"{KERNEL}{name}": value for name, value in most.items()}
 
@@ -319,7 +319,7 @@ def io_limits(wanted: IoLimit) -> Device:
     ):
         if size is not None and rate is not None:
             raise SpecError(f"LXD limits a disk by bytes or by operations per second: {key} cannot be "
-                            f"{size} bytes/s and {rate} operations/s at once; ask for one of them")
+                            f"{size} bytes/s and {rate} operations/s together; request one of them")
         if size is not None:
             device[key] = str(size)
         if rate is not None:

@@ -63,7 +63,7 @@ def wait_applied(client: LxdClient, privileged: Privileged, change: Change, host
             change(name, lambda instance, etag, words=words: client.replace_instance(  # type: ignore[misc]
                 name, instance | {"config": instance["config"] | {LIMIT: words}}, etag))
     if cpus := to_bind(host, pid, limit):
-        LOG.warning("LXD has not let container %s run on what %s=%s says: it is bound to that here", name, LIMIT, limit)
+        LOG.warning("LXD has not bound container %s according to %s=%s: it is bound here", name, LIMIT, limit)
         privileged.bind_cpus(pid, cpus)
 
 

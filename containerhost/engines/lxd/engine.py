@@ -193,7 +193,7 @@ class LxdEngine:
         body = config.instance(spec, self.client.extensions)
         later = config.later_gpu(spec, self.client.extensions)
         if later:
-            LOG.info("Container %s, made for a GPU that comes later: %s", spec.name, later)
+            LOG.info("Container %s, created for a GPU that is attached later: %s", spec.name, later)
         self.make(rescue_mount.body(self.client, body, spec.rescue_mount) if spec.rescue_mount else body)
 
     def make(self, body: Mapping[str, Any], timeout: int | None = None) -> None:

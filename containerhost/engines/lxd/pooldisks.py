@@ -24,7 +24,7 @@ class PoolDisks:
         if present is None:
             self._create(name, size, labels)
         elif present.labels != labels:
-            raise errors.EngineConflict(f"storage pool {self.pool} has a disk {name} that this driver did not make")
+            raise errors.EngineConflict(f"storage pool {self.pool} has a disk {name} that this driver did not create")
         elif present.size < size:
             self.resize(name, size)
 

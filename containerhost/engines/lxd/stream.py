@@ -112,7 +112,7 @@ class Stream:
         """Return the next message; None at the end.
 
         :param timeout: seconds; None waits as long as the connection lives
-        :raises EngineTimeout: nothing came in time
+        :raises EngineTimeout: no data arrived in time
         """
         end = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -134,13 +134,13 @@ class Stream:
         :returns: False if the connection has ended
         """
         if not self._reading.acquire(timeout=-1 if end is None else max(0.0, end - time.monotonic())):
-            raise errors.EngineTimeout(f"{self._asked}: nothing came in time")
+            raise errors.EngineTimeout(f"{self._asked}: no data arrived in time")
         self._waiting = True
         try:
             if self._closed or self._protocol.close_rcvd is not None:
                 return False
             if not self._is_readable(None if end is None else max(0.0, end - time.monotonic())):
-                raise errors.EngineTimeout(f"{self._asked}: nothing came in time")
+                raise errors.EngineTimeout(f"{self._asked}: no data arrived in time")
             data = self._socket.recv(CHUNK)
             self._take(data)
             return bool(data) or bool(self._frames)

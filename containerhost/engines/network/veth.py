@@ -69,8 +69,8 @@ class Veths:
         :raises HostActionFailed: an interface of that name belongs to others
         """
         if self.is_here(pair.host_end) and not self._is_ours(pair):
-            raise HostActionFailed(f"interface {pair.host_end} is on this host already and was not made for this port "
-                                   f"(its alias is {self.mark(pair.host_end)!r}); remove it: ip link delete "
+            raise HostActionFailed(f"interface {pair.host_end} is on this host already and was not created for this "
+                                   f"port (its alias is {self.mark(pair.host_end)!r}); remove it: ip link delete "
                                    f"{pair.host_end}")
         self.remove(pair.host_end)
         self._privileged.make_veth(pair.host_end, pair.inner_end, pair.mac, pair.mtu, pair.mark, pair.switched)

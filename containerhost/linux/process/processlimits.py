@@ -32,7 +32,7 @@ def at_least(first: int, limits: Mapping[str, str]) -> None:
 def number_of(name: str) -> int:
     number = getattr(resource, f"RLIMIT_{name.upper()}", None)
     if number is None:
-        raise HostActionFailed(f"the kernel has no limit that is called {name!r}")
+        raise HostActionFailed(f"the kernel has no limit named {name!r}")
     return int(number)
 
 

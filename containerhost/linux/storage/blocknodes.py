@@ -80,8 +80,8 @@ def opened(server: int, container: str, device: str, number: Number) -> Iterator
                      and daemonnodes.parted(file)[0] == device), None)
         if directory is None or file is None:
             there = "no directory" if directory is None else ", ".join(sorted(directory.names())) or "nothing"
-            raise NodeMissing(f"the daemon has no node of device {device} of container {container} where it keeps them "
-                              f"(there is {there}), so none can be made unusable: stop the container, then try again")
+            raise NodeMissing(f"the daemon has no node of device {device} of container {container} in its directory "
+                              f"(there is {there}), so none can be fenced: stop the container, then try again")
         with closing(os.open(file, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory.fd)) as fd:
             status = os.fstat(fd)
             if not stat.S_ISBLK(status.st_mode) or number != (os.major(status.st_rdev), os.minor(status.st_rdev)):

@@ -52,7 +52,8 @@ def frozen(directory: Path, timeout: float) -> Iterator[None]:
                 mountedfs.thaw(directory)
     if status:
         raise HostActionFailed(f"{directory} was thawed before its disk was copied: " + (
-            f"that took more than {timeout:g} s" if status == LATE else f"what kept it frozen ended with {status}"))
+            f"that took more than {timeout:g} s" if status == LATE else f"the freezing process ended with status "
+                                                                        f"{status}"))
 
 
 def freeze(directory: Path) -> None:

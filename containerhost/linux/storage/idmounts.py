@@ -118,8 +118,8 @@ def await_release(node: str, backing: str | None) -> None:
     :raises DeviceInUse: it is still in use
     """
     if wait_while(lambda: in_use(node, backing), RELEASE_TIMEOUT):
-        raise DeviceInUse(f"{backing or node} is still in use, though it is unmounted: something in the container "
-                          "keeps it, such as its own mount namespace")
+        raise DeviceInUse(f"{backing or node} is still in use, though it is unmounted: a process in the "
+                          "container uses it, for example by its own mount namespace")
 
 
 def in_use(node: str, backing: str | None) -> bool:

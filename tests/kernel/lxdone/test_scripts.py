@@ -30,7 +30,7 @@ class ScriptsTest(testtools.TestCase):
                 self.assertEqual((0, b"", b""), (done.returncode, done.stdout, done.stderr))
 
     def test_no_vm_starts_whose_interfaces_network_drivers_do_not_know(self) -> None:
-        """Security groups would let everything in."""
+        """Security groups would permit all traffic."""
         base = Path(self.useFixture(fixtures.TempDir()).path)
         shutil.copytree(REMOTES, base / "remotes")
         nics = base / "remotes/vnm/nic.rb"

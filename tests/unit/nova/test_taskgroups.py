@@ -333,7 +333,7 @@ class BadInputTest(Base):
         group = kit.server_group([*kit.uuids(1), *servers], hosts=["n1"])
         spec = kit.request(servers[0], group, {"task_groups": "1"}, 2)
         error = self.assertRaises(exception.NoValidHost, self.cloud(4, 4).schedule, spec, servers)
-        self.assertIn("the server group has servers already, on 1 hosts", str(error))
+        self.assertIn("the server group already has servers, on 1 hosts", str(error))
 
     def test_server_group_of_another_project(self) -> None:
         servers = kit.uuids(2)

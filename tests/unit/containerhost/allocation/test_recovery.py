@@ -68,7 +68,7 @@ class Logged(Willing):
         self.step(f"link_down_and_flush {name}")
 
     def rename_netdev(self, name, new):
-        raise AssertionError(f"{name} would be called {new}")
+        raise AssertionError(f"{name} would be named {new}")
 
 
 class RecoveryTestCase(testtools.TestCase):

@@ -67,7 +67,7 @@ class LayersTest(testtools.TestCase):
             error = self.assertRaises(BadImage, self.rebuilt, self.archive({"a": config}), digest(config))
             self.assertIn("does not name its layers", str(error))
         self.assertIn("damaged", str(self.assertRaises(BadImage, self.rebuilt, self.archive(whole)[:1300])))
-        self.assertIn("holds more than", str(self.assertRaises(
+        self.assertIn("contains more than", str(self.assertRaises(
             BadImage, self.rebuilt, imagekit.tar({str(number): b"" for number in range(layers.FILES_LIMIT + 1)}))))
 
     def test_packed_layers_are_refused(self):

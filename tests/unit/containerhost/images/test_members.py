@@ -180,8 +180,8 @@ class TestRefused(testtools.TestCase):
     def test_each_with_its_reason(self):
         unified = entry("metadata.yaml", size=0)
         for words, entries in (
-                ("leads out of the image", [entry("../x")]),
-                ("leads out of the image", [entry("usr/../../x")]),
+                ("is outside of the image", [entry("../x")]),
+                ("is outside of the image", [entry("usr/../../x")]),
                 ("twice", [entry("usr/x"), entry("usr/x")]),
                 ("twice", [entry("usr/x/y"), entry("usr/x", tarfile.SYMTYPE, "/etc")]),
                 ("no directory", [entry("usr/x", tarfile.SYMTYPE, "/etc"), entry("usr/x/passwd")]),
@@ -198,7 +198,7 @@ class TestRefused(testtools.TestCase):
                 ("not a regular file", [entry("metadata.yaml", tarfile.FIFOTYPE)]),
                 ("not a regular file", [entry("metadata.yaml", tarfile.SYMTYPE, "/etc/passwd")]),
                 ("root is not a directory", [unified, entry("rootfs", tarfile.SYMTYPE, "/etc")]),
-                ("leads out of rootfs/", [unified, entry("rootfs/x", tarfile.LNKTYPE, "metadata.yaml")])):
+                ("is outside of rootfs/", [unified, entry("rootfs/x", tarfile.LNKTYPE, "metadata.yaml")])):
             error = self.assertRaises(BadImage, rebuilt, archive(*(entries if entries[0].name == "metadata.yaml"
                                                                    else (*ROOT, *entries))))
             self.assertIn(words, str(error))

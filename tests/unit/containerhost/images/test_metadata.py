@@ -42,7 +42,7 @@ class TestMetadata(testtools.TestCase):
                 *(("cannot be read", f"{DATED}properties: !!{odd}\n") for odd in (
                     "timestamp x", "bool x", 'int ""', 'float ""', "set [a]", "map [a]")),
                 ("65537 bytes", "#" * 65_537),
-                ("is no text", "? [a]\n: b\n"),
+                ("is not text", "? [a]\n: b\n"),
                 ("cannot be read", DATED + "...\n---\nfoo: bar\n")):
             error = self.assertRaises(BadImage, metadata.architecture, text.encode())
             self.assertIn(words, str(error), text[:100])

@@ -70,4 +70,4 @@ class GuardsTest(testtools.TestCase):
         for path in ("/dev/../etc/x", "/dev/dri/../x", "/etc/nvidia0", "/dev/a/b", "/dev/..", "/dev/dri/.", "/dev/",
                      "/dev/dri/", "nvidia0", "/dev/nvidia0\n"):
             error = self.assertRaises(HostActionFailed, DockerPrivileged().give_node, 1, path, (195, 0))
-            self.assertIn("is not what this action takes", str(error), path)
+            self.assertIn("is not a valid argument of this action", str(error), path)
