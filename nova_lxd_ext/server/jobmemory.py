@@ -89,6 +89,6 @@ def wanted(instance: objects.Instance) -> JobMemory | None:
             ", but the server is in no server group: create one for the job and give its id as hint group. A server "
             "whose group was deleted must be resized to a flavor without that key.") from error
     if group.project_id != instance.project_id:
-        raise errors.SpecError(f"Server group {group.uuid} is of another project: the servers of a job that share "
-                               "memory are of one.")
+        raise errors.SpecError(f"Server group {group.uuid} belongs to another project: the servers of a job that "
+                               "share memory must be of one project.")
     return JobMemory(instance.project_id, group.uuid, size)

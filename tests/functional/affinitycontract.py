@@ -55,7 +55,7 @@ class AffinityContract:
     def test_resize_chooses_anew_and_a_refused_one_changes_nothing(self: Any) -> None:
         machine = self.deployed(Machine(more=affine("cpumem")))
         before, pid = self.allowed(machine), self.pid(machine)
-        self.refused("asked 2 cores on one socket; socket 0 has 1 free of 1", "resize",
+        self.refused("requested 2 cores on one socket; socket 0 has 1 free of 1", "resize",
                      machine.changed(cpu="2", vcpu=2))
         self.assertEqual(before, self.allowed(machine))
         self.ok("resize", machine.changed(cpu="2", vcpu=2, more=affine("cpu")))

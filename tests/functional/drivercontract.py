@@ -126,8 +126,8 @@ class RefusalsContract:
         """Return a VM for which every action on the container of the earlier one is refused, which is off then."""
         later = machine.changed(stime=machine.stime + 1)
         for action in ("deploy", "shutdown", "cancel", "reset", "save"):
-            self.refused("is of another VM 1", action, later, lcm=BOOT)
+            self.refused("belongs to another VM 1", action, later, lcm=BOOT)
         self.ok("cancel", machine, lcm=POWEROFF)
         for action, lcm in (("deploy", BOOT), ("cancel", CLEANUP), ("reset", BOOT)):
-            self.refused("is of another VM 1", action, later, lcm=lcm)
+            self.refused("belongs to another VM 1", action, later, lcm=lcm)
         return later

@@ -87,7 +87,7 @@ class SharedMemory:
             self.assert_gone()
         self.deployed(member(1))
         self.node.give_disk(member(2, size=5))
-        self.refused("has 4 MiB, and 5 MiB are asked for", "deploy", member(2, size=5), lcm=BOOT)
+        self.refused("has 4 MiB, and 5 MiB are requested", "deploy", member(2, size=5), lcm=BOOT)
         self.assertEqual(1, len(self.records()))
         self.ok("cancel", member(1, job="now bad", size="x"), lcm=CLEANUP)
         self.assert_gone()

@@ -108,7 +108,7 @@ class ApplyTest(testtools.TestCase):
         self.assertEqual({}, AllocationStore(self.owners).records())
 
     def test_bad_files_change_nothing(self) -> None:
-        for content, words in ((f"{FIRST}: 5\n", "can have 4"), (f"{FIRST}: many\n", "no number"),
+        for content, words in ((f"{FIRST}: 5\n", "can have 4"), (f"{FIRST}: many\n", "not a number"),
                                ("0000:99:00.0: 1\n", "no device"), (f"{FIRST}: 1\n{FIRST}: 2\n", "is a duplicate key")):
             done = self.apply(content)
             self.assertEqual(1, done.exit_code, content)

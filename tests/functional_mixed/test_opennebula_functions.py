@@ -79,4 +79,4 @@ class FunctionTest(ActionsCase):
         infiniband = next(device for device in scan().devices if device.parent == "0000:5e:00.0")
         machine = Machine(more=self.nic(infiniband, "<VLAN_ID>7</VLAN_ID>"))
         self.node.give_disk(machine)
-        self.refused("VLAN_ID=7, which only virtual functions", "deploy", machine, lcm=2)
+        self.refused("VLAN_ID=7, which requires a virtual function", "deploy", machine, lcm=2)

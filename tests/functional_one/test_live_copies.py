@@ -247,7 +247,7 @@ class LiveCopiesTest(ActionsCase):
             result = self.copied(machine, *words)
             self.assertNotEqual(0, result.status, words)
             self.assertNotIn("mistake", result.reason)
-        self.assertIn("is of another VM 1", self.copied(machine.changed(stime=5), "1", "1").reason)
+        self.assertIn("belongs to another VM 1", self.copied(machine.changed(stime=5), "1", "1").reason)
         self.node.state.joinpath("namesakes/one-1").unlink()
         self.ok("save", machine, lcm=SUSPEND)
         self.failed("is frozen", self.tm(machine, "snap_create_live", 1, "0"))

@@ -65,7 +65,7 @@ class RefusalsTest(drivercontract.RefusalsContract, OnedockCase):
         self.node.configure('raw_options = ["shm-size", "cap-add", "sysctl"]\n')
         machine = Machine()
         self.node.give_disk(machine)
-        for raw, words in (("cap-add=SYS_ADMIN", "no container gets"), ("pids-limit=9", "not allowed on this"),
+        for raw, words in (("cap-add=SYS_ADMIN", "not permitted for"), ("pids-limit=9", "not allowed on this"),
                            ("sysctl=kernel.core_pattern=|/x", "of the container's own"),
                            ("shm-size=x", "whole number")):
             self.refused(words, "deploy", machine.changed(more=own(DOCKER_RAW=raw)), lcm=BOOT)
@@ -175,7 +175,7 @@ class ImagesTest(OnedockCase):
         self.refused("is for s390x, but this host is", "deploy", machine, lcm=BOOT)
         self.nothing_is_left()
         self.archive(machine, {"architecture": "amd64"}, "sha256:" + "1" * 64)
-        self.refused("does not hold the image", "deploy", machine, lcm=BOOT)
+        self.refused("does not contain the image", "deploy", machine, lcm=BOOT)
         self.nothing_is_left()
 
     def test_an_archive_names_no_image_of_the_host(self) -> None:

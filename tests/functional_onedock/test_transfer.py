@@ -166,10 +166,10 @@ class ImagesTest(TransferCase):
         machine = self.run_vm(self.registered(self.fresh()), Machine(disks=SAVED), "ln")
         self.ok("shutdown", machine, lcm=POWEROFF)
         self.engine.delete(machine.name)
-        self.failed("was not removed by this driver", self.front.tm("mv", self.front.place(""),
-                                                                    self.front.place("", "node2")))
+        self.failed("this driver did not remove it", self.front.tm("mv", self.front.place(""),
+                                                                   self.front.place("", "node2")))
         for lcm in (UNDEPLOY, SHUTDOWN):
-            self.refused("was not removed by this driver", "shutdown", machine, lcm=lcm)
+            self.refused("this driver did not remove it", "shutdown", machine, lcm=lcm)
         self.assertTrue((self.front.directory() / "1/disk.0").exists())
         self.ok("cancel", machine, lcm=CLEANUP)
 
@@ -182,7 +182,7 @@ class ImagesTest(TransferCase):
         target = self.did(self.front.ds("mkfs", {"FORMAT": "save_as"}))
         self.addCleanup(lambda: self.did(self.front.ds("rm", {"SOURCE": target})))
         self.engine.delete(machine.name)
-        self.failed("was not removed by this driver", self.front.tm("cpds", self.front.place(), target, "-1"))
+        self.failed("this driver did not remove it", self.front.tm("cpds", self.front.place(), target, "-1"))
         self.assertFalse(Path(target).exists())
         self.ok("cancel", machine, lcm=CLEANUP)
 

@@ -71,7 +71,7 @@ class AffinityTest(base.LxdServers):
             self.assertIn("cpuset.mems = 0", self.config(server)["config"]["raw.lxc"])
         self.assertEqual(frozenset().union(*self.nodes.values()), self.cores(first) | self.cores(second))
         third = self.server(self.one, expected="ERROR")
-        self.assertIn("asked 1 cores on one socket; socket 0 has 0 free of 1, socket 1 has 0 free of 1",
+        self.assertIn("requested 1 cores on one socket; socket 0 has 0 free of 1, socket 1 has 0 free of 1",
                       " ".join(self.reasons(third)))
         self.api.delete_server(first["id"])
         self._wait_until_deleted(first)
@@ -79,7 +79,7 @@ class AffinityTest(base.LxdServers):
 
     @levels.exhaustive("the engines' contract and units show it; one test of nova remains")
     def test_wider_than_a_socket_and_contradictions_are_refused(self) -> None:
-        table = ((self.wide, "asked 2 cores on one socket; socket 0 has 1 free of 1"),
+        table = ((self.wide, "requested 2 cores on one socket; socket 0 has 1 free of 1"),
                  (self.flavor(vcpu=2, hpc__affinity="cpumem", hw__numa_nodes="2"), "hw:numa_nodes=2"),
                  (self.flavor(hpc__affinity="any", hw__numa_nodes="1"), "hpc:affinity=any"))
         for flavor, words in table:

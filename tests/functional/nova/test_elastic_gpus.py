@@ -207,4 +207,4 @@ class ElasticGpusTest(HealthServers):
     @levels.exhaustive("units show the refusal; one test of nova remains")
     def test_more_than_it_has_is_refused(self) -> None:
         server = self.server(self.elastic("3"), expected="ERROR")
-        self.assertIn("it is to keep 3 GPUs, but has a claim on 2", " ".join(self.reasons(server)))
+        self.assertIn("it must keep 3 GPUs, but has a claim on 2", " ".join(self.reasons(server)))

@@ -78,7 +78,7 @@ class SharedMemoryTest(base.LxdServers):
         job = self.group()
         first = self.member(fits, job)
         second = self.member(self.flavor(hpc__shared_memory="4"), job, "ERROR")
-        self.assertIn("has 128 MiB, and 4 MiB are asked for", str(self.reasons(second)))
+        self.assertIn("has 128 MiB, and 4 MiB are requested", str(self.reasons(second)))
         for server in (first, second):
             self._delete_server(server)
         self.assertEqual([], self.shares())

@@ -266,7 +266,7 @@ class PictureTest(PanelsCase):
         self.answers["/topology"] = 200, {"title": SCRIPT, "nodes": SCRIPT}
         page = self.page(PICTURE)
         self.assertNotIn(SCRIPT, page)
-        self.assertIn("answers no map of a host: HostMap.nodes is", page)
+        self.assertIn("does not answer with a map of a host: HostMap.nodes is", page)
 
     def test_name_of_which_no_url_can_be_made_has_no_picture(self) -> None:
         self.placement({"a/b": {"0000:81:00.0": 0}})

@@ -42,7 +42,7 @@ class ParseTest(testtools.TestCase):
                 ({"openstack": "{image: a, flavor: b, network: c, disk: d}"}, "unknown keys disk"),
                 ({"openstack": "{image: a, flavor: b, network: ''}"}, "openstack: network=''"),
                 ({"openstack": "{image: a, flavor: b, network: c, security_groups: x}"}, "must be a list"),
-                ({"openstack": "[1]"}, "section openstack is no mapping"), ({"opennebula": "{}"}, "lacks template")):
+                ({"openstack": "[1]"}, "section openstack is not a mapping"), ({"opennebula": "{}"}, "lacks template")):
             self.assertIn(words, str(self.assertRaises(BadJob, jobs.job, **changes)), changes)
         for text in ("", "[1]", "{", "a: !!python/object:os.system x", "a: 2020-99-99", "a: !!timestamp x",
                      "a: !!bool x", 'a: !!int ""', "[" * 50_000):

@@ -197,7 +197,7 @@ class OpenNebulaTest(OpenNebulaCase):
             job = jobs.job(opennebula=f"{{template: {name}}}")
             failed = self.assertRaises(BadJob, gang.start, OpenNebula(self.cloud.server()), job, "wave-9",
                                        self.clock.sleep, self.clock)
-            self.assertIn(f"{count} templates are called '{name}'", str(failed))
+            self.assertIn(f"{count} templates are named '{name}'", str(failed))
 
     def test_wrong_credentials_are_said_without_them(self) -> None:
         server = pyone.OneServer(self.cloud.url, session="tenant:wrong-secret")

@@ -179,7 +179,7 @@ class OpenStackTest(testtools.TestCase):
 
     def test_more_members_than_user_data_has_room_for(self) -> None:
         self.useFixture(fixtures.MonkeyPatch("hpcjob.openstack.MOST_USER_DATA", 1000))
-        self.assertIn("and nova takes 1000: ask for fewer members with more slots", self.refused(BadJob))
+        self.assertIn("and nova's limit is 1000: request fewer members with more slots", self.refused(BadJob))
 
 
 class _Interrupting(OpenStack):

@@ -49,7 +49,7 @@ class ConversationTest(testtools.TestCase):
     def test_source_that_is_gone_ends_it_before_the_start(self) -> None:
         self.ask(offer=dataclasses.asdict(OFFER))
         self.asked.close()
-        self.assertIn("is gone", str(self.assertRaises(DriverError, self.serve)))
+        self.assertIn("has stopped", str(self.assertRaises(DriverError, self.serve)))
         self.take_over.assert_not_called()
 
     def test_pool_of_another_type_is_refused_with_the_remedy(self) -> None:

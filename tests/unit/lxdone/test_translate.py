@@ -175,6 +175,6 @@ class NicTest(testtools.TestCase):
         self.assertEqual((1_000_000, 2_000_000, 9000), (nic.received, nic.sent, nic.mtu))
 
     def test_a_host_interface_that_is_not_the_vms_is_refused(self) -> None:
-        for changes, words in ((("[one-1-0]", "[eth0]"), "is to be called eth0"),
+        for changes, words in ((("[one-1-0]", "[eth0]"), "must be named eth0"),
                                (("<BRIDGE><![CDATA[br0]]></BRIDGE>", ""), "no BRIDGE")):
             self.assertIn(words, str(self.assertRaises(BadInput, translate.nics, machine(changes))))

@@ -93,7 +93,7 @@ class OfTest(SlicesTest):
                                   ({provider_uuid("node2", GPU_A): {"resources": {SMALL: 1}}}, "none on this host")):
             self.client.servers = {self.server.uuid: allocations}
             error = self.assertRaises(DeviceNotFound, self.slices.of, self.server, self.me, {}, VIEW)
-            self.assertIn(f"asks for 1 of {SMALL}", str(error))
+            self.assertIn(f"requests 1 of {SMALL}", str(error))
             self.assertIn(said, str(error))
 
 

@@ -117,7 +117,7 @@ class ConnectorsTest(testtools.TestCase):
         back = self.gone()
         self.assertRaises(connectors.BackendError, self.connectors.disconnect, "vol-1", "iscsi", DATA, None)
         error = self.assertRaises(exception.VolumeAttachFailed, self.connect)
-        self.assertIn("still runs", str(error))
+        self.assertIn("is still running", str(error))
         self.backend.connect_volume.assert_not_called()
         self.backend.connect_volume.side_effect = None
         self.connectors.connect("vol-2", "iscsi", DATA, self.late.append)

@@ -31,7 +31,7 @@ class WantedTest(testtools.TestCase):
 
     def test_server_group_of_another_project_is_refused(self) -> None:
         error = self.assertRaises(errors.SpecError, self.wanted, "other", hpc__shared_memory="4")
-        self.assertIn(f"Server group {GROUP} is of another project", str(error))
+        self.assertIn(f"Server group {GROUP} belongs to another project", str(error))
 
     def test_no_server_group_and_odd_sizes_are_refused(self) -> None:
         self.assertIn("in no server group", str(self.assertRaises(errors.SpecError, self.wanted, None,

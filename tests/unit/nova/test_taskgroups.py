@@ -283,15 +283,15 @@ class BadInputTest(Base):
 
     def test_hints(self) -> None:
         for hints, words in (
-                ({"task_groups": "two"}, "task_groups='two' is no number"),
+                ({"task_groups": "two"}, "task_groups='two' is not a number"),
                 ({"task_groups": 0}, "task_groups=0 is not from 1 to"),
                 ({"task_groups": 10**7}, "is not a number"),
                 ({"task_groups": 5}, "task_groups=5 is more than the job's 4 servers"),
                 ({"task_rank": 1}, "task_groups is missing"),
-                ({"task_groups": 2, "task_rank": 1}, "leave task_rank out"),
-                ({"task_groups": 2, "task_members": 8}, "makes 4 of task_members=8 servers")):
+                ({"task_groups": 2, "task_rank": 1}, "remove task_rank"),
+                ({"task_groups": 2, "task_members": 8}, "creates 4 of task_members=8 servers")):
             self.assertIn(words, self.reason(**hints), hints)
-        self.assertIn("does not say which: give task_rank, 0 to 7", self.reason(1, task_groups=2, task_members=8))
+        self.assertIn("without its rank: give task_rank, 0 to 7", self.reason(1, task_groups=2, task_members=8))
         self.assertIn("task_rank=8 is not below", self.reason(1, task_groups=2, task_members=8, task_rank=8))
         self.assertIn("has 0 servers before this one", self.reason(1, task_groups=2, task_members=8, task_rank=1))
 
@@ -309,9 +309,9 @@ class BadInputTest(Base):
 
     def test_job_that_cannot_fit_is_refused_before_its_servers_are_listed(self) -> None:
         unlimited = dict.fromkeys(jobs.QUOTAS, -1)
-        self.assertIn("no hosts have room", self.large(unlimited, task_groups=2))
+        self.assertIn("the hosts lack room", self.large(unlimited, task_groups=2))
         # Hosts with more room than there are servers, and fewer of them than groups.
-        self.assertIn("no hosts have room", self.large(unlimited, task_groups=1000, policy="anti-affinity",
+        self.assertIn("the hosts lack room", self.large(unlimited, task_groups=1000, policy="anti-affinity",
                                                        spec={"flavor": records.flavor(vcpus=0, memory_mb=0, root_gb=0)}
                                                        ))
 
@@ -341,7 +341,7 @@ class BadInputTest(Base):
         group.project_id = "other"
         spec = kit.request(servers[0], group, {"task_groups": "1"}, 2)
         error = self.assertRaises(exception.NoValidHost, self.cloud(4, 4).schedule, spec, servers)
-        self.assertIn("is of another project", str(error))
+        self.assertIn("belongs to another project", str(error))
         self.assertNotIn("1 hosts", str(error))
 
 

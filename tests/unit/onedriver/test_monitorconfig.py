@@ -35,7 +35,8 @@ class MonitorConfigTest(testtools.TestCase):
         self.assertEqual(1, config.periods[Type.STATE_VM])
 
     def test_what_is_incomplete_is_refused(self) -> None:
-        for old, new, words in (("4124", "", "NETWORK/PORT"), ("4124", "99999", "no port"), ("[3]", "[x]", "HOST_ID"),
+        for old, new, words in (("4124", "", "NETWORK/PORT"), ("4124", "99999", "not a port"),
+                                ("[3]", "[x]", "HOST_ID"),
                                 ("<STATE_VM>5", "<STATE_VM>often", "PROBES_PERIOD/STATE_VM"),
                                 ("</MONITOR_CONFIGURATION>", "", "not a complete XML")):
             error = self.assertRaises(BadInput, monitor_config, CONFIG.replace(old, new).encode(), CLIENT)

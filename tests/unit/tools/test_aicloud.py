@@ -367,7 +367,7 @@ class OperatorTest(testtools.TestCase):
             return [SimpleNamespace(id=str(each), status=status, project_id="p", fault=None) for each in range(number)]
 
         bad = openstack.exceptions.BadRequestException
-        ours = SimpleNamespace(status="ERROR", fault={"message": "server group g1 is of another project"})
+        ours = SimpleNamespace(status="ERROR", fault={"message": "server group g1 belongs to another project"})
         for answer, isolated in ((bad("Instance group g1 could not be found."), True), ([ours], True),
                                  (bad("Invalid input"), False), (servers("ERROR", 1), False),
                                  (servers("ACTIVE", 1), False)):

@@ -152,7 +152,7 @@ class TestEveryState(RecoveryTestCase):
             allocator = self.allocator(self.store(boot, boot))
             if renamed:
                 error = self.assertRaises(AssertionError, allocator.release, consumer("c1"))
-                self.assertIn("would be called former0", str(error))
+                self.assertIn("would be named former0", str(error))
             else:
                 self.assertEqual((), allocator.release(consumer("c1")))
                 self.assertEqual({}, store.records())

@@ -120,7 +120,7 @@ class SharedMemoryTest(testtools.TestCase):
         self.memories.join(job(size=8), member(1))
         self.assertEqual([8 * MIB], [size for size in self.mounts.there.values() if size])
         error = self.assertRaises(errors.SpecError, self.memories.join, job(), member(2))
-        self.assertIn("8 MiB, and 4 MiB are asked for", str(error))
+        self.assertIn("8 MiB, and 4 MiB are requested", str(error))
         self.assertEqual({member(1)}, self.memories.members())
 
     def test_member_of_another_job_leaves_the_first(self):

@@ -142,7 +142,7 @@ class RebindTest(testtools.TestCase):
 class RefusalTest(testtools.TestCase):
     def test_cpumem_shows_what_each_socket_has(self) -> None:
         error = self.assertRaises(UnsupportedOnHost, place, Affinity.CPUMEM, 6, taken=[0, 8, 1, 4, 12, 5, 13])
-        self.assertIn("asked 6 cores on one socket; socket 0 has 5 free of 8, socket 1 has 4 free of 8", str(error))
+        self.assertIn("requested 6 cores on one socket; socket 0 has 5 free of 8, socket 1 has 4 free of 8", str(error))
 
     def test_cpu_shows_the_shares(self) -> None:
         error = self.assertRaises(UnsupportedOnHost, place, Affinity.CPU, 8, taken=range(4), reserved=[8])

@@ -24,7 +24,7 @@ class ClaimTest(testtools.TestCase):
 
     def test_refusals_name_what_is_wrong(self) -> None:
         for wanted, cpu, memory, words in (
-                (Wanted(5), None, None, "elastic cores are asked for from 5 to 4"),
+                (Wanted(5), None, None, "elastic cores are requested from 5 to 4"),
                 (Wanted(1, 8), None, None, "at most 4, which is what the cloud has claimed"),
                 (Wanted(0), None, None, "from at least 1"),
                 (Wanted(3, 2), None, None, "from 3 to 2"),

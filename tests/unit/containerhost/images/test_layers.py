@@ -60,7 +60,7 @@ class LayersTest(testtools.TestCase):
 
     def test_what_lacks_a_part_is_refused(self):
         whole = {"a": CONFIG, "b": LAYERS[0], "c": LAYERS[1]}
-        for words, files in (("does not hold the image", {"b": LAYERS[0]}), ("lacks the layer", {"a": CONFIG}),
+        for words, files in (("does not contain the image", {"b": LAYERS[0]}), ("lacks the layer", {"a": CONFIG}),
                              ("lacks the layer", whole | {"c": LAYERS[1] + b"x"})):
             self.assertIn(words, str(self.assertRaises(BadImage, self.rebuilt, self.archive(files))))
         for config in (b"{}", b"[]", b"no JSON", b'{"rootfs": {"diff_ids": [1]}}', b'{"rootfs": {"diff_ids": 7}}'):

@@ -32,7 +32,7 @@ class TestMetadata(testtools.TestCase):
                 ("creation_date '99999999999999999'", "architecture: x86_64\ncreation_date: 99999999999999999\n"),
                 ("expiry_date '253402300800'", DATED + "expiry_date: 253402300800\n"),
                 ("alias", "x: &d 99\narchitecture: x86_64\ncreation_date: *d\n"),
-                ("key '<<', which is given twice, merges", DATED + "<<: {creation_date: 99999999999999999}\n"),
+                ("key '<<', which is given twice, is a merge key", DATED + "<<: {creation_date: 99999999999999999}\n"),
                 ("key 'creation_date', which is given twice", DATED + "creation_date: 99999999999999999\n"),
                 ("key 'os', which", DATED + "properties: {os: a, os: b}\n"),
                 ("properties that are not texts", DATED + "properties: [1]\n"),

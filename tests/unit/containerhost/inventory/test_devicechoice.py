@@ -86,7 +86,7 @@ class ChooseTest(testtools.TestCase):
 
     def test_refusals_show_what_is_free(self) -> None:
         error = self.assertRaises(NoPlacement, choose, [gpu(0, 0), function(0, 0)], 2, 1)
-        self.assertIn("asked for 2 GPUs and 1 network functions; this host has 1 GPUs and 1 network", str(error))
+        self.assertIn("2 GPUs and 1 network functions are requested; this host has 1 GPUs and 1 network", str(error))
         for wrong in ((0, 0), (-1, 1), (1, -1)):
             self.assertRaises(SpecError, choose, [gpu(0, 0)], *wrong)
 

@@ -160,7 +160,7 @@ class ImagesTest(DatastoreTestCase):
     def test_an_archive_of_several_images_is_refused(self) -> None:
         image = Image()
         config = f"{image.id.partition(':')[2]}.json"
-        self.assert_refused(BadInput, "holds 2 images", self.file(image.saved(images=[{"Config": config}] * 2)))
+        self.assert_refused(BadInput, "contains 2 images", self.file(image.saved(images=[{"Config": config}] * 2)))
 
     def test_only_files_of_safe_directories(self) -> None:
         other = Path(self.useFixture(fixtures.TempDir()).path)

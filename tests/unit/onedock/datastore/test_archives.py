@@ -123,7 +123,7 @@ class PlatformsTest(testtools.TestCase):
     def test_two_images_are_refused(self) -> None:
         error = self.assertRaises(BadInput, self.read, self.described(self.wanted, "1"),
                                   self.described(self.other, "2", platform=False))
-        self.assertIn("holds 2 images", str(error))
+        self.assertIn("contains 2 images", str(error))
 
     def test_saved_on_another_machine_with_both_platforms(self) -> None:
         found = self.read(self.described(self.wanted), self.described(self.other), saved=self.other)

@@ -93,9 +93,9 @@ class FreeTest(AllocatorTestCase):
     def test_refuses_a_device_of_the_other_kind(self) -> None:
         for wanted in ({"functions": (self.gpus[0].id,)}, {"functions": (self.vfs[0].id, self.gpus[0].id)}):
             refused = self.assertRaises(errors.NoPlacement, self.free, **wanted)
-            self.assertIn(f"{self.gpus[0].id} is no network function", str(refused))
+            self.assertIn(f"{self.gpus[0].id} is not a network function", str(refused))
         refused = self.assertRaises(errors.NoPlacement, self.free, self.vfs[0].id)
-        self.assertIn(f"{self.vfs[0].id} is no GPU", str(refused))
+        self.assertIn(f"{self.vfs[0].id} is not a GPU", str(refused))
 
     def test_device_named_twice_is_used_once(self) -> None:
         self.assertEqual((self.gpus[0].id,), self.free(self.gpus[0].id, self.gpus[0].id.upper()))

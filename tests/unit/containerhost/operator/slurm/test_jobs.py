@@ -198,7 +198,7 @@ class JobDevicesTest(testtools.TestCase):
         self.tree.rebind(SECOND, "vfio-pci")
         self.give("gpu:1(IDX:1)")
         changes = self.allocate()
-        self.assertIn("State=DRAIN Reason=containerhost: /dev/nvidia1 of gres.conf is no node", changes[0])
+        self.assertIn("State=DRAIN Reason=containerhost: /dev/nvidia1 of gres.conf is not a node", changes[0])
         self.assertEqual("scontrol requeue 7", changes[1])
         self.assertEqual({}, self.holders())
 

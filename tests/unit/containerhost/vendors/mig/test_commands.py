@@ -126,11 +126,12 @@ class ApplyTest(MigCase):
         self.assertEqual([(4, "3g.20gb", (3,))], self.nvml.cut(CUT))
         self.assertEqual([f"{CUT}/gi3/ci0"], list(self.store.records()))
         self.hold(WHOLE)
-        self.assertIn("held as a whole", self.apply(f"{WHOLE}: [1g.5gb]", status=1))
+        self.assertIn("allocated as a whole", self.apply(f"{WHOLE}: [1g.5gb]", status=1))
 
     def test_bad_files_change_nothing(self) -> None:
         for text, words in (
-                ("0000:99:00.0: [1g.5gb]", "knows no GPU 0000:99:00.0"), (f"{OLD}: [1g.5gb]", "cannot be cut"),
+                ("0000:99:00.0: [1g.5gb]", "does not know GPU 0000:99:00.0"), (f"{OLD}: [1g.5gb]", "cannot be "
+                                                                                                   "partitioned"),
                 (f"{WHOLE}: [1g.5gb]\n{CUT}: [9g.5gb]", "is not a profile"),
                 (f"{WHOLE}: [1g.5gb]\n{CUT}: [1g.6gb]", "1g.6gb"),
                 (f"{WHOLE}: {{a: b}}", "not a list of profiles"), (f"{CUT}: [4g.20gb, 4g.20gb]", "compute slices")):

@@ -92,8 +92,8 @@ class PlanTest(testtools.TestCase):
         halves = cut((0, "2g.10gb", (1, 1)))
         self.assertEqual(["remove slice gi1/ci0 (1c.2g.10gb)"], done(halves, ["1c.2g.10gb"], ("gi1/ci1",)))
         for geometry, names, held, words in (
-                (three, ["1g.5gb", "1g.5gb"], ("gi3/ci0",), "gi3/ci0 would go"),
-                (three, [], ("gi1/ci0",), "gi1/ci0 would go"), (OFF, ["1g.5gb"], ("",), "held as a whole"),
+                (three, ["1g.5gb", "1g.5gb"], ("gi3/ci0",), "gi3/ci0 would be removed"),
+                (three, [], ("gi1/ci0",), "gi1/ci0 would be removed"), (OFF, ["1g.5gb"], ("",), "allocated as a whole"),
                 (halves, ["2g.10gb"], ("gi1/ci0",), "would be removed")):
             self.assertIn(words, str(self.assertRaises(DeviceHeld, done, geometry, names, held)))
         self.assertEqual([], done(three, ["3g.20gb", "1g.5gb", "1g.5gb"], ("gi1/ci0", "gi3/ci0")))
