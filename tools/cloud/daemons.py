@@ -109,8 +109,8 @@ class Daemons:
             self.wait(daemon.name)
 
     def restart(self, name: str) -> None:
-        """Kill a process that was started, whatever it does, and wait until it is ready once more."""
-        daemon = dataclasses.replace(self._daemons[name], end=signal.SIGKILL)
+        """End a process that was started, by its signal, and wait until it is ready once more."""
+        daemon = self._daemons[name]
         self.stop([name])
         self.bring_up([daemon])
 
