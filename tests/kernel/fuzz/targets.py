@@ -25,7 +25,7 @@ import atheris
 with atheris.instrument_imports(include=["containerhost", "hpcjob", "lxdone", "onedock", "onedriver", "tarfile"]):
     from containerhost import errors
     from containerhost.allocation import record
-    from containerhost.engines.docker import record as docker_record
+    from containerhost.engines.docker.record import Records
     from containerhost.guest import resources
     from containerhost.images import members, metadata
     from containerhost.images.errors import BadImage
@@ -109,6 +109,7 @@ def vms() -> tuple[bytes, ...]:
                  if b"<VM>" in data)[:8]
 
 
+CONTAINER = "c" * 64  # Docker's id of one
 RECORD = json.dumps({
     "version": 1, "device_id": "0000:3b:00.0",
     "owner": {"driver": "nova", "engine": "lxd", "container": "c1", "uuid": "u"},
@@ -123,8 +124,8 @@ TARGETS = {
     "authentication challenges": Target(text(challenges.parse), (), (
         b'Bearer realm="https://a", service="b\\"", Basic x=y, Negotiate ab==',)),
     "control groups": Target(controlgroups.parse, (), (b"6:freezer,devices:/lxc.payload.c1\n0::/x\n",)),
-    "Docker's record": Target(lambda data: docker_record.parsed(json.loads(data)), (
-        ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError), (
+    "Docker's record": Target(in_file(f"{CONTAINER}.json", lambda file: Records(file.parent).read(CONTAINER)), (
+        errors.EngineError,), (
         b'{"version": 1, "devices": ["a"], "nodes": [{"path": "/dev/a", "major": 1, "minor": 2}], "netdevs": []}',)),
     "file about devices": Target(lambda data: devicefile.parse(data, "devices"), (errors.SpecError,), (
         b"0000:3b:00.0: {a: b, c: [d]}\n",)),
@@ -136,12 +137,14 @@ TARGETS = {
         b"name: wave\nmembers: 4\ngroups: 2\nopenstack: {image: a, flavor: b, network: c}\n",)),
     "LXD's metadata.yaml": Target(metadata.architecture, (BadImage,), (
         b"architecture: x86_64\ncreation_date: 1700000000\nproperties: {os: debian}\n",)),
-    "PCI address": Target(text(pciaddress.from_opennebula), (BadInput,), (b"0000:17:00:0", b"17:00.0")),
+    "PCI address": Target(text(pciaddress.from_opennebula), (BadInput,), (b"0000:17:00:0", b"0000:17:00:0:mig3")),
     "resources acknowledged": Target(lambda data: resources.generation(resources.parse(data)), (), (
         b'{"generation": 1}',)),
-    "root disk": Target(in_file("disk.0", imageref.read), (BadInput,), (b'{"image": "x", "vm": 1}',)),
+    "root disk": Target(in_file("disk.0", imageref.read), (BadInput,), (
+        b'{"image": "sha256:' + b"a" * 64 + b'", "reference": "docker://a", "vm": 1}',)),
     "state of a root": Target(in_file(root_state.FILE, lambda file: root_state.read(file.parent)), (DriverError,), (
-        b'{"version": 1, "stamp": "a", "coming": "b"}',)),
+        b'{"version": 1, "file": "/a/disk.0", "size": 1, "persistent": true, "image": null, "user": null, '
+        b'"stamp": "a"}',)),
     "VM of oned": Target(lambda data: vm.vm(document.parse(data, "VM")), (BadInput,), vms()),
     "Xids": Target(lines(XidLog), (), (
         b"NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n"
@@ -154,6 +157,7 @@ def main(name: str, seconds: str, directory: str, *options: str) -> None:
     corpus = Path(directory, "corpus")
     corpus.mkdir(exist_ok=True)
     for number, seed in enumerate(target.seeds):
+        target.parse(seed)
         (corpus / f"seed{number}").write_bytes(seed)
 
     def parse(data: bytes) -> None:

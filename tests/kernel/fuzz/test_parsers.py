@@ -3,6 +3,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import testtools
 
 from tests import levels
 from tests.commands import ROOT
+from tests.kernel.fuzz.mutations import MUTATIONS, Mutation
 
 SECONDS = int(os.environ.get("FUZZ_SECONDS", levels.budget(gate="3", exhaustive="30")))  # for each parser
 REACHED = 60  # s; a fraction of it suffices
@@ -29,15 +31,16 @@ class ParsersTest(testtools.TestCase):
         found: dict[str, bool] = json.loads(done.stdout)
         return found
 
-    def fuzz(self, name: str, seconds: int, *options: str) -> tuple[int, str]:
+    def fuzz(self, name: str, seconds: int, *options: str, checkout: Path = ROOT) -> tuple[int, str]:
         """Run the fuzzer.
 
+        :param checkout: that has the parser
         :returns: its status, and what it found with its trace
         """
         directory = Path(self.useFixture(fixtures.TempDir()).path)
-        done = subprocess.run(self.command(name, str(seconds), str(directory), *options), cwd=ROOT,
-                              env={**os.environ, "TMPDIR": str(directory)}, capture_output=True, text=True,
-                              timeout=seconds + 120, check=False)
+        environment = {**os.environ, "TMPDIR": str(directory), "PYTHONPATH": str(checkout)}
+        done = subprocess.run(self.command(name, str(seconds), str(directory), *options), cwd=checkout, env=environment,
+                              capture_output=True, text=True, timeout=seconds + 120, check=False)
         found = [file.read_bytes()[:4096] for file in directory.iterdir() if file.is_file() and "-" in file.name]
         return done.returncode, f"{found}\n{done.stdout[-4000:]}\n{done.stderr[-2000:]}"
 
@@ -55,3 +58,25 @@ class ParsersTest(testtools.TestCase):
             with self.subTest(name):
                 status, said = self.fuzz(name, REACHED, "--strict")
                 self.assertEqual(FOUND, status, said)
+
+    @levels.exhaustive("the strict run shows that errors are found")
+    def test_removed_protection_is_found(self) -> None:
+        self.assertEqual(MUTATIONS.keys(), self.parsers().keys())
+        for name, mutation in MUTATIONS.items():
+            with self.subTest(name):
+                _, said = self.fuzz(name, REACHED, checkout=self.mutated(mutation))
+                self.assertIn("=== Uncaught Python exception", said)
+
+    def mutated(self, mutation: Mutation) -> Path:
+        """Return a checkout without the protection, whose other packages are those of this one."""
+        checkout = Path(self.useFixture(fixtures.TempDir()).path)
+        for package in ("containerhost", "hpcjob", "hpcplan", "lxdone", "onedock", "onedriver", "tests"):
+            if mutation.file.startswith(f"{package}/"):
+                shutil.copytree(ROOT / package, checkout / package, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                (checkout / package).symlink_to(ROOT / package)
+        file = checkout / mutation.file
+        text = file.read_text()
+        self.assertIn(mutation.protection, text, mutation.file)
+        file.write_text(text.replace(mutation.protection, mutation.without))
+        return checkout
