@@ -88,7 +88,7 @@ class Node(fixtures.Fixture):
         self._make_network()
 
     def _make_commands(self, directory: Path, modules: Mapping[str, str]) -> None:
-        self._commands = directory
+        self._commands, self._modules = directory, modules
         directory.mkdir()
         self._forked = directory / "forked"
         self._forked.mkdir()
@@ -97,6 +97,12 @@ class Node(fixtures.Fixture):
                 script(directory / name, f"PYTHONPATH={python_path()} exec {sys.executable} -m {module}")
         if not self._installed:
             fork_server(python_path()).script(self._forked / self.driver, self.driver, directory / self.driver)
+
+    def run_from(self, path: Path) -> None:
+        """Let scripts start the commands of another checkout from now on."""
+        self.forks = False
+        for name, module in self._modules.items():
+            script(self._commands / name, f"PYTHONPATH={path} exec {sys.executable} -P -m {module}")
 
     def _make_network(self) -> None:
         subprocess.run(["ip", "link", "add", BRIDGE, "type", "bridge"], check=True)
