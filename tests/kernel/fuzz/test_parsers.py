@@ -65,7 +65,7 @@ class ParsersTest(testtools.TestCase):
         for name, mutation in MUTATIONS.items():
             with self.subTest(name):
                 _, said = self.fuzz(name, REACHED, checkout=self.mutated(mutation))
-                self.assertIn("=== Uncaught Python exception", said)
+                self.assertIn("Traceback (most recent call last)", said)
 
     def mutated(self, mutation: Mutation) -> Path:
         """Return a checkout without the protection, whose other packages are those of this one."""
