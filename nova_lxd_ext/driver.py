@@ -137,12 +137,12 @@ class LXDDriver(unsupported.UnsupportedMethods):
                                                                 allocations),
                                           power_on)
 
-    @translated(exception.InstanceTerminationFailure)
     def destroy(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,
                 block_device_info: Any = None, destroy_disks: bool = True, destroy_secrets: bool = True) -> None:
-        requested = RequestedResources.of(network_info, block_device_info)
-        if destroy_disks or not self._backend.moves.revert_in_place(context, instance, requested):
-            self._backend.lifecycle.remove(instance, requested, keep_disk=not destroy_disks)
+        with rebuilding(instance, self._nodename), as_nova(instance, exception.InstanceTerminationFailure):
+            requested = RequestedResources.of(network_info, block_device_info)
+            if destroy_disks or not self._backend.moves.revert_in_place(context, instance, requested):
+                self._backend.lifecycle.remove(instance, requested, keep_disk=not destroy_disks)
 
     @translated(exception.InstanceTerminationFailure)
     def cleanup(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,

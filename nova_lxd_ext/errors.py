@@ -17,6 +17,9 @@ from nova.compute import task_states
 
 from containerhost import errors
 
+# Task states while a rebuild removes the former container, and boots the new one.
+REBUILDS = (task_states.REBUILDING, task_states.REBUILD_SPAWNING)
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -75,7 +78,7 @@ def rebuilding(instance: objects.Instance, host: str) -> Iterator[None]:
     try:
         yield
     except exception.ComputeResourcesUnavailable as error:
-        if instance.host == host and instance.task_state == task_states.REBUILD_SPAWNING:
+        if instance.host == host and instance.task_state in REBUILDS:
             raise LXDError(reason=error.format_message()) from error
         raise
 

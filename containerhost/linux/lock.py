@@ -16,6 +16,7 @@ import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from containerhost.errors import HostActionFailed
 from containerhost.linux.files import Directory, closing
 from containerhost.linux.poll import wait_until
 
@@ -66,9 +67,15 @@ class FileLock:
 
         :returns: the file, open for reading and writing; a process that inherits it holds the lock, too
         :raises Exception: ``failure``: another process holds it for longer than the limit
-        :raises OSError: the file cannot be opened
+        :raises HostActionFailed: the file cannot be opened; OSError where ``failure`` is TimeoutError
         """
-        with closing(self._opened()) as fd:
+        try:
+            opened = self._opened()
+        except OSError as error:
+            if failure is TimeoutError:
+                raise
+            raise HostActionFailed(f"{self.path} cannot be locked: {error}") from error
+        with closing(opened) as fd:
             acquire(fd, self._timeout, self.path, failure)
             yield fd
 

@@ -11,6 +11,7 @@ import fixtures
 import testtools
 
 from containerhost.allocation.store import AllocationStore, Consumer
+from containerhost.errors import EngineBusy, HostActionFailed
 from containerhost.linux.files import closing
 from containerhost.linux.lock import FileLock, acquire, byte_held, byte_is_held
 
@@ -45,6 +46,12 @@ class FileLockTest(testtools.TestCase):
         self.assertIn(f"fuser {self.path}", str(error))
         with self.lock.held():
             pass
+
+    def test_file_that_cannot_be_made_is_an_error_of_the_callers_kind(self):
+        full = OSError(errno.ENOSPC, "No space left on device")
+        self.useFixture(fixtures.MockPatchObject(FileLock, "_opened", side_effect=full))
+        for failure, error in ((TimeoutError, OSError), (EngineBusy, HostActionFailed)):
+            self.assertIn("No space left", str(self.assertRaises(error, self.lock.held(failure).__enter__)))
 
     def test_a_process_that_ends_lets_go(self):
         pid = os.fork()
