@@ -71,10 +71,16 @@ class TaskRecovery:
             save(instance, task_state=task_states.REBOOT_PENDING)
         elif state in FROZEN:
             self._sync_state(instance, FROZEN[state])
+        elif state == task_states.UNPAUSING and self._is_off(instance):
+            clear_task(context, instance, lost)  # the host restarted; nova goes on with one that runs or is frozen
         elif instance.vm_state == vm_states.SHELVED_OFFLOADED and state in UNSHELVINGS:
             self._end_unshelving(context, instance, lost)
         else:
             self._undo(context, instance, lost)
+
+    def _is_off(self, instance: objects.Instance) -> bool:
+        found = self._states.find(instance)
+        return found is not None and found.status is Status.STOPPED
 
     def _undo(self, context: Any, instance: objects.Instance, lost: Lost) -> None:
         state = instance.task_state

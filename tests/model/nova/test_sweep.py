@@ -146,6 +146,10 @@ class SweepTest(testtools.TestCase):
         self.addDetail("points", text_content(str(dict(counts))))
         self.assertEqual([], failures)
 
+    def test_power_cut_within_an_unpause(self) -> None:
+        for step in range(len(steps_of("unpause", watched=True)) + 1):
+            interrupt_disk("unpause", POWER_CUT, step, 0)
+
     def test_start_after_a_kill_is_interrupted_too(self) -> None:
         self.tried_twice(interrupt_start, None, ("killed", "fails", *OF_ENGINE))
 
