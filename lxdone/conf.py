@@ -12,24 +12,23 @@ DRIVER = "lxdone"  # its name in OpenNebula and in the allocation records
 
 @dataclasses.dataclass(frozen=True)
 class Options(NodeOptions):
-    """Hold the options of a node with LXD, beside those of every driver.
+    """Hold the options of a node with LXD, in addition to those of every driver.
 
-    :ivar endpoint: LXD's socket or https address; empty looks in the usual places
+    :ivar endpoint: LXD's socket or https address; empty searches the default places
     :ivar project: LXD's project for the containers
     :ivar storage_pool: LXD's storage pool for root disks
     :ivar allow_nesting: whether LXD_SECURITY_NESTING=YES is honoured
     :ivar allow_privileged: whether LXD_SECURITY_PRIVILEGED=YES is honoured
-    :ivar unpacked_limit: GiB that the content of a root disk may have beyond the disk's SIZE, which is that of a packed
-        image where the image is packed
-    :ivar packed_root_size: GiB of a root disk whose image is packed, unless the template's SIZE is more than the
-        image's
-    :ivar migration_address: ``https://host:port`` at which the LXD daemons of other nodes reach this one; empty lets no
-        VM leave by a live migration
-    :ivar migration_peers: the migration addresses of the nodes whose VMs may arrive by a live migration: LXD takes what
-        comes from there as it is
+    :ivar unpacked_limit: GiB by which the content of a root disk may exceed the disk's SIZE, which for a packed
+        image is the packed size
+    :ivar packed_root_size: GiB of a root disk with a packed image, unless the template's SIZE exceeds the image's
+    :ivar migration_address: ``https://host:port`` at which the LXD daemons of other nodes reach this one; empty
+        disables live migrations from here
+    :ivar migration_peers: the migration addresses of the nodes whose VMs may arrive by a live migration: LXD trusts
+        data from there
     :ivar migration_timeout: seconds that one round of copying a VM to another node may take
-    :ivar block_devices: block devices of the host that disks of type BLOCK may be, as patterns of paths; an asterisk
-        stands for any part of one name
+    :ivar block_devices: block devices of the host that disks of type BLOCK may use, as patterns of paths; an
+        asterisk matches within one name
     """
 
     state: str = "/var/lib/lxdone"

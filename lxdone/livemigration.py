@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Let the nodes of a live migration talk: the source runs ``lxdone vmm receive`` on the destination, over ssh.
+"""Exchange requests between the nodes of a live migration: ``lxdone vmm receive`` on the destination, over ssh.
 
-It is one conversation in one process on each side, which holds the VM's lock there: one line of JSON for each request
-and for each answer. The destination ends when the source does, and says why it failed on its standard error.
+One process on each node holds the VM's lock there; each request and each answer is one line of JSON. The destination
+ends with the source, and reports a failure on its standard error.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ class Destination(Protocol):
     node: str
 
     def fetch_changes(self, offer: ChangesOffer) -> None:
-        """Fetch the container, or what has changed since the former offer."""
+        """Fetch the container, or its changes since the former offer."""
 
     def start(self) -> None:
         """Take the root that the source offers, and start the VM."""
@@ -61,9 +61,9 @@ Connect = Callable[[Call], AbstractContextManager[Destination]]
 
 
 def require_allowed(vm: Vm, address: str) -> None:
-    """Refuse what cannot leave, with the remedy; nothing has changed yet.
+    """Refuse a VM that cannot leave, with the remedy, before any change.
 
-    :param address: at which this node lets other ones fetch containers
+    :param address: address at which other nodes fetch containers from this one
     """
     if not translate.restarts_to_migrate(vm.own):
         raise NotSupported(REFUSED)
@@ -97,7 +97,7 @@ class RemoteDestination:
         self._ask({"start": True})
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Send a request, and return the answer; raise DriverError with what the destination said instead."""
+        """Send a request, and return the answer; raise DriverError with the destination's message if it fails."""
         stdin, stdout = cast(BinaryIO, self._ssh.stdin), cast(BinaryIO, self._ssh.stdout)
         with contextlib.suppress(BrokenPipeError):  # what it said tells more
             write(stdin, request)
@@ -111,7 +111,7 @@ class RemoteDestination:
 
 
 def connector(datastores: Path, timeout: float) -> Connect:
-    """Return what connects to a destination.
+    """Return a function that connects to a destination.
 
     :param datastores: their owner is the user of OpenNebula, as whom nodes reach one another
     """
@@ -140,7 +140,7 @@ def connector(datastores: Path, timeout: float) -> Connect:
 def identity(uid: int, agent: str) -> dict[str, Any]:
     """Return the options of :class:`subprocess.Popen` for a program that runs as a user.
 
-    :param agent: the socket of the agent with the user's keys; empty where there is none
+    :param agent: the socket of the agent with the user's keys; empty if there is none
     """
     if uid == os.geteuid():
         return {}
@@ -170,7 +170,7 @@ class Arrival:
         self._refresh = False
 
     def fetch_changes(self, offer: ChangesOffer) -> None:
-        """Fetch the container, or what has changed since the former offer."""
+        """Fetch the container, or its changes since the former offer."""
         address, _, operation = offer.operation.partition("/1.0/operations/")
         if address not in self._peers or not OPERATION.fullmatch(operation):
             raise NotSupported(f"migration_peers of /etc/lxdone.toml of this node does not have {address[:200]}: add "
@@ -189,10 +189,10 @@ class Arrival:
 
 
 def requests(stdin: BinaryIO, timeout: float) -> Iterator[dict[str, Any]]:
-    """Yield what the source asks.
+    """Yield the requests of the source.
 
-    :param timeout: seconds until it asks the next
-    :raises DriverError: it is gone
+    :param timeout: seconds to wait for the next one
+    :raises DriverError: the source has ended
     """
     while (request := read(stdin, timeout)) is not None:
         yield request
@@ -200,7 +200,7 @@ def requests(stdin: BinaryIO, timeout: float) -> Iterator[dict[str, Any]]:
 
 
 def serve(arrival: Arrival, asked: Iterator[dict[str, Any]], stdout: BinaryIO) -> None:
-    """Do what the source asks until the VM runs here; the last request has no answer yet."""
+    """Serve the source's requests until the VM runs here; the last request is not answered yet."""
     for request in asked:
         match request:
             case {"offer": dict(offer)}:
@@ -219,10 +219,10 @@ def write(stream: BinaryIO, message: dict[str, Any]) -> None:
 
 
 def read(stream: BinaryIO, timeout: float) -> dict[str, Any] | None:
-    """Read a message; None where the other side has ended.
+    """Read a message; None if the other side has ended.
 
     :param stream: unbuffered
-    :raises DriverError: none comes within so many seconds, or it is none
+    :raises DriverError: none arrives in time, or it is malformed
     """
     line = bytearray()
     while not line.endswith(b"\n"):
@@ -244,7 +244,7 @@ def read(stream: BinaryIO, timeout: float) -> dict[str, Any] | None:
 
 
 def is_abandoned(fd: int) -> bool:
-    """Return whether nobody reads this end any more: OpenNebula has given up the action, or was stopped."""
+    """Return whether this end has no reader: OpenNebula has cancelled the action, or was stopped."""
     poll = select.poll()
     poll.register(fd, 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))

@@ -68,8 +68,8 @@ class Vmm(BaseVmm):
 
     :param transfers: of containers to other nodes
     :param connect: to the destination of a live migration
-    :param ids: tells the id map of a container by its name; None for a privileged one
-    :param limit_interface: limits what a container receives and sends by an interface, in bits per second
+    :param ids: returns the id map of a container by its name; None for a privileged one
+    :param limit_interface: limits the receive and transmit rates of a container's interface, in bits per second
     """
 
     driver = DRIVER
@@ -139,7 +139,7 @@ class Vmm(BaseVmm):
     # Live migration. The container is copied while it runs, and stopped for its last changes alone.
 
     def migrate(self, call: Call) -> None:
-        """Restart a VM on another node. Whatever fails before that one takes its root leaves it running here."""
+        """Restart a VM on another node. A failure before that one takes the root leaves the VM running here."""
         vm = call.vm
         livemigration.require_allowed(vm, self._options.migration_address)
         own = self._existing(call).name
@@ -171,7 +171,7 @@ class Vmm(BaseVmm):
             LOG.error("VM %s runs on %s, and its remains here are removed later: %s", vm.id, there.node, error)
 
     def _copy_running(self, own: str, home: Path, there: livemigration.Destination) -> None:
-        """Let the destination copy the container again and again, until a round brings hardly less any more."""
+        """Let the destination copy the container repeatedly, until a round brings few further changes."""
         self._transfers.withdraw(own)  # what a killed migration left
         took = math.inf
         for number in range(1, copyrounds.ROUNDS + 1):
@@ -202,7 +202,7 @@ class Vmm(BaseVmm):
             self._stop(own, force=True)
 
     def _stay(self, vm: Vm, spec: ContainerSpec) -> None:
-        """Let the VM run here, unless the destination has its root, or OpenNebula ended it."""
+        """Run the VM here, unless the destination has its root, or OpenNebula ended it."""
         home = self._contexts.home(spec.name)
         if self._writeback.is_ended(home):
             self.remove(vm.id)
@@ -211,10 +211,10 @@ class Vmm(BaseVmm):
 
     @contextlib.contextmanager
     def arriving(self, call: Call, source: str) -> Iterator[livemigration.Arrival]:
-        """Receive a VM that another node lets go; on an error all that arrived is removed.
+        """Receive a VM from another node; on an error the copy is removed.
 
         :param source: the node's name
-        :raises DriverError: this host cannot have it; nothing has changed
+        :raises DriverError: this host does not support it; nothing has changed
         """
         vm, own = call.vm, translate.name(call.vm_id)
         home, file = self._contexts.home(own), self._root_file(vm)
@@ -245,7 +245,7 @@ class Vmm(BaseVmm):
         self._consoles.provide(vm)
 
     def _give_back(self, vm_id: int, source: str) -> None:
-        """Give the root back to the source, which starts it again: first nothing runs here."""
+        """Return the root to the source, which starts it again, after stopping the VM here."""
         own = translate.name(vm_id)
         if self._is_running(own):
             self._stop(own, force=True)
@@ -253,7 +253,7 @@ class Vmm(BaseVmm):
         self._writeback.give_back(self._contexts.home(own), source)
 
     def _remove_arrived(self, vm_id: int) -> None:
-        """Remove a copy; what may be all that there is of the VM stays."""
+        """Remove a copy, unless it may be the only one of the VM."""
         if self._writeback.is_unsaved(self._contexts.home(translate.name(vm_id))):
             raise DriverError(f"the root of VM {vm_id} is this node's and stays")
         self.forget(vm_id)

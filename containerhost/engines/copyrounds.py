@@ -7,7 +7,7 @@ SHRINKS = 0.7  # of the time of the round before, at most: else the container ch
 
 
 def is_last(took: float, before: float) -> bool:
-    """Return whether another round would bring hardly less than this one.
+    """Return whether another round would bring few further changes.
 
     :param took: seconds of this round
     :param before: seconds of the round before it; infinite for the first one

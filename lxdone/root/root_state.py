@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record the state of a VM's root on this node: which disk it is of, and which of both is newer.
+"""Record the state of a VM's root on this node: its disk, and which of both is newer.
 
 While a container runs, its root is newer than the disk in OpenNebula's datastore. The node's own record in the VM's
-directory says so, and a mark beside the disk says the same to other nodes, which may see the datastore too.
+directory states that, and so does a mark beside the disk for other nodes, which may share the datastore.
 
 Root trusts its own record. The mark is a hint of the datastore's owner, who could also start the VM or remove its disk.
 
 A disk with another stamp than the record's was changed elsewhere: OpenNebula moved, reverted or enlarged it, or the VM
 ran on another node.
 
-A VM that migrates while it runs takes its root along, and its disk stays as it is. The source offers the root by a file
-beside the mark. The destination takes it by renaming that file to the mark, the source retracts it by removing it, and
-only one of both succeeds: from the moment on at which the mark names the destination, the root is that one's.
+A live migration moves the root, and keeps the disk unchanged. The source offers the root by a file beside the mark.
+The destination takes it by renaming that file to the mark, the source retracts it by removing it, and only one of
+both succeeds: once the mark names the destination, the root belongs to it.
 """
 
 import dataclasses
@@ -34,18 +34,19 @@ NODE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 @dataclasses.dataclass(frozen=True)
 class RootState:
-    """Record which disk a VM's root is of, and whether the root has changes that the disk lacks.
+    """Record the disk of a VM's root, and whether the root has changes that the disk lacks.
 
-    :ivar file: the disk's place in OpenNebula's datastore
-    :ivar size: bytes that OpenNebula wants it to have
-    :ivar persistent: it is to stay what it is, whatever was written
-    :ivar image: of Ceph, that it is instead of a file
+    :ivar file: the disk's path in OpenNebula's datastore
+    :ivar size: bytes required by OpenNebula
+    :ivar persistent: whether its format must be kept
+    :ivar image: Ceph image, in place of a file
     :ivar user: of Ceph
-    :ivar stamp: of the disk as the root was made of it, or written to it; empty until its container first starts
-    :ivar coming: of a disk that is about to take its place
-    :ivar unsaved: the root is newer than the disk
+    :ivar stamp: of the disk when the root was created from it, or written to it; empty until its container first
+        starts
+    :ivar coming: of a disk that is about to replace it
+    :ivar unsaved: whether the root is newer than the disk
     :ivar store: identity of the datastore; None in records of earlier releases
-    :ivar peer: the node with which this one is exchanging the root: it is this one's only while the mark says so
+    :ivar peer: the other node of a live migration of the root, which belongs to the node that the mark names
     """
 
     file: str
@@ -71,10 +72,10 @@ class RootState:
 def read(home: Path) -> RootState | None:
     """Read a VM's root state.
 
-    A root that the other node of a live migration has is not this one's any more, or not yet.
+    A root that belongs to the other node of a live migration counts as absent here.
 
     :param home: the VM's directory on the node
-    :raises DriverError: there is something else, or the mark cannot be read
+    :raises DriverError: the record is malformed, or the mark cannot be read
     """
     file = home / FILE
     try:
@@ -105,12 +106,12 @@ def mark(record: RootState, node: str | None = None, file: str = RUNNING) -> Non
 
 
 def offer(record: RootState, node: str) -> None:
-    """Let a node take the root, until it is retracted."""
+    """Offer the root to a node, until it is retracted."""
     mark(record, node, OFFERED)
 
 
 def retract(record: RootState) -> None:
-    """Let nobody take the root any more. Idempotent: does nothing if it was taken, or not offered."""
+    """Retract the offer of the root. Idempotent: does nothing if it was taken, or not offered."""
     try:
         with datastores.open_directory(record.directory) as directory:
             directory.unlink(OFFERED)
@@ -123,7 +124,7 @@ def retract(record: RootState) -> None:
 def take(record: RootState) -> None:
     """Take the root that another node offers to this one.
 
-    :raises DriverError: it is not offered any more
+    :raises DriverError: it is no longer offered
     """
     try:
         with datastores.open_directory(record.directory) as directory:
@@ -172,7 +173,7 @@ def unreadable(directory: Path, error: OSError) -> DriverError:
 
 
 def is_here(record: RootState) -> bool:
-    """Return whether the mark names this node. Without the VM's directory that is not known, and the root stays."""
+    """Return whether the mark names this node; True without the VM's directory, so that the root stays."""
     try:
         with datastores.open_directory(record.directory) as directory:
             try:

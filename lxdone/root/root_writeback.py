@@ -104,7 +104,7 @@ class RootWriteback:
 
     @staticmethod
     def offer(home: Path, node: str) -> None:
-        """Let another node take the root, until :meth:`withdraw`."""
+        """Offer the root to another node, until :meth:`withdraw`."""
         record = root_state.read(home)
         if record is None or not record.unsaved:
             raise DriverError(f"{home / root_state.FILE} does not assign the root to this node")
@@ -113,9 +113,9 @@ class RootWriteback:
 
     @staticmethod
     def withdraw(home: Path) -> bool:
-        """Offer the root no more. Idempotent.
+        """Withdraw the offer of the root. Idempotent.
 
-        :returns: whether it is this node's; otherwise another one has taken it
+        :returns: whether it belongs to this node; otherwise another one has taken it
         """
         record = root_state.read(home)
         if record is None or record.peer is None:
@@ -131,7 +131,7 @@ class RootWriteback:
     def take(home: Path, vm: Vm, file: Path, node: str) -> None:
         """Take the root that another node offers.
 
-        :raises DriverError: it does not any more
+        :raises DriverError: it is no longer offered
         """
         wanted = root_files.of(vm, file)
         # First the record, by which the root is this node's as soon as the mark says so.
@@ -142,7 +142,7 @@ class RootWriteback:
 
     @staticmethod
     def give_back(home: Path, node: str) -> None:
-        """Give a root that was taken back to its node. What the container wrote here is lost."""
+        """Return a taken root to its node. The container's changes on this node are lost."""
         record = root_state.read(home)
         if record and record.unsaved:
             root_state.write(home, dataclasses.replace(record, peer=node))
