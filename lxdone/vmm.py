@@ -220,7 +220,7 @@ class Vmm(BaseVmm):
         home, file = self._contexts.home(own), self._root_file(vm)
         if root_state.elsewhere(file.parent, None) != source:
             raise NotSupported(f"this node does not share the directory {file.parent} with node {source}: a live "
-                               "migration takes a system datastore that all nodes share (TM_MAD shared or qcow2). Use "
+                               "migration needs a system datastore that all nodes share (TM_MAD shared or qcow2). Use "
                                "onevm migrate without --live")
         spec = self._spec(vm)
         self._cores.preview(spec)

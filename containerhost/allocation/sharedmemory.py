@@ -140,7 +140,7 @@ class SharedMemories:
     def reconcile(self, exists: Callable[[Consumer], bool]) -> None:
         """Remove members whose container no longer exists, and mounts without members.
 
-        :param exists: whether a container may be there; only what two witnesses deny is not
+        :param exists: whether a container may be there: False only if the engine and the records agree
         """
         for member in self.members():
             if not exists(member):

@@ -41,7 +41,7 @@ class PciTracker:
         self._refused: set[str] = set()
 
     def look(self, devices_json: str) -> None:
-        """Store the host's devices (``pci_passthrough_devices``). Nova calls for them without its lock."""
+        """Store the host's devices (``pci_passthrough_devices``). Nova calls this without its lock."""
         self._news = {entry["address"]: entry for entry in json.loads(devices_json)}
 
     def refresh(self) -> None:

@@ -176,7 +176,7 @@ def device_name(device: Device) -> str:
 
 
 def vm_status(containers: Iterable[ContainerState]) -> str:
-    """Report vm/status: the state of every VM. A replacing container has another name until it replaces."""
+    """Report vm/status: the state of every VM. Replacing containers, which have other names, are omitted."""
     rows = (template.vector("VM", {"ID": state.labels[LABEL], "DEPLOY_ID": state.name, "STATE": STATES[state.status]})
             for state in containers if LABEL in state.labels and state.name == f"{PREFIX}{state.labels[LABEL]}")
     return "\n".join(rows)

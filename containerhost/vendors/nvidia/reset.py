@@ -73,7 +73,8 @@ def _joining(addresses: Sequence[str]) -> bool:
 def _without_persistence(addresses: Sequence[str]) -> Iterator[None]:
     """Turn off persistence mode and nvidia-persistenced for the GPUs within the block.
 
-    A mark says so meanwhile: the reset that is repeated after a kill turns the mode on again."""
+    A mark records this meanwhile: the reset that follows a kill turns the mode on again.
+    """
     persistent = [address for address in addresses if (MARKS / address).exists() or _is_persistent(address)]
     try:
         for address in persistent:

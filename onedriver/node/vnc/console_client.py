@@ -19,7 +19,7 @@ from onedriver.node.vnc import session
 
 HANDOVER_TIMEOUT = 20  # s in which the client before must have let go, and the engine of him
 KEPT = 8192  # bytes: more than a screen
-REFUSED = b"\r\nThe console cannot be had now: the container does not run, or somebody else has its console.\r\n"
+REFUSED = b"\r\nThe console is unavailable: the container does not run, or another client uses its console.\r\n"
 
 
 def holder(name: str) -> str:
