@@ -20,7 +20,7 @@ class SharedMemoryTest(sharedmemorycontract.SharedMemory, OnedockCase):
         machine = self.deployed(sharedmemorycontract.member(1))
         self.ok("cancel", machine, lcm=POWEROFF)
         for other in (sharedmemorycontract.member(1, job="other"), machine.changed(user="")):
-            self.refused("other shared memory than container one-1 was made", "deploy", other, lcm=BOOT)
+            self.refused("other shared memory than that of container one-1", "deploy", other, lcm=BOOT)
         self.ok("deploy", machine, lcm=BOOT)
         self.ok("cancel", machine, lcm=CLEANUP)
         self.assert_gone()

@@ -113,7 +113,7 @@ class BootTest(base.LxdServers):
     def test_what_cannot_be_ends_the_boot_with_a_reason(self) -> None:
         table = [
             (self.flavor(lxd__privileged_allowed="true"), None, "allow_privileged"),
-            (self.flavor(quota__disk_read_bytes_sec="1", quota__disk_read_iops_sec="1"), None, "at once"),
+            (self.flavor(quota__disk_read_bytes_sec="1", quota__disk_read_iops_sec="1"), None, "together"),
             (self.flavor(), self.image(content=b"no image at all" * 1000), "unacceptable"),
             (self.flavor(), self.image(hw_architecture="aarch64"), "No valid host"),
         ]

@@ -282,7 +282,7 @@ class RefusalsTest(TransferTestCase):
         self.refused("onedock", "mkimage", 1, "raw", self.place("disk.1"))
         (self.base / "bin/onedock").write_text("#!/bin/sh\necho hello\n")
         (self.base / "bin/onedock").chmod(0o755)
-        self.refused("instead of what make asked for", "mkimage", 1, "raw", self.place("disk.1"))
+        self.refused("instead of the answer to make", "mkimage", 1, "raw", self.place("disk.1"))
 
     def test_a_node_that_hangs_holds_no_action(self) -> None:
         self.useFixture(fixtures.MockPatchObject(pipes, "STALL_TIMEOUT", 0.3))

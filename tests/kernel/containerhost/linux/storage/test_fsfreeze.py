@@ -125,7 +125,7 @@ class FileSystemTest(testtools.TestCase):
                 subprocess.run(["pkill", "-KILL", "-f", f"fsfreeze {self.directory} 60"], check=True)
 
         with self.writer() as file:
-            self.assertIn("ended with -9", str(self.assertRaises(HostActionFailed, hold)))
+            self.assertIn("ended with status -9", str(self.assertRaises(HostActionFailed, hold)))
             self.assertTrue(self.is_written(file))
 
     def test_it_stays_frozen_until_it_is_thawed(self) -> None:
