@@ -37,9 +37,10 @@ COMMAND = 'exec sudo -n "$(command -v lxdone || echo lxdone)" vmm receive "$@"'
 LINE_LIMIT = 16 << 20  # bytes
 OPERATION = re.compile(r"[0-9a-f-]{1,64}")
 LAST_WORDS_TIMEOUT = 30.0  # s in which a destination that failed ends
-REFUSED = ("a container's processes share their host's kernel and cannot move while they run. Use onevm migrate "
-           "without --live, or let the VM be restarted by a live migration: "
-           f"{translate.LIVE_MIGRATION} = {translate.RESTART} in its template")
+# OpenNebula cuts long errors: the remedy comes first.
+REFUSED = (f"use onevm migrate without --live, or {translate.LIVE_MIGRATION} = {translate.RESTART} in its template, "
+           "which lets a live migration restart it: a container's processes share their host's kernel and cannot move "
+           "while they run")
 
 
 class Destination(Protocol):
@@ -70,8 +71,8 @@ def require_allowed(vm: Vm, address: str) -> None:
     if vm.pcis:  # oned refuses them first
         raise NotSupported("a VM with PCI devices is migrated while it is off: onevm migrate --poff")
     if not address:
-        raise NotSupported("migration_address of /etc/lxdone.toml, the https address of this node's LXD, is not set: "
-                           "use onevm migrate without --live")
+        raise NotSupported("use onevm migrate without --live, or set migration_address of /etc/lxdone.toml, the https "
+                           "address of this node's LXD")
 
 
 class RemoteDestination:
@@ -173,12 +174,12 @@ class Arrival:
         """Fetch the container, or its changes since the former offer."""
         address, _, operation = offer.operation.partition("/1.0/operations/")
         if address not in self._peers or not OPERATION.fullmatch(operation):
-            raise NotSupported(f"migration_peers of /etc/lxdone.toml of this node does not have {address[:200]}: add "
-                               "it there, or use onevm migrate without --live")
+            raise NotSupported("use onevm migrate without --live, or add to migration_peers of /etc/lxdone.toml of "
+                               f"this node {address[:200]}")
         if not self._transfers.takes_changes(self._spec, offer):
-            raise NotSupported(f"storage pool {self._spec.root.pool} of this node does not take differences of a pool "
-                               f"of type {offer.pool_type}: both must be of that type. Use onevm migrate without "
-                               "--live")
+            raise NotSupported("use onevm migrate without --live: storage pool "
+                               f"{self._spec.root.pool} of this node does not take differences of a pool of type "
+                               f"{offer.pool_type}; both must be of that type")
         self._transfers.fetch_changes(self._spec, offer, self._timeout, refresh=self._refresh)
         self._refresh = True
 

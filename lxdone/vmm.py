@@ -186,8 +186,8 @@ class Vmm(BaseVmm):
     def _send_changes(self, own: str, there: livemigration.Destination) -> None:
         offer = self._transfers.offer_changes(own, self._options.migration_address)
         if offer is None:
-            raise NotSupported(f"LXD cannot send differences of container {own}: that takes LXD 5.0.3 or later and a "
-                               "storage pool of type btrfs or zfs; use onevm migrate without --live")
+            raise NotSupported("use onevm migrate without --live: differences take LXD 5.0.3 or later and a storage "
+                               f"pool of type btrfs or zfs, which container {own} has not")
         there.fetch_changes(offer)
 
     def _require_wanted(self, home: Path) -> None:
@@ -219,9 +219,9 @@ class Vmm(BaseVmm):
         vm, own = call.vm, translate.name(call.vm_id)
         home, file = self._contexts.home(own), self._root_file(vm)
         if root_state.elsewhere(file.parent, None) != source:
-            raise NotSupported(f"this node does not share the directory {file.parent} with node {source}: a live "
-                               "migration needs a system datastore that all nodes share (TM_MAD shared or qcow2). Use "
-                               "onevm migrate without --live")
+            raise NotSupported("use onevm migrate without --live: a live migration needs a shared system datastore "
+                               f"(TM_MAD shared or qcow2), but this node does not share the directory {file.parent} "
+                               f"with node {source}")
         spec = self._spec(vm)
         self._cores.preview(spec)
         state = self._find(own, vm)

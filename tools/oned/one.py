@@ -123,9 +123,9 @@ class One:
         return found[-1] if isinstance(found, list) else found
 
     def is_placed(self, vm: str, host: str) -> bool:
-        """Return whether a VM's disks have been brought to a host."""
+        """Return whether a VM's disks have been brought to a host, or it runs there after a live migration."""
         last = self.history(vm)
-        return bool(last["HOSTNAME"] == host and int(last["PETIME"]))
+        return bool(last["HOSTNAME"] == host and (int(last["PETIME"]) or int(last["RSTIME"])))
 
     def error(self, vm: str) -> str:
         found = self.show("vm", vm)["USER_TEMPLATE"]
