@@ -205,13 +205,22 @@ def serve(arrival: Arrival, asked: Iterator[dict[str, Any]], stdout: BinaryIO) -
     for request in asked:
         match request:
             case {"offer": dict(offer)}:
-                arrival.fetch_changes(ChangesOffer(**offer))
+                arrival.fetch_changes(checked(offer))
             case {"start": True}:
                 arrival.start()
                 return
             case _:
                 raise DriverError(f"the source requests {sorted(request)}, which this release does not support")
         write(stdout, {})
+
+
+def checked(offer: dict[str, Any]) -> ChangesOffer:
+    """Return the offer of a request; raise DriverError if it is malformed."""
+    kinds = {field.name: dict if field.name in ("config", "secrets") else str
+             for field in dataclasses.fields(ChangesOffer)}
+    if offer.keys() != kinds.keys() or not all(isinstance(offer[name], kind) for name, kind in kinds.items()):
+        raise DriverError(f"the source sends a malformed offer, with {', '.join(sorted(offer))[:200]}")
+    return ChangesOffer(**offer)
 
 
 def write(stream: BinaryIO, message: dict[str, Any]) -> None:
@@ -237,7 +246,7 @@ def read(stream: BinaryIO, timeout: float) -> dict[str, Any] | None:
             raise DriverError(f"the other node sends a line of more than {LINE_LIMIT >> 20} MiB")
     try:
         found = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DriverError(f"the other node sends {bytes(line[:100])!r}") from error
     if not isinstance(found, dict):
         raise DriverError(f"the other node sends {bytes(line[:100])!r}")

@@ -73,6 +73,19 @@ class ConversationTest(testtools.TestCase):
         self.assertRaises(DriverError, livemigration.read, self.stdin, 0.01)
         self.assertRaises(DriverError, livemigration.document_of, {"document": "<VM/>"})
 
+    def test_offer_that_is_malformed_is_refused(self) -> None:
+        whole = dataclasses.asdict(OFFER)
+        for offer in ({}, whole | {"more": 1}, whole | {"operation": 1}, whole | {"secrets": "s"}):
+            with self.subTest(offer):
+                error = self.assertRaises(DriverError, livemigration.serve, self.arrival, iter([{"offer": offer}]),
+                                          self.stdout)
+                self.assertIn("offer", str(error))
+        self.transfers.fetch_changes.assert_not_called()
+
+    def test_line_that_is_nested_too_deep_is_refused(self) -> None:
+        self.asked.write(b"[" * 4_000 + b"\n")
+        self.assertIn("the other node sends", str(self.assertRaises(DriverError, self.serve)))
+
     def test_reader_that_is_gone_is_seen(self) -> None:
         self.assertFalse(livemigration.is_abandoned(self.stdout.fileno()))
         self.answered.close()
