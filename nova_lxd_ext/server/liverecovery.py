@@ -209,5 +209,7 @@ def last_from(context: Any, host: str, uuid: str) -> objects.Migration | None:
 
 
 def has_left(instance: objects.Instance, host: str) -> bool:
-    """Return whether nova places the server on another host, and is not migrating it."""
-    return instance.host not in (None, host) and instance.task_state != task_states.MIGRATING
+    """Return whether nova places the server on another host, or has shelved it from there, and is not migrating it."""
+    if instance.host is None:
+        return instance.vm_state == vm_states.SHELVED_OFFLOADED and instance.task_state is None
+    return instance.host != host and instance.task_state != task_states.MIGRATING

@@ -2,6 +2,7 @@
 """Share the daemon and a small container's spec between the functional tests of containerhost."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from containerhost.engines.spec import ContainerSpec, Cpu, Memory, RootDisk
 from tests.conformance.engine import frame
 from tests.conformance.engine.frame import MiB
 from tests.functional.lxd import POOL, Lxd
+from tests.waiting import await_that
 
 
 class LxdTestCase(frame.EngineFrame):
@@ -30,7 +32,9 @@ class LxdTestCase(frame.EngineFrame):
         return ContainerSpec(name=name, **(parts | more))
 
     def up(self, name: str = "c1") -> None:
-        """LXD asks an init that begins too."""
+        """Wait until busybox's init handles signals, SIGTSTP last: one that asks it to end would be lost before."""
+        status = Path(f"/proc/{self.engine.pid(name)}/status")
+        await_that(lambda: re.search(r"SigCgt:\t0+80000\n", status.read_text()), "the init handles signals")
 
     def left(self, name: str = "c1") -> list[str]:
         return leftovers(self.lxd, name)

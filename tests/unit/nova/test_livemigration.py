@@ -341,6 +341,19 @@ class LiveRecoveryTest(LiveCase):
         self.manager._delete_allocation_after_move.assert_called_once()
         self.assertNotIn(self.server.name, self.one.engine.specs)
 
+    def test_one_that_arrived_and_was_shelved_there_is_completed(self) -> None:
+        self.move.status = LEFT
+        self.server.vm_state, self.server.host = vm_states.SHELVED_OFFLOADED, None
+        for task_state, status in ((task_states.SPAWNING, LEFT), (None, "completed")):
+            self.server.task_state = task_states.MIGRATING
+            self.recovery.recover("one", [self.server])
+            self.server.task_state = task_state
+            self.one.engine.statuses[self.server.name] = Status.STOPPED
+            self.deferred.minutes_pass()
+            self.assertEqual(status, self.move.status)
+        self.manager._delete_allocation_after_move.assert_called_once()
+        self.assertNotIn(self.server.name, self.one.engine.specs)
+
     def test_one_that_has_ended_meanwhile_is_left(self) -> None:
         self.recovery.recover("one", [self.server])
         self.server.host, self.server.task_state = "two", None
