@@ -94,8 +94,7 @@ class LiveRecovery:
         instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=ATTRIBUTES)
         move = last_from(context, host, uuid)
         if status == LEFT and move is not None and has_left(instance, host):  # its destination was not killed
-            set_status(move, COMPLETED)
-            self._manager()._delete_allocation_after_move(context, instance, move)
+            self._complete(context, instance, move)
             self._moves.discard(instance)
             return
         if move is None or instance.host != host or instance.task_state not in (task_states.MIGRATING, None) \
@@ -174,12 +173,17 @@ class LiveRecovery:
         except exception.InstanceNotFound:
             return
         if move.status == LEFT and has_left(instance, host):
-            set_status(move, COMPLETED)
+            self._complete(context, instance, move)
         elif instance.deleted or (move.status != LEFT and instance.host != host) or (
                 instance.host == host and instance.task_state is None and not self._is_outgoing(instance, move)):
             set_status(move, FAILED)
         if move.status in OVER and not instance.deleted:
             free_destination(self._manager().reportclient, context, instance, move)
+
+    def _complete(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
+        """Complete the migration of a server that runs on its destination; after an error the next start repeats it."""
+        self._manager()._delete_allocation_after_move(context, instance, move)
+        set_status(move, COMPLETED)
 
     def _discard(self, context: Any, host: str, uuid: str) -> None:
         try:

@@ -341,6 +341,22 @@ class LiveRecoveryTest(LiveCase):
         self.manager._delete_allocation_after_move.assert_called_once()
         self.assertNotIn(self.server.name, self.one.engine.specs)
 
+    def test_one_that_arrived_between_two_starts_is_completed_with_its_allocation(self) -> None:
+        """Also where the server moves on meanwhile, whose allocations the start does not sweep."""
+        self.move.status = LEFT
+        self.recovery.recover("one", [self.server])
+        self.server.host, self.server.task_state = "two", task_states.RESIZE_PREP
+        self.one.engine.statuses[self.server.name] = Status.STOPPED
+        deleted = self.manager._delete_allocation_after_move
+        deleted.side_effect = exception.AllocationDeleteFailed(consumer_uuid=MOVE, error="Placement is away")
+        self.recovery.recover("one", [])
+        self.assertEqual(LEFT, self.move.status)
+        deleted.side_effect = None
+        self.recovery.recover("one", [])
+        self.assertEqual("completed", self.move.status)
+        self.assertEqual([mock.call(mock.ANY, self.server, self.move)] * 2, deleted.call_args_list)
+        self.assertNotIn(self.server.name, self.one.engine.specs)
+
     def test_one_that_arrived_and_was_shelved_there_is_completed(self) -> None:
         self.move.status = LEFT
         self.server.vm_state, self.server.host = vm_states.SHELVED_OFFLOADED, None
