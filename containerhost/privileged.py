@@ -32,10 +32,10 @@ Ids = Sequence[Sequence[Sequence[int]]]  # ranges of user ids, then of group ids
 
 PCI = "/sys/bus/pci"
 COMMAND_TIMEOUT = 30  # s
-DRIVER_TIMEOUT = 120.0  # s; the kernel waits 60 s for a function that was reset, and drivers load firmware
+DRIVER_TIMEOUT = 120.0  # s; the kernel waits 60 s for a function to be ready after its reset, and drivers load firmware
 
-# `rdma` finds namespaces by the names that `ip netns` gives them. A name keeps its namespace, and the interfaces in it,
-# after the container has ended: this one is in a mount namespace that ends with the command, also if that is killed.
+# `rdma` finds namespaces by the names of `ip netns`. A name would keep the namespace and its interfaces after the
+# container's end, so it is made in a mount namespace that ends with the command, even if that is killed.
 MOVE_RDMA = """mkdir -p /run/netns && mount -t tmpfs netns /run/netns
 ip netns attach container "$1" && exec rdma dev set "$0" netns container"""
 
@@ -45,7 +45,7 @@ INTERFACE = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.-]{1,15}")
 IBDEV = re.compile(r"[a-z][a-z0-9_]{0,62}")
 GUID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){3}")
 MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
-MARK = re.compile(r"[ -~]{1,200}")  # the kernel keeps 255 bytes
+MARK = re.compile(r"[ -~]{1,200}")  # the kernel's limit is 255 bytes
 LINK_STATES = re.compile("auto|enable|disable")
 LIMIT = re.compile(r"[a-z]{1,16}")
 SIZE = re.compile(r"unlimited|[0-9]{1,19}")
@@ -53,7 +53,7 @@ COUNTER = re.compile(r"[a-z_]{1,32}")
 VOLUME = re.compile(r"/dev/(?!.*\.\.)[A-Za-z0-9_./-]{1,200}")
 
 POOL = re.compile(r"(?!\.\.?\Z)[A-Za-z0-9_.-]{1,100}")
-CONTAINER = re.compile(r"[A-Za-z0-9_-]{1,130}")  # with its project before it
+CONTAINER = re.compile(r"[A-Za-z0-9_-]{1,130}")  # with the prefix of its project
 
 # Names in /proc/<pid>/limits and those of setrlimit(2), which engines use.
 LIMITS = {
@@ -132,7 +132,7 @@ class Privileged:
 
     def shape(self, name: str, rate: int, ceiling: int, burst: int) -> None:
         """Limit what the host sends by an interface: bytes per second, the ceiling, and the burst in bytes."""
-        run(["tc", "qdisc", "replace", "dev", check(INTERFACE, name), "root", "pfifo"])  # htb cannot take htb's place
+        run(["tc", "qdisc", "replace", "dev", check(INTERFACE, name), "root", "pfifo"])  # htb cannot replace htb
         run(["tc", "qdisc", "replace", "dev", name, "root", "handle", "1:", "htb", "default", "1"])
         run(["tc", "class", "replace", "dev", name, "parent", "1:", "classid", "1:1", "htb", "rate", f"{int(rate)}bps",
              "ceil", f"{int(ceiling)}bps", "burst", f"{int(burst)}b", "cburst", f"{int(burst)}b"])
@@ -142,7 +142,7 @@ class Privileged:
         links.make_shaper(check(INTERFACE, shaper))
         self.shape(shaper, rate, ceiling, burst)
         run(["tc", "qdisc", "replace", "dev", check(INTERFACE, name), "ingress"])
-        # With a number of its own it stays the only filter however often it is set.
+        # A fixed handle replaces the filter if it exists.
         run(["tc", "filter", "replace", "dev", name, "parent", "ffff:", "protocol", "all", "prio", "1",
              "handle", "800::800", "u32", "match", "u32", "0", "0",
              "action", "mirred", "egress", "redirect", "dev", shaper])
@@ -392,7 +392,7 @@ def nodes_of(pid: int, directories: Collection[tuple[str, ...]]) -> dict[str, tu
             for entry in os.listdir(fd):
                 try:
                     status = os.stat(entry, dir_fd=fd, follow_symlinks=False)
-                except FileNotFoundError:  # the tenant removes and makes files as it likes
+                except FileNotFoundError:  # the tenant may remove files at any time
                     continue
                 if stat.S_ISCHR(status.st_mode):
                     found["/".join(("/dev", *directory, entry))] = (os.major(status.st_rdev), os.minor(status.st_rdev))

@@ -82,7 +82,7 @@ class DeviceAllocator:
                                    for other in refusals.concerned(device, inventory)}.values())
             refusals.refuse_configured(users, inventory, devices, consumer)
             for device, options in wanted:
-                make_grant(device, options)  # whatever cannot be granted is refused before anything changes
+                make_grant(device, options)  # refuses what cannot be granted before anything changes
             self._store.claim(devices, consumer, inventory.related)
             for device in devices:
                 if device.id not in mine:
@@ -225,8 +225,8 @@ class DeviceAllocator:
         try:
             self._store.require_claimable(devices, consumer, view.inventory.related)
         except DeviceHeld:
-            # That a device is unhealthy, or asked for twice, is told first; one that is being prepared, and has no
-            # driver for a moment, is not unhealthy.
+            # Report an unhealthy device or a duplicate request first. A device that is being prepared has no driver for
+            # a moment, and counts as healthy.
             names, mine = {device.id for device in devices}, self._store.held_by(consumer)
             if not any(name in names and record.state in (State.CLAIMED, State.PREPARED)
                        for name, record in self._store.records().items()):

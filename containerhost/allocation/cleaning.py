@@ -29,7 +29,7 @@ from containerhost.linux.process.processes import Process, ProcReadTimeout
 from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
 
-RESET_TIMEOUT = 3.0  # s for a client that comes and goes, as a program that reads the GPUs' state
+RESET_TIMEOUT = 3.0  # s; a short-lived client, such as a program that reads the state of GPUs, may hold the device
 Holders = Callable[[Consumer], Collection[int]]
 
 
@@ -131,7 +131,7 @@ class Cleaner:
         if not running and has_ended(record.device_id, view.inventory):
             return ("its GPU is not divided so any more", NO_RESET)
         device = view.inventory.get(record.device_id)
-        users = functools.cache(functools.partial(self._users, device))  # seconds on a host with many processes
+        users = functools.cache(functools.partial(self._users, device))  # takes seconds on a host with many processes
         try:
             done = self.scrub(device, record.restore, view, 0.0 if running else RESET_TIMEOUT)
             if device.kind in REVOKED and done[-1] == NO_RESET and (running or users()):

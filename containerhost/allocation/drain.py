@@ -10,7 +10,7 @@ from containerhost.errors import NotDrained
 from containerhost.inventory.scan import Inventory
 from containerhost.linux.poll import wait_while
 
-POLL_INTERVAL = 1.0  # s; a look reads a few small files
+POLL_INTERVAL = 1.0  # s; each poll reads a few small files
 
 
 def holders(records: Mapping[str, Allocation], device: Device, inventory: Inventory) -> dict[str, str]:

@@ -40,7 +40,7 @@ class Functions:
         self._limit(device, function, options, consumer, former)
         if device.netdev_away:
             return False
-        # By what they are called now: udev may have renamed them since the lock was taken.
+        # Read the current names: udev may have renamed the interfaces before the lock was taken.
         names = function.netdevs() or device.netdevs
         restore = {"netdev": " ".join(names), "driver": device.driver or ""}
         now = function.guids()

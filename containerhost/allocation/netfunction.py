@@ -18,11 +18,11 @@ from containerhost.linux.run import run
 from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
 
-SWITCHES = {"spoof_check": "spoofchk", "trust": "trust"}  # a VF's, each with its name in ip-link(8)
+SWITCHES = {"spoof_check": "spoofchk", "trust": "trust"}  # settings of a VF, named as in ip-link(8)
 NO_GUID = "0000:0000:0000:0000"
 NO_MAC = "00:00:00:00:00:00"
-RETURN_TIMEOUT = 15.0  # s for an interface to come back from a dead namespace; many of them die one after another
-BIND_TIMEOUT = 30.0  # s for a driver to bring up a function; firmware that is busy takes seconds
+RETURN_TIMEOUT = 15.0  # s for an interface to return from a destroyed namespace; many may be destroyed at once
+BIND_TIMEOUT = 30.0  # s for a driver to initialize a function; busy firmware takes seconds
 
 
 class NetFunction:

@@ -24,10 +24,10 @@ from containerhost.linux.sysfs import Host
 
 LOG = logging.getLogger(__name__)
 
-KEPT = 10  # hand-overs of each device
-KEPT_FILE = "/etc/containerhost/handovers"  # has another number
+KEPT = 10  # hand-overs kept for each device
+KEPT_FILE = "/etc/containerhost/handovers"  # contains another value for KEPT
 SUFFIX = ".handovers"
-KEY, PUBLIC_KEY = ".host.key", ".host.pub"  # the key's seed as hexadecimal, and what is verified with as Base64
+KEY, PUBLIC_KEY = ".host.key", ".host.pub"  # the key's seed in hexadecimal; the public key in Base64
 
 REMEDY = "move the file away to keep it; the next release begins a new one"
 
@@ -112,7 +112,7 @@ class Provenance:
         if self.public_key() != (public := public_key(seed)):  # it may have been lost or damaged
             self._put(PUBLIC_KEY, public, 0o644)
         if new:
-            self._put(KEY, seed.hex(), 0o600)  # last: without it both are made anew
+            self._put(KEY, seed.hex(), 0o600)  # written last: if it is missing, both files are created again
         return seed
 
     def _readable(self, device_id: str) -> list[HandOver]:

@@ -16,10 +16,10 @@ from containerhost.errors import AllocationsUnreadable, DeviceNotFound
 from containerhost.linux import records
 from containerhost.linux.process.processes import Process
 
-VERSION = 2  # 1 has neither version nor state nor boot_id
+VERSION = 2  # version 1 has no version, state or boot_id
 SUFFIX = ".json"
-UNKNOWN = "unknown"  # when a device was given, of a record that an earlier release wrote
-# A device id is a PCI address and perhaps a part; as a file name its slashes are pluses.
+UNKNOWN = "unknown"  # allocation time of a record that an earlier release wrote
+# A device id is a PCI address, optionally with a part; in a file name a plus replaces each slash.
 ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z:._-]*(?:/[0-9A-Za-z][0-9A-Za-z:._-]*)*")
 
 

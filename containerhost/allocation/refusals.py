@@ -24,7 +24,7 @@ class Request:
     options: GrantOptions = dataclasses.field(default_factory=GrantOptions)
 
 
-View = Callable[[], HostView]  # makes the view of an operation
+View = Callable[[], HostView]  # scans the host once for an operation
 Foreign = Callable[[Iterable[Device]], Mapping[str, str]]  # device id -> container whose configuration has it
 
 

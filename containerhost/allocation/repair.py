@@ -102,8 +102,8 @@ class DeviceRepair:
             elif not is_cleanable(record):
                 raise DeviceHeld(f"device {device.id} is not cleaned: {_holder(record.consumer)}")
             elif record.consumer != OPERATOR:
-                self._cleaner.running(record)  # where they are unknown, it stays with its driver
-            had = None if record and record.consumer != OPERATOR else ()  # no container has had what was free
+                self._cleaner.running(record)  # if they are unknown, the device stays bound to its driver
+            had = None if record and record.consumer != OPERATOR else ()  # a free device was not used by any container
             record = self._store.begin_cleaning(device.id, holders=had)
             done = self._cleaner.clean(record, view)
             self._store.release(device.id, record.consumer, self._cleaner.evidence(done, device.id, view.inventory))
@@ -122,7 +122,7 @@ class DeviceRepair:
 
 def _holder(consumer: Consumer) -> str:
     """Describe who has a device and how to free it."""
-    if consumer.driver == OPERATOR.driver:  # a command: its container names it, such as mig-apply
+    if consumer.driver == OPERATOR.driver:  # a command: the container field has its name, such as mig-apply
         command = consumer.container.replace("-", " ")
         return f"an interrupted `containerhost {command}` holds it: repeat that, unless it is still at work"
     return f"{consumer} holds it; detach it or end its container first, and it is cleaned then"

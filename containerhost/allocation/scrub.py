@@ -16,8 +16,8 @@ from containerhost.linux.poll import retry
 from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
 
-RESET_INTERVAL = 0.5  # s between two tries
-NO_RESET = "it offers no reset"  # the last word of :func:`scrub` about a device that was not reset
+RESET_INTERVAL = 0.5  # s between two attempts
+NO_RESET = "it offers no reset"  # last step in the result of :func:`scrub` if the device was not reset
 
 
 def scrub(device: Device, restore: Mapping[str, str], function: NetFunction, privileged: Privileged, host: Host,
@@ -59,7 +59,7 @@ def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction)
     done = []
     names = restore.get("netdev", "").split()
     count = len(names) or len(device.netdevs)
-    if device.driver:  # else the process that began to rebind it was killed: no interface returns before it is bound
+    if device.driver:  # else its rebind was interrupted, and no interface appears before it is bound
         function.await_netdevs(count)
     guids = (restore["node_guid"], restore["port_guid"]) if "node_guid" in restore else None
     if guids:
@@ -75,7 +75,7 @@ def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction)
         done.append("its rate is that of before")
     if "link" in restore:
         function.set_link(restore["link"])
-    # A card of its own is reset only when something is wrong with it: that takes its links down.
+    # Reset a physical function only if it is unhealthy, because a reset takes its links down.
     was_reset = function.rebind(reset=device.role is Role.VF or not device.sound, driver=restore.get("driver"),
                                 count=count)
     if guids:

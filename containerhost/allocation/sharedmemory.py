@@ -34,7 +34,7 @@ from containerhost.rollback import Rollback
 TARGET = "/dev/shm"  # noqa: S108  (in a container)
 MIB = 1 << 20
 LOCK_TIMEOUT = 30.0  # s; a holder mounts a file system and writes a small file
-VERSION = 1  # of the records
+VERSION = 1  # suffix of the records
 SUFFIX = ".json"
 
 

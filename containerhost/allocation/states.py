@@ -38,18 +38,18 @@ class State(enum.StrEnum):
     BLOCKED = "blocked"
 
 
-# Every state may also be written again: each step is repeatable.
+# A state may be written again, because each step is idempotent.
 TRANSITIONS: Mapping[State, frozenset[State]] = {
     State.FREE: frozenset({State.CLAIMED}),
-    # A device without settings is attached as it is.
+    # A device without settings is attached without preparation.
     State.CLAIMED: frozenset({State.PREPARED, State.ATTACHED, State.CLEANING, State.BLOCKED, State.FREE}),
     State.PREPARED: frozenset({State.ATTACHED, State.CLEANING, State.BLOCKED}),
     State.ATTACHED: frozenset({State.DETACHED, State.CLEANING, State.BLOCKED}),
     State.DETACHED: frozenset({State.ATTACHED, State.CLEANING, State.BLOCKED}),
-    # Its last consumer may take it back before it is clean; nobody else.
+    # Before it is clean, only its last consumer may attach it again.
     State.CLEANING: frozenset({State.FREE, State.BLOCKED, State.ATTACHED}),
-    # To FREE only by the operator, who has cleaned it by hand; to ATTACHED only where its consumer's container ran on,
-    # which may still have it.
+    # To FREE only by the operator, after a manual cleaning; to ATTACHED only if the consumer's container still runs,
+    # and may still have it.
     State.BLOCKED: frozenset({State.CLEANING, State.FREE, State.ATTACHED}),
 }
 
@@ -80,16 +80,16 @@ class Action(enum.StrEnum):
 
 _CASES = ((True, True), (True, False), (False, True), (False, False))  # same boot, consumer exists
 _ACTIONS: Mapping[State, tuple[Action, ...]] = {
-    # The grants never left the allocator: whatever the consumer is, it has not got the device.
+    # The grants were never handed out, so the consumer does not have the device.
     State.CLAIMED: (Action.DROP,) * 4,
     State.PREPARED: (Action.CLEAN,) * 4,
-    # A boot binds the drivers, and the container's start prepares the device anew.
+    # A boot binds the drivers, and the start of the container prepares the device again.
     State.ATTACHED: (Action.REBIND, Action.CLEAN, Action.KEEP, Action.CLEAN),
-    # The next start of the container decides whether it gets it.
+    # The next start of the container decides whether it is attached again.
     State.DETACHED: (Action.KEEP, Action.CLEAN, Action.KEEP, Action.CLEAN),
-    # The consumer gave it up before the cleaning began.
+    # The consumer released it before the cleaning began.
     State.CLEANING: (Action.CLEAN,) * 4,
-    # For the operator, or until the containers that may have it end; what kept it may have ended with its boot.
+    # Kept for the operator, or until the containers that may have it end; the reason may have ended with the boot.
     State.BLOCKED: (Action.KEEP, Action.CLEAN, Action.CLEAN, Action.CLEAN),
 }
 RECOVERY = {(state, *case): action for state, actions in _ACTIONS.items()

@@ -41,11 +41,11 @@ from containerhost.rollback import Rollback
 
 DIRECTORY = Path("/var/lib/containerhost/owners")
 LOCK_TIMEOUT = 30.0  # seconds; a holder of the lock writes a few small files
-WORK_TIMEOUT = 300.0  # seconds; a holder of a device's lock may reset several devices, each of which has time limits
-OF_BOOT = frozenset({"netdev"})  # settings of ``restore`` that end with the host's boot: the next one names interfaces
+WORK_TIMEOUT = 300.0  # seconds; a holder may reset several devices, and each reset has its own time limits
+OF_BOOT = frozenset({"netdev"})  # settings of ``restore`` that a reboot invalidates: interface names may change
 _LOCK, _JOURNAL, _LAST = ".lock", ".claim", ".last"
 
-# ``gi`` of gi1/ci0, ``share`` of share0, nothing of a whole device.
+# ``gi`` of gi1/ci0, ``share`` of share0, empty for a whole device.
 _DIVISION = re.compile(r"[a-z]*")
 
 
@@ -83,7 +83,7 @@ class AllocationStore:
         :raises AllocationsUnreadable: the records cannot be trusted, or stay locked
         """
         for device in devices:
-            file_name(device.id)  # an id that cannot be a file's name is refused before anything changes
+            file_name(device.id)  # refuse an id that cannot be a file name before anything changes
         with self._locked():
             held = self.require_claimable(devices, consumer, related)
             wanted = {device.id: Allocation(device.id, consumer, boot_id=self._host.boot_id, since=now(),
@@ -360,7 +360,7 @@ class AllocationStore:
         :raises AllocationsUnreadable: the locks cannot be taken
         """
         with contextlib.ExitStack() as stack:
-            for device_id in sorted(set(device_ids)):  # one order for all, so that no two wait for each other
+            for device_id in sorted(set(device_ids)):  # one global order prevents deadlocks
                 lock = self._root / f".{file_name(device_id).removesuffix(SUFFIX)}.working"
                 try:
                     stack.enter_context(FileLock(lock, self._work_limit).held())
@@ -404,7 +404,7 @@ def now(precision: str = "seconds") -> str:
 def _refuse_if_taken(records: Mapping[str, Allocation], device: Device, consumer: Consumer, related: Iterable[Device]
                      ) -> None:
     concerned = dict.fromkeys([device.id, *(other.id for other in related)])
-    # A GPU may be cut or shared anew while containers have what it was: the records know of it, the host does not.
+    # A GPU may have been partitioned again while containers have its former parts: these are only in the records.
     concerned |= dict.fromkeys(name for name in records if excludes(device.id, name))
     for name in concerned:
         record = records.get(name)

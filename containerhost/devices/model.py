@@ -152,7 +152,7 @@ class Device:
     mac: str | None = None
     rdma: Rdma | None = None
     slice: Slice | None = None
-    memory: int | None = None  # bytes, where the driver reports it
+    memory: int | None = None  # bytes, if the driver reports it
     nodes: tuple[CharNode, ...] = ()
     health: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
@@ -191,5 +191,5 @@ def divided(device_ids: Iterable[str]) -> set[str]:
     return {name.partition("/")[0] for name in device_ids if "/" in name}
 
 
-# Asking dataclasses for each of ten thousand devices anew takes longer than reading them from sysfs.
+# Cache the fields: for ten thousand devices, dataclasses.fields takes longer than reading them from sysfs.
 _FIELDS = tuple(field.name for field in dataclasses.fields(Device))

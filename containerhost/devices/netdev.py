@@ -86,7 +86,8 @@ class Netdevs:
         """Return the interfaces in a directory of sysfs; None if the directory is missing."""
         names = self._host.names(directory)
         if not names:
-            # The kernel shows each namespace its own interfaces only; a directory without any is that of one elsewhere.
+            # Sysfs shows only interfaces of the own namespace: an empty directory means that the interface is in
+            # another one.
             return Found(away=True) if self._host.is_directory(directory) else None
         represented = {name: match["kind"] for name in names if (match := _REPRESENTOR.fullmatch(
             self._host.text(f"{directory}/{name}/phys_port_name") or ""))}

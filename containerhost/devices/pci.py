@@ -10,11 +10,11 @@ from containerhost.devices.model import PciFunction, Role
 from containerhost.linux.sysfs import Host
 
 _DIRECTORY = "/sys/bus/pci/devices"
-_UP_TO_SYS = "../../../"  # from there
+_UP_TO_SYS = "../../../"  # relative to a device's link
 ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-# One read of modalias tells what vendor, device and class tell in three (modalias_show in the kernel's pci-sysfs.c). No
-# attribute is read for which the kernel takes the device's lock, as for uevent and sriov_numvfs: a driver that hangs in
-# unbinding holds it, and no signal ends who waits for it.
+# modalias has the contents of vendor, device and class in one read (modalias_show in the kernel's pci-sysfs.c).
+# Attributes that take the device's lock, such as uevent and sriov_numvfs, are not read: a driver that hangs in unbind
+# holds it, and blocks readers uninterruptibly.
 _MODALIAS = re.compile(r"pci:v0000(?P<vendor>[0-9A-F]{4})d0000(?P<product>[0-9A-F]{4})sv[0-9A-F]{8}sd[0-9A-F]{8}"
                        r"bc(?P<base>[0-9A-F]{2})sc(?P<sub>[0-9A-F]{2})i(?P<interface>[0-9A-F]{2})", re.IGNORECASE)
 # PCI Code and ID Assignment Specification: network, display, processing accelerator, and InfiniBand as a serial bus.

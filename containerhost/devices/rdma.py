@@ -52,7 +52,7 @@ class RdmaDevices:
         port = self._port(ibdev)
         guid = self._host.text(f"{ibdev}/node_guid") or ""
         verbs = self._nodes(f"{directory}/infiniband_verbs", _VERBS, NodeUse.OWN)
-        # No tenant's verbs need these, so one that was never made is no fault: it is only not there to give.
+        # Verbs do not need these nodes, so a missing one is not a fault; it is just not granted.
         management = tuple(node for node in self._nodes(f"{directory}/infiniband_mad", _MAD, NodeUse.MANAGEMENT)
                            if node.path in self._made)
         return Found(

@@ -17,7 +17,7 @@ def engine(text: str, settings: local.Settings) -> tuple[str, ManagedEngine]:
     """
     name, _, endpoint = text.partition("=")
     found = local.load(name, local.Settings(endpoint, settings.project, settings.locks, settings.records))
-    # The service itself keeps the time of a notice, and waits for none.
+    # The service measures the notice period itself, so the notice must not wait.
     notice = GuestNotice(GuestFiles(found.engine.pid, found.privileged), 0)
     gpus = EngineGpus(found.engine, found.marks, found.privileged, settings.locks) if found.marks else None
     return name, ManagedEngine(found.engine, found.sizes, notice, gpus)

@@ -19,8 +19,8 @@ from containerhost.linux.sysfs import Host
 LOG = logging.getLogger(__name__)
 
 START_TIME = 120.0  # s that a container may take to start
-SEEN_INTERVAL = 60  # s after which what was seen is written, though nothing has changed
-BACK_OFF = 60.0  # s until what failed is tried again: a change, for which its guest was asked to let go, or telling it
+SEEN_INTERVAL = 60  # s between writes of the observed state when nothing changes
+BACK_OFF = 60.0  # s between two attempts of a change or a notification that failed
 FAILURES = (errors.ContainerHostError, OSError)
 
 
@@ -47,10 +47,10 @@ class Changes:
         self._host = host
         self._clock = clock
         self._monotonic = monotonic
-        self._told: dict[str, tuple[int, int]] = {}  # its first process, and the generation
-        self._announced: set[str] = set()  # by this process
-        self._untold: dict[str, float] = {}  # until when it is tried to tell them
-        self._back_offs: dict[str, float] = {}  # until when
+        self._told: dict[str, tuple[int, int]] = {}  # pid of the first process, and generation
+        self._announced: set[str] = set()  # announced by this process
+        self._untold: dict[str, float] = {}  # time at which a failed notification is given up
+        self._back_offs: dict[str, float] = {}  # time of the next attempt
         self._written: tuple[Any, Mapping[str, Step]] = (None, {})
         self._written_at = 0
         state = file.read()
@@ -87,7 +87,7 @@ class Changes:
         except errors.EngineUnavailable:
             raise
         except errors.EngineBusy:
-            return True  # as long as another process changes the container, its size does not change either
+            return True  # while another process changes the container, its size cannot change
         except errors.EngineError as error:
             LOG.warning("Container %s cannot be notified yet of its coming loss: %s", key, error)
             return now < self._untold.setdefault(key, now + self._time)

@@ -42,7 +42,7 @@ class Matching:
         self.held = list(held) if held is not None else [0] * len(allowed)
         self._allowed = allowed
         self._free = _union(allowed) & ~_union(self.held)
-        self._open = set(range(len(allowed)))  # takers that may be able to get one more
+        self._open = set(range(len(allowed)))  # takers that may be able to receive another core
 
     def free(self, taker: int) -> int:
         """Return the free cores that the taker may have."""
@@ -60,9 +60,9 @@ class Matching:
         """
         if taker not in self._open:
             return False
-        reached: dict[int, tuple[int, int]] = {taker: (taker, 0)}  # by which other taker, and its core that would pass
+        reached: dict[int, tuple[int, int]] = {taker: (taker, 0)}  # next taker on the path, and the core for it
         queue = [taker]
-        for at in queue:  # which grows meanwhile
+        for at in queue:  # the list grows during the iteration
             if free := self.free(at):
                 self._pass_on(at, free & -free, reached)
                 return True
@@ -96,7 +96,7 @@ class Matching:
         """
         held, allowed = [*self.held, self._free], [*self._allowed, _union(self._allowed)]
         gain = [0] * len(held)
-        reached: list[tuple[int, int] | None] = [None] * len(held)  # by which receiver, and the core that it would get
+        reached: list[tuple[int, int] | None] = [None] * len(held)  # the receiver, and the core that it would get
         for _ in held:
             changed = False
             for to, giver in itertools.permutations(range(len(held)), 2):

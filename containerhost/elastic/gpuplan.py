@@ -81,12 +81,12 @@ def decide(member: GpuMember, gpus: Gpus, well: Collection[str]) -> Decision:
     :param well: ids of healthy GPUs
     """
     give = tuple(name for name in gpus.detached if name in well)
-    # One without a driver has no nodes: there is nothing to take.
+    # A device without a driver has no nodes, so there is nothing to detach.
     bad = sorted((device for device in gpus.present if not device.healthy and device.nodes),
                  key=lambda device: device.sound)
     spare = max(0, len(gpus.present) - member.bounds.least)
     take = tuple(device.id for device in bad[:spare])
-    # One that left the host and returned out of order is not told before it is taken.
+    # A GPU that disappeared and returned unhealthy is detached without a notice.
     return Decision(give, take, member.gpus != gpus.ids - (set(take) - member.gpus))
 
 

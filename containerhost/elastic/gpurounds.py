@@ -23,7 +23,7 @@ from containerhost.inventory.scan import HostView, Inventory
 
 LOG = logging.getLogger(__name__)
 
-WELL_TIME = 10.0  # s that a GPU must have been in order before it is given back
+WELL_TIME = 10.0  # s for which a GPU must be healthy before it is attached again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +155,7 @@ class GpuRounds:
         step = Step(member.generation, member.mark, document, devices=take)
         for name in take:
             LOG.info("Container %s will lose GPU %s: %s", member.key, name, "; ".join(known[name].health))
-        self._changes.put(member.key, step)  # before anybody is told: who comes after a kill knows of it
+        self._changes.put(member.key, step)  # recorded before the notice, so that it survives a kill
         if self._changes.announce(member, step):
             return member
         return self._take(member, seen, step, "unheard")
@@ -180,7 +180,7 @@ class GpuRounds:
                 member, seen.gpus, step.devices,
                 lambda: self._changes.put(member.key, dataclasses.replace(step, applying=True)), seen.view)
         except (errors.EngineUnavailable, errors.EngineTimeout):
-            raise  # whether it was taken is not known: the step stays
+            raise  # the outcome is unknown: keep the step
         except (errors.EngineConflict, errors.EngineNotFound, errors.DeviceBusy) as error:
             if not isinstance(error, errors.EngineBusy | errors.DeviceBusy):
                 self._changes.forget(member.key)

@@ -32,8 +32,8 @@ class EngineGpus:
     """
 
     def __init__(self, engine: Containers, marks: LiveMarks[Any], privileged: Privileged, locks: Path) -> None:
-        self.view = HostView  # makes the view of a round
-        # An operator's program may be at work on a device for minutes: the service does not wait for it.
+        self.view = HostView  # scans the host once for a round
+        # An operator's command may use a device for minutes; the service does not wait for it.
         self.store = AllocationStore(locks, work_limit=0)
         self._engine = engine
         self._marks = marks
@@ -76,7 +76,7 @@ class EngineGpus:
                 self._engine.attach(member.name, grant)
             self._require_nodes(member, coming)
         except (errors.EngineUnavailable, errors.EngineTimeout):
-            raise  # what it has is not known: the next round goes on
+            raise  # its devices are unknown: the next round continues
         except errors.ContainerHostError:
             going = [grant for grant in coming if grant.device.id in more]
             self._detach(member, going, [grant for grant in self._allocator.held(consumer, view)
@@ -118,7 +118,7 @@ class EngineGpus:
             self._require_no_nodes(member, going, remaining)
             self._allocator.require_unused(going)
         except (errors.EngineUnavailable, errors.EngineTimeout):
-            raise  # what it has is not known: the next round goes on
+            raise  # its devices are unknown: the next round continues
         except errors.ContainerHostError:
             for grant in going:
                 self._engine.attach(member.name, grant)

@@ -12,9 +12,9 @@ from containerhost.engines.bounds import Bounds
 from containerhost.engines.capabilities import Size
 from containerhost.guest import resources
 
-UNIT = 64 << 20  # bytes of memory that are moved at least
-BAND = 16  # a change of memory is at least this part of the most
-HEADROOM = 8  # of what its processes need, this part more stays free
+UNIT = 64 << 20  # bytes; the smallest change of memory
+BAND = 16  # a change of memory is at least this fraction of the maximum
+HEADROOM = 8  # fraction of the memory in use that stays free in addition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +146,8 @@ def possible(member: Member, wanted: Size, leaving: Cores, memory_free: int) -> 
     :param leaving: cores that others still have, or were promised, and will lose
     :param memory_free: unallocated bytes
     """
-    # Two that were frozen in turn may both have a core: each may keep it, or they would wait for each other.
+    # After a change during a freeze two containers may share a core: each may keep it, else they would wait for each
+    # other.
     cores = wanted.cores - (leaving - member.cores)
     more, free = wanted.memory - member.memory, max(0, memory_free)
     memory = member.memory + (more if more <= free else free // UNIT * UNIT)

@@ -109,8 +109,8 @@ def _fill(amounts: Amounts, supply: Supply, demands: Sequence[Demand], ceiling: 
                 heapq.heappush(waiting, entry(demand))
 
 
-BUSY = Fraction(9, 10)  # of its cores: who uses more could use another one
-PRESSED = 10.0  # % of the time in which a process waits for a core
+BUSY = Fraction(9, 10)  # fraction of its cores: a container that uses more could use another one
+PRESSED = 10.0  # % of the time during which a process waits for a core
 
 
 def cores_needed(present: int, used: Sequence[float], pressure: float | None) -> int:

@@ -41,7 +41,7 @@ from containerhost.linux.sysfs import Host
 LOG = logging.getLogger(__name__)
 
 NONE = frozenset[int]()
-POLL_INTERVAL = 0.2  # s between two looks at guests that are waited for
+POLL_INTERVAL = 0.2  # s between two polls of guests that must acknowledge
 LEAST_PAUSE = 1.0  # s between two rounds
 
 
@@ -112,7 +112,7 @@ class Service:
             except FAILURES as error:
                 self._changes.count("round", "failed")
                 LOG.error("This round failed: %s", error)
-            except Exception:  # a mistake about one container must not end the service of all
+            except Exception:  # an error with one container must not stop the service
                 self._changes.count("round", "failed")
                 LOG.exception("This round failed")
             stop.wait(POLL_INTERVAL if self.steps else max(0.0, began + interval - self._monotonic()))
@@ -161,7 +161,7 @@ class Service:
         going = {key: leaving(key) for key in by_key}
         memory = {key: max(member.memory, self._promised_memory(key)) for key, member in by_key.items()}
         waiting, is_quiet = [], True
-        # Who loses comes first: what is lost at once can be had by others in the same round.
+        # Containers that lose resources come first: released resources are available in the same round.
         losing = {key for key, member in by_key.items() if key in wanted and member.loses(wanted[key])}
         for member in sorted(by_key.values(), key=lambda member: member.key not in losing):
             key = member.key
@@ -177,11 +177,11 @@ class Service:
                     waiting.append(member)
                 going[key] = leaving(key)
                 memory[key] = max(by_key[key].memory, self._promised_memory(key))
-        if waiting and is_quiet:  # they wait for each other, because no core is idle: one begins, and shares some
+        if waiting and is_quiet:  # deadlock, because no core is idle: let one container begin, with shared cores
             member = waiting[0]
             by_key[member.key] = self._begin(member, Size(wanted[member.key].cores, member.memory))
 
-    # Looking
+    # Read the state of the containers
 
     def _look(self) -> tuple[list[Member], Capacity, list[GpuMember]]:
         listed = [(name, state, metrics) for name, managed in self._engines.items()
@@ -222,7 +222,7 @@ class Service:
         found = memoryuse.needed(self._host, pid)
         return otherwise if found is None else found
 
-    # Acting
+    # Change sizes
 
     def _begin(self, member: Member, size: Size) -> Member:
         """Begin a change: announce a loss to a guest that listens, otherwise apply it.
@@ -233,7 +233,7 @@ class Service:
         step = Step(member.generation, member.mark, document)
         if not member.loses(size):
             return self._apply(member, step, "grown")
-        self._changes.put(member.key, step)  # before anybody is told: who comes after a kill knows of it
+        self._changes.put(member.key, step)  # recorded before the notice, so that it survives a kill
         if member.document is not None and self._changes.announce(member, step):
             return member
         return self._apply(member, step, "unheard")
@@ -246,7 +246,7 @@ class Service:
             return member
         if wanted is not None and self._is_short(member, step, wanted):
             LOG.info("Container %s was about to get fewer cores than are available now: it keeps its size", member.key)
-            if step.applying:  # the engine may have made the change: it is undone
+            if step.applying:  # the engine may have made the change: undo it
                 step = self._undone(member, step, wanted)
             else:
                 wanted = None
@@ -281,8 +281,8 @@ class Service:
                 self._changes.put(member.key, dataclasses.replace(step, applying=True))
                 managed.sizes.resize(current, size, {resources.LABEL: step.document})
         except errors.EngineUnavailable:
-            raise  # whether it was changed is not known: the step stays
-        except errors.EngineTimeout as error:  # nor is it here, but the engine answers about others
+            raise  # the outcome is unknown: keep the step
+        except errors.EngineTimeout as error:  # the outcome is unknown, too, but the engine responds
             LOG.warning("Container %s is changed again: %s", member.key, error)
             self._changes.back_off(member.key)
             return member
@@ -296,9 +296,9 @@ class Service:
             undone = self._undone(member, step, size)
             self._changes.back_off(member.key)
             if undone.document == step.document:
-                return member  # it is undone later, as it cannot be now
+                return member  # retried later
             self._changes.count("change", "failed")
-            return self._apply(member, undone, "undone")  # the engine may have made a part of the change
+            return self._apply(member, undone, "undone")  # the engine may have applied a part of the change
         LOG.info("Container %s has cores %s and %d MiB: %s", member.key, sorted(size.cores), size.memory >> 20, outcome)
         self._changes.count("change", outcome)
         self._changes.forget(member.key)
@@ -320,7 +320,7 @@ class Service:
         except errors.EngineNotFound:
             return False
         except errors.EngineError:
-            return True  # nobody knows
+            return True  # unknown: assume so
 
     def _undone(self, member: Member, step: Step, otherwise: Size) -> Step:
         """Return the step that restores the size in the container's document; ``otherwise`` if it has none."""
@@ -340,7 +340,7 @@ class Service:
         step = self.steps.get(key)
         return int((resources.parse(step.document) or {})["memory"]) if step else 0
 
-    # What is told
+    # Published state
 
     def _rows(self, members: Sequence[Member], wanted: Mapping[str, Size], gpus: Mapping[str, Mapping[str, Any]]
               ) -> list[dict[str, Any]]:

@@ -14,10 +14,10 @@ from containerhost.linux.controlgroups import container_part
 from containerhost.linux.process.processes import ProcReadTimeout, read_with_timeout
 from containerhost.linux.sysfs import Host
 
-ROUNDS = 3  # whose highest use a shrink waits for
-LEAST_TIME = 1.0  # s that a sample covers
+ROUNDS = 3  # rounds; a shrink considers their highest use
+LEAST_TIME = 1.0  # s; the minimum duration of a sample
 SECOND = 1_000_000_000  # ns
-STARTTIME = 20  # field of /proc/PID/stat after the program's name
+STARTTIME = 20  # index in /proc/PID/stat after the program's name
 PRESSURE = re.compile(r"some avg10=([0-9]{1,3}(?:\.[0-9]{1,2})?) ")
 
 

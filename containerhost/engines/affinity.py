@@ -124,7 +124,7 @@ def rebind(topology: "Topology", allowed: Collection[int], others: Collection[in
     if found and (not request.near or request.affinity is Affinity.CPU):
         return found
     home = tuple(node.id for node in topology.nodes if node.cpus & kept)
-    # Each of its devices counts more than where it is.
+    # Each of its devices has more weight than the location of the process.
     new = place(topology, allowed, others, dataclasses.replace(request, near=request.near * (len(home) + 1) + home))
     return (found if found and _nearness(topology, found, request.near) >= _nearness(topology, new, request.near)
             else new)

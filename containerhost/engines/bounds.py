@@ -19,7 +19,7 @@ from containerhost.linux.idlist import id_list, id_runs
 
 LABEL = "containerhost.elastic"
 VERSION = 1
-PRIORITY = 5  # where none is asked for, of 0 to 10
+PRIORITY = 5  # default, from 0 to 10
 MOST_PRIORITY = 10
 LEAST_MEMORY = 16 << 20  # bytes; an init and a shell
 CORES = re.compile(r"([0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*)?")

@@ -41,5 +41,5 @@ def _print(client: socket.socket, console: Console) -> None:
 
 def hang_up(client: socket.socket) -> None:
     """Wake the thread that waits for the client; the socket stays open for its owner to close."""
-    with contextlib.suppress(OSError):  # it has hung up itself
+    with contextlib.suppress(OSError):  # the client has already closed
         client.shutdown(socket.SHUT_RDWR)

@@ -116,7 +116,7 @@ class ServerInfo(NamedTuple):
     certificate: str = ""
 
 
-KEPT = 64 * 1024  # bytes of a command's output; a tenant decides how much there is
+KEPT = 64 * 1024  # bytes kept of a command's output, which the tenant controls
 
 
 class Executed(NamedTuple):

@@ -21,8 +21,8 @@ from containerhost.linux.lock import FileLock
 from containerhost.linux.process import rungroup
 from containerhost.linux.sysfs import Host
 
-LOCK = "cores"  # below the directory that the drivers of a host share
-TIMEOUT = 600.0  # s; a holder makes or changes a container
+LOCK = "cores"  # below the lock directory of all drivers
+TIMEOUT = 600.0  # s; a holder creates or changes a container
 
 
 class CoreBinding:

@@ -22,7 +22,7 @@ from containerhost.privileged import Privileged
 LOG = logging.getLogger(__name__)
 
 RECORD = ".fenced"
-VERSION = 3  # of the records
+VERSION = 3  # suffix of the records
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,7 @@ def fenced(root: Privileged, directory: Path, server: int, node: Node, pid: int,
     """
     number = number_of(disk.source)
     if number is None:
-        # The device is gone from the host: nothing can use it any more.
+        # The host no longer has the device, so nothing can use it.
         yield
         return
     with recorded(directory, Fenced(Process.of(os.getpid()), Process.of(pid), disk.path, number, mode, node)):

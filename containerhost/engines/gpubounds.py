@@ -17,7 +17,7 @@ from containerhost.linux import records
 
 LABEL = "containerhost.elastic.gpus"
 VERSION = 1
-MOST = 999  # more than any host has
+MOST = 999  # more GPUs than any host has
 
 
 @dataclasses.dataclass(frozen=True)

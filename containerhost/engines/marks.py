@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from containerhost.linux import records
 
-RESOURCES = "containerhost.resources"  # the label of the document of a container's resources
+RESOURCES = "containerhost.resources"  # label with the document of a container's resources
 
 Content = TypeVar("Content")
 

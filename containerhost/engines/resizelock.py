@@ -8,9 +8,9 @@ from pathlib import Path
 from containerhost.errors import EngineBusy
 from containerhost.linux.lock import FileLock
 
-DIRECTORY = "resizing"  # below the directory that the drivers of a host share
-FILES = 4096  # a few containers share a file, so that none is left of each that ever was
-TIMEOUT = 60.0  # s; longer than a guest is waited for
+DIRECTORY = "resizing"  # below the lock directory of all drivers
+FILES = 4096  # several containers share a lock file, so that the number of files is limited
+TIMEOUT = 60.0  # s; longer than the notice period of a guest
 
 
 def resizing(directory: Path, container: str, timeout: float = TIMEOUT) -> AbstractContextManager[object]:

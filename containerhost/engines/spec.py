@@ -16,7 +16,7 @@ from containerhost.devices.grants import Grant
 from containerhost.linux.network.ipconfig import IpConfig
 from hpcplan.affinity import Affinity
 
-# Half of what a kernel numbers where kernel.pid_max was not raised: one container cannot take all of them.
+# Half of the kernel's default pid_max, so that one container cannot use all process ids.
 PROCESSES = 16384
 
 

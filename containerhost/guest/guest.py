@@ -37,14 +37,14 @@ Document = dict[str, Any]
 DIRECTORY = os.environ.get("CONTAINERHOST_DIRECTORY", "/run/containerhost")
 SOCKETS = ("/dev/lxd/sock", "/dev/incus/sock")
 KEY = "/1.0/config/user.containerhost.resources"
-# PyTorch and TensorFlow take those of OpenMP and MKL.
+# PyTorch and TensorFlow use the variables of OpenMP and MKL.
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-POLL_INTERVAL = 0.5  # s between two looks
-END_TIMEOUT = 20.0  # s that a command has to end; shorter than the host waits for an acknowledgement
+POLL_INTERVAL = 0.5  # s between two polls
+END_TIMEOUT = 20.0  # s for a command to end; shorter than the notice period of the host
 END_INTERVAL = 0.05  # s
 NOT_TOLD = 3
 MPI_LAUNCHERS = frozenset({"mpirun", "mpiexec", "orterun", "prterun", "srun", "aprun", "jsrun"})
-# What Open MPI, MPICH (with what is built from it) and MVAPICH2 tell each process of how many ranks there are.
+# Variables in which Open MPI, MPICH (and its derivatives) and MVAPICH2 pass the number of ranks.
 RANKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 MPI = ("an MPI program keeps the ranks it was started with until it ends, so it cannot follow its resources. Run it "
        "from a script that goes on from a checkpoint with as many ranks as there are cores, or keep the size fixed")
@@ -92,7 +92,7 @@ def by_guest_api() -> str | None:
             if answer.status == 200:
                 return answer.read().decode("utf-8", "replace")
         except (OSError, http.client.HTTPException):
-            continue  # the other engine's, or none
+            continue  # the socket of the other engine, or no socket
         finally:
             api.close()
     return None
@@ -133,7 +133,7 @@ def latest(document: Document) -> Document:
 def environment(document: Document) -> dict[str, str]:
     """Return the variables that inform computing libraries about the cores and the container's GPUs."""
     resources = latest(document)
-    # A host of an earlier version tells no variables.
+    # A host of an earlier version sends no variables.
     return {**dict.fromkeys(THREADS, str(threads(resources))), **resources.get("environment", {}),
             "CONTAINERHOST_GENERATION": str(resources["generation"]),
             "CONTAINERHOST_STOP": "1" if resources.get("stop") else ""}
@@ -183,7 +183,7 @@ class Follower:
         document = load(self._directory)
         self._apply(latest(document) if document else {})
         if document:
-            with contextlib.suppress(OSError):  # a full file system, or a program of another user
+            with contextlib.suppress(OSError):  # the file system is full, or the program runs as another user
                 acknowledge(self._directory, document)
         self._seen = seen
         return True
@@ -226,7 +226,7 @@ def follow(command: list[str], directory: str) -> int:
         while jobs:
             end(jobs.pop())
 
-    # Blocked, so that it does not come between a command's start and its entry in `jobs`.
+    # Blocked, so that the signal cannot arrive between a command's start and its entry in `jobs`.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         follower = Follower(restart, directory)
@@ -247,7 +247,7 @@ def end(job: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(job.pid, number)
             while time.monotonic() < until:
-                job.poll()  # a process that nobody has waited for is still of its group
+                job.poll()  # reap the process: until then it counts as a member of its group
                 os.killpg(job.pid, 0)
                 time.sleep(END_INTERVAL)
 
@@ -269,7 +269,7 @@ def watch(directory: str, command: list[str], looks: int | None = None) -> None:
             seen = document
             print(json.dumps(document), flush=True)
             if not command or run(command, document) == 0:
-                with contextlib.suppress(OSError):  # a full file system must not end it
+                with contextlib.suppress(OSError):  # a full file system must not end the program
                     acknowledge(directory, document)
         if looks is not None:
             looks -= 1

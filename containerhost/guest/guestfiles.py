@@ -18,9 +18,9 @@ from containerhost.privileged import Privileged
 
 Result = TypeVar("Result")
 
-USUAL = 0.5  # s; some milliseconds where the host is not busy
-BURST = 5.0  # s of waiting, above which access is refused
-LEAK_RATE = 1 / 60  # s of waiting in a second
+USUAL = 0.5  # s; on an idle host, milliseconds
+BURST = 5.0  # s of waiting; above it access is refused
+LEAK_RATE = 1 / 60  # s of waiting forgotten per second
 
 
 class GuestFiles:

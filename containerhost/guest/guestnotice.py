@@ -16,9 +16,9 @@ from containerhost.guest.guestfiles import GuestFiles
 
 LOG = logging.getLogger(__name__)
 
-POLL_INTERVAL = 0.1  # s between two looks
+POLL_INTERVAL = 0.1  # s between two polls
 NOT_TOLD = "Container %s cannot be notified of its resources: %s"
-LARGEST = 1 << 53  # generation that is believed; Python writes no number of more than 4300 digits
+LARGEST = 1 << 53  # largest accepted generation; Python refuses to print integers of more than 4300 digits
 FAULTS = "faults.json"  # {"schema": 1, "faults": ["0000:3b:00.0: tainted by the operator: ...", ...]}
 
 
@@ -80,12 +80,12 @@ class GuestNotice:
             earlier = self._acknowledged(name)
             if earlier < resources.generation(resources.parse(before)):
                 return None
-            if earlier >= awaited:  # an answer to an announcement that was withdrawn, which is none to this one
+            if earlier >= awaited:  # acknowledges an announcement that was withdrawn, not this one
                 awaited = earlier + 1
                 coming = resources.renumbered(coming, awaited)
             self._write(name, resources.announcing(before, coming, int(until)))
         except errors.EngineBusy:
-            raise  # another operation on the container: it says nothing of its guest
+            raise  # another operation uses the container: nothing is known of its guest
         except (errors.HostActionFailed, errors.EngineConflict, errors.EngineNotFound) as error:
             LOG.warning(NOT_TOLD, name, error)
             return None
@@ -115,7 +115,7 @@ class GuestNotice:
         except errors.EngineUnavailable:
             raise
         except (errors.EngineError, errors.HostActionFailed):
-            return True  # the tenant put something else there
+            return True  # the tenant replaced the file
 
     def tell_faults(self, name: str, faults: Sequence[str]) -> bool:
         """Write the faults of the container's devices into it. Idempotent.

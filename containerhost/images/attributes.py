@@ -17,7 +17,7 @@ USER: Final = re.compile(re.escape(XATTR) + r"user\.[^=\0\n]{1,250}")
 # acl(5), "Text forms"; archivers append the number of a named user or group.
 ACL: Final = re.compile(rb"(?:(?:default:)?(?:user|group|other|mask):[A-Za-z0-9_.-]{0,32}:[r-][w-][x-](?::[0-9]{1,10})?"
                         rb"[,\n]?){1,512}")
-LARGEST: Final = 65536  # bytes; the kernel's own limit
+LARGEST: Final = 65536  # bytes; the kernel's limit
 VERSION_2, VERSION_3, VERSION_MASK, EFFECTIVE = 0x02000000, 0x03000000, 0xFF000000, 1
 
 

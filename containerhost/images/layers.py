@@ -17,7 +17,7 @@ from containerhost.images.writer import Writer, single
 
 CONFIG_LIMIT: Final = 8 << 20  # bytes
 FILES_LIMIT: Final = 2000
-# Docker unpacks by these before it looks at a digest: gzip, bzip2, xz, zstd, and zstd's frames to be skipped.
+# Docker decompresses these before it compares a digest: gzip, bzip2, xz, zstd, and zstd's skippable frames.
 PACKED: Final = re.compile(rb"\x1f\x8b|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")
 
 

@@ -18,22 +18,22 @@ from containerhost.images.errors import BadImage, TooLarge
 
 BLOCK: Final = 512
 PIECE: Final = 1 << 20
-HEADERS_LIMIT: Final = 1 << 20  # bytes of all headers of one member
+HEADERS_LIMIT: Final = 1 << 20  # bytes; total headers of one member
 MEMBERS_LIMIT: Final = 2_000_000
-HOLES: Final = 4  # times the bytes that may be read: programs that copy a container read its holes as zeros
-PATH_LIMIT: Final = 4000  # bytes; the kernel's is 4096 with the directory that it is unpacked in
+HOLES: Final = 4  # ratio to the bytes that may be read: programs that copy a container read its holes as zeros
+PATH_LIMIT: Final = 4000  # bytes; the kernel's limit is 4096 with the destination directory
 NAME_LIMIT: Final = 255  # bytes
-DEPTH_LIMIT: Final = 256  # of directories
+DEPTH_LIMIT: Final = 256  # nested directories
 LAST_ID: Final = 2 ** 32 - 2
-LAST_TIME: Final = 8 ** 11 - 1  # what a plain header can hold: the year 2242
+LAST_TIME: Final = 8 ** 11 - 1  # the largest value of a plain header: the year 2242
 
-PAX: Final = frozenset({tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE})  # types that records follow
-LONG: Final = frozenset({tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK})  # types that a name follows
+PAX: Final = frozenset({tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE})  # types whose data are records
+LONG: Final = frozenset({tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK})  # types whose data is a name
 # pax(1), "pax Header Block"
 RECORD: Final = re.compile(rb"([1-9][0-9]{0,6}) [^=]{1,512}=")
-NUMBER: Final = re.compile(rb"[0-9]{256}")  # no name and no size has more digits
+NUMBER: Final = re.compile(rb"[0-9]{256}")  # names and sizes have fewer digits
 
-# What tarfile says where the stream ends and a header should be.
+# Messages of tarfile if the stream ends where a header is expected.
 ENDS: Final = ("empty header", "truncated header")
 
 Path = tuple[str, ...]
@@ -121,12 +121,12 @@ class Stream:
         self._left -= size
         data = self.upto(size)
         if self._header is None:
-            self._header = data[156:157]  # its type
+            self._header = data[156:157]  # typeflag of ustar
             return data
         if self._header in PAX:
             _require_records(data)
         if self._header in PAX | LONG:
-            self._header = None  # another follows
+            self._header = None  # another header follows
         return data
 
     def upto(self, size: int) -> bytes:
@@ -198,7 +198,7 @@ def read(stream: Stream, changed: Callable[[Member], Member] = lambda member: me
     :param changed: maps a member, perhaps to one with less data, before its holes are counted
     :raises BadImage: the archive is damaged, or a member could not be on a file system
     """
-    # Opened for writing, it reads nothing by itself and nothing is written.
+    # In mode "w" the constructor reads nothing, and nothing is written.
     archive = tarfile.TarFile(fileobj=cast(IO[bytes], stream), mode="w", encoding="utf-8", errors="surrogateescape")
     number = 0
     while (info := _next(archive, stream)) is not None:
@@ -219,7 +219,7 @@ def _next(archive: tarfile.TarFile, stream: Stream) -> tarfile.TarInfo | None:
         _correct_size(info, archive)
     except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # typeshed lacks the header errors
         return None
-    # An IndexError is what an old sparse file's map makes of the archive's end.
+    # The map of an old sparse file raises an IndexError at the archive's end.
     except (tarfile.TarError, ValueError, OverflowError, RecursionError, IndexError) as error:
         words = "it ends before the end-of-archive mark" if str(error) in ENDS else str(error)
         raise BadImage(f"it is damaged: {words}") from error

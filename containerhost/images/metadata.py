@@ -17,7 +17,7 @@ from containerhost.images.errors import BadImage
 
 ARCHITECTURE: Final = re.compile(r"[A-Za-z0-9_-]{1,32}")
 LARGEST: Final = 64 * 1024  # bytes
-LAST_SECOND: Final = 253_402_300_799  # of the year 9999
+LAST_SECOND: Final = 253_402_300_799  # the year 9999
 DATES: Final = ("creation_date", "expiry_date")
 
 
@@ -34,9 +34,9 @@ def architecture(raw: bytes) -> str:
         raise BadImage("its metadata.yaml has no creation_date")
     for key in DATES:
         date = document.get(key, 1)
-        # LXD itself writes an expiry_date of 0 for never.
+        # LXD writes an expiry_date of 0 for never.
         first = 0 if key == "expiry_date" else 1
-        # An int and nothing that only counts as one: YAML's true is 1 to Python.
+        # Excludes bool, which is a subclass of int: YAML's true.
         if type(date) is not int or not first <= date <= LAST_SECOND:
             raise BadImage(f"its metadata.yaml has {key} {str(date)[:40]!r}; it must be in seconds since 1970")
     _require_texts(document.get("properties"))
@@ -48,7 +48,7 @@ def _document(raw: bytes) -> dict[Any, Any]:
         raise BadImage(f"its metadata.yaml has {len(raw)} bytes; the limit is {LARGEST}")
     try:
         document = _PlainLoader(raw).get_single_data()
-    # PyYAML's constructors of explicit tags (!!bool x) fail with whatever their lookups raise.
+    # PyYAML's constructors of explicit tags (!!bool x) do not translate the exceptions of their lookups.
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         words = " ".join(str(error).split())[:200]
         raise BadImage(f"its metadata.yaml cannot be read: {words}") from error

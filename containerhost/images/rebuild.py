@@ -21,10 +21,10 @@ from containerhost.images.rootfs import Format, Rebuilt
 from containerhost.linux.run import limited
 
 PIECE: Final = 1 << 20
-UNPACKED_LIMIT: Final = 1 << 40  # bytes, where nothing else limits an image
+UNPACKED_LIMIT: Final = 1 << 40  # bytes; the default limit of an image
 RESULT_LIMIT: Final = 64 << 10  # bytes
 WORKER: Final = "containerhost.images.worker"
-# It needs no network; with the first process of its namespace, all that it started ends.
+# It needs no network; all its processes end with the first one of its PID namespace.
 ISOLATED: Final = ("unshare", "--net", "--ipc", "--pid", "--fork", "--")
 
 TOOLS: Final = ("unshare", "zstd", *sorted({command[0] for command in source.PROGRAMS.values()} - {"zstd"}))
@@ -107,7 +107,7 @@ class Worker:
         said = cast(IO[bytes], self._process.stderr).read(RESULT_LIMIT).decode("utf-8", "replace").strip()
         try:
             status = self._process.wait(self._timeout)
-        except subprocess.TimeoutExpired:  # killed, it waits in the kernel
+        except subprocess.TimeoutExpired:  # it was killed, but is in state D
             status = -signal.SIGKILL
         try:
             found = json.loads(said.rpartition("\n")[2])
@@ -130,6 +130,6 @@ def started(words: Sequence[str], timeout: int, **streams: Any) -> Iterator[Work
     environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1",
                    "PYTHONPATH": str(Path(containerhost.__file__).parent.parent)}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, cwd="/", env=environment, process_group=0, **streams)
-    # The kernel forgets to end it with its parent once it gave up root.
+    # The kernel clears its parent-death signal when it gives up root.
     with limited(process, timeout):
         yield Worker(process, timeout)

@@ -49,9 +49,9 @@ UNIFIED_ROOTS: Final = frozenset(f"{ROOTFS}/{directory}" for directory in ROOT_D
 DOCKER_MARKS: Final = frozenset({"oci-layout", "manifest.json"})
 KNOWN_TOPS: Final = ROOT_DIRECTORIES | UNIFIED_ROOTS | DOCKER_MARKS | {METADATA, ROOTFS}
 LOGINS: Final = frozenset({("lastlog",), ("faillog",), ("tallylog",)})  # in /var/log: lastlog(8), faillog(5)
-TREE_LIMIT: Final = 256 << 20  # bytes of the paths of all members together, repeated ones too
+TREE_LIMIT: Final = 256 << 20  # bytes; total length of the paths of all members, including repeated ones
 
-# What lies at a path: a directory, a file of a kind, or a symbolic link with this target.
+# Content of a path: a directory, a file of a kind, or a symbolic link with its target.
 Known = dict[bytes, Any] | Kind | bytes
 
 
@@ -118,7 +118,8 @@ class Tree:
             raise BadImage(f"its hard link {shown(member.path)} refers to {shown(member.target)}, which is not an "
                            "earlier file")
         if isinstance(target, bytes):
-            # Archivers write so a symbolic link of two names; which of both a program links is not left to it.
+            # Archivers write the second name of a symbolic link as a hard link; the kernel's choice of what to link
+            # does not matter.
             return target, dataclasses.replace(member, kind=Kind.SYMLINK, target=(),
                                                link=target.decode("utf-8", "surrogateescape"))
         return target, None if target is Kind.DEVICE else member
@@ -182,7 +183,7 @@ class Rebuild:
             raise BadImage("it has metadata.yaml twice")
         if member.kind is not Kind.FILE or member.segments is not None:
             raise BadImage("its metadata.yaml is not a regular file, so it names no architecture")
-        # One byte more than allowed shows what is too long.
+        # One byte more than allowed, to detect content that is too long.
         self._metadata = self._data(min(member.size, metadata.LARGEST + 1))
 
     def _format(self) -> Format:

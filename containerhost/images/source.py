@@ -18,7 +18,7 @@ from containerhost.linux.run import not_run
 
 BLOCK: Final = 512
 SQUASHFS: Final = b"hsqs"
-# Enough for `xz -9` (65 MiB) and `zstd --long` (128 MiB): a dictionary that only wants memory is refused.
+# Enough for `xz -9` (65 MiB) and `zstd --long` (128 MiB); larger dictionaries are refused.
 PROGRAMS: Final = {
     b"\x1f\x8b": ("gzip", "--decompress", "--stdout"),
     b"\xfd7zXZ\x00": ("xz", "--decompress", "--stdout", "--format=xz", "--threads=1",
@@ -27,7 +27,7 @@ PROGRAMS: Final = {
     b"BZh": ("bzip2", "--decompress", "--stdout"),
     SQUASHFS: ("sqfs2tar", "/dev/stdin"),
 }
-# Told apart so that the refusal can name them.
+# Detected only for the message of the refusal.
 OTHERS: Final = {
     b"QFI\xfb": "a QCOW2 disk image",
     b"KDMV": "a VMDK disk image",
@@ -36,8 +36,8 @@ OTHERS: Final = {
     b"PK\x03\x04": "a ZIP archive",
     b"\x7fELF": "a program or kernel",
 }
-SAID: Final = 1000  # bytes of a program's errors that are told
-# zstd's error for what follows its last frame and is no frame; the frames before were unpacked and verified.
+SAID: Final = 1000  # bytes of a program's errors that are reported
+# zstd's error for trailing data that is not a frame; the frames before it were unpacked and verified.
 NOT_A_FRAME: Final = "unsupported format"
 
 
@@ -84,7 +84,7 @@ def unpacked(fd: int, command: tuple[str, ...]) -> Iterator[BinaryIO]:
             try:
                 yield cast(BinaryIO, stream)
             except BadImage as error:
-                # A program that gave up explains a stream that breaks off.
+                # If the decompressor failed, its error explains the end of the stream.
                 stream.close()
                 if process.wait() > 0:
                     raise damaged(errors, command[0]) from error
@@ -114,7 +114,7 @@ def damaged(errors: IO[bytes], program: str) -> BadImage:
 def complaint(errors: IO[bytes], program: str) -> str:
     errors.seek(0)
     lines = errors.read(SAID).decode("utf-8", "replace").strip().splitlines() or ["it ends too early"]
-    # Programs begin with their own and the file's name.
+    # Messages begin with the program's and the file's name.
     return re.sub(rf"^{program}: *(?:\(?/?\*?stdin\*?\\?\)?|/dev/stdin) ?: *", "", lines[0].strip())[:200]
 
 
@@ -124,7 +124,7 @@ def is_header(block: bytes) -> bool:
         return False
     digits = block[148:156].replace(b"\0", b" ").strip()
     counted = block[:148] + b" " * 8 + block[156:]
-    # Old tars summed signed bytes.
+    # Old versions of tar summed signed bytes.
     total = sum(counted)
     return re.fullmatch(rb"[0-7]+", digits) is not None and \
         int(digits, 8) in (total, total - 256 * sum(byte > 127 for byte in counted))

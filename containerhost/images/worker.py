@@ -24,14 +24,14 @@ from containerhost.images.rootfs import Rebuild
 from containerhost.images.writer import Writer
 
 NOBODY: Final = 65534
-MEMORY: Final = 1 << 30  # bytes of address space, of this process and of each that it starts
+MEMORY: Final = 1 << 30  # bytes of address space of this process and of each child
 FILES: Final = 64
-LEAST: Final = 60  # s of a processor that an image may take, whatever the size of its disk
-RATE: Final = 8 << 20  # bytes of that disk for which it may take one more
-GRACE: Final = 5  # s of a processor after which the kernel ends it
+LEAST: Final = 60  # s of CPU time for an image, in addition to those for its size
+RATE: Final = 8 << 20  # bytes of the unpacked image for each further second
+GRACE: Final = 5  # s of CPU time after the soft limit, before the kernel kills it
 PR_SET_NO_NEW_PRIVS: Final = 38
 COMPRESS: Final = ("zstd", "-1", "--quiet", "--stdout", "--single-thread")
-ARCHIVE_LIMIT: Final = 1 << 40  # bytes; an archive is not packed, so its own length is the limit
+ARCHIVE_LIMIT: Final = 1 << 40  # bytes; the archive is not compressed, so its length is the limit
 
 
 def confine(seconds: int) -> None:
@@ -77,7 +77,7 @@ def main(words: list[str]) -> int:
 def rootfs(limit: int) -> dict[str, Any]:
     start = source.head(0)
     squashed = start is not None and start.startswith(source.SQUASHFS)
-    # The headers of the tar stream that a squashfs becomes are not its own.
+    # The tar stream made of a squashfs has headers of its own, which do not count.
     allowed = limit + SLACK if squashed else limit
     with compressed() as target, source.opened(0, start) as tar:
         writer = Writer(target)
@@ -103,7 +103,7 @@ def compressed() -> Iterator[BinaryIO]:
     finally:
         process.kill()
         process.wait()
-        # What a failure left in the buffer goes nowhere.
+        # Data left in the buffer after a failure is discarded.
         with contextlib.suppress(BrokenPipeError):
             pipe.close()
 

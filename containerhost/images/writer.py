@@ -13,7 +13,7 @@ from containerhost.images.members import BLOCK, PIECE, Kind, Member, Path, raw
 RECORD: Final = 20 * BLOCK
 LARGEST_SIZE: Final = 8 ** 11 - 1
 LARGEST_ID: Final = 8 ** 7 - 1
-SHORT: Final = 100  # bytes of a name in a plain header
+SHORT: Final = 100  # bytes; the longest name in a plain header
 
 TYPES: Final = {Kind.FILE: tarfile.REGTYPE, Kind.HARD_LINK: tarfile.LNKTYPE, Kind.SYMLINK: tarfile.SYMTYPE,
                 Kind.DIRECTORY: tarfile.DIRTYPE, Kind.FIFO: tarfile.FIFOTYPE}

@@ -86,7 +86,7 @@ def choose(free: Sequence[Candidate], gpus: int, functions: int, links: Links | 
                           f"{len(free) - have} network functions free and healthy")
     ordered = sorted(free, key=lambda each: each.id)
     score = _Score(ordered, links or {})
-    # A set that has GPUs begins with one.
+    # If the set has GPUs, begin with one of them.
     firsts = [each for each in _unlike(ordered) if each.is_gpu == (gpus > 0)]
     found = min((_grown(first, ordered, gpus, functions, score) for first in firsts), key=score)
     devices = tuple(sorted(found, key=lambda each: (not each.is_gpu, each.id)))

@@ -49,7 +49,7 @@ def parse(data: bytes, name: str) -> dict[str, Any]:
     :param name: of the file, for errors
     """
     try:
-        found = yaml.load(data, _Loader)  # noqa: S506  (makes nothing but texts, lists and mappings)
+        found = yaml.load(data, _Loader)  # noqa: S506  (makes only texts, lists and mappings)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise SpecError(f"{name} is not YAML: {' '.join(str(error).split())}") from error
     if found in (None, ""):

@@ -9,7 +9,7 @@ from containerhost.inventory.devicechoice import Candidate
 from containerhost.inventory.scan import Inventory
 from containerhost.linux.sysfs import Host
 
-Ids = tuple[str, str]  # vendor and product
+Ids = tuple[str, str]  # vendor and product ids
 
 
 def candidates(inventory: Inventory, host: Host, records: Mapping[str, object], gpu: Ids | None = None,

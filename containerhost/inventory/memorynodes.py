@@ -32,7 +32,7 @@ _PCI = "/sys/bus/pci/devices"
 _DAX = "/sys/bus/dax/devices"
 
 Nodes = frozenset[int]
-Change = Callable[[Nodes, Nodes, Nodes], Nodes]  # of those it has, those of GPUs' and the host's
+Change = Callable[[Nodes, Nodes, Nodes], Nodes]  # the container's current nodes, those of GPUs, those of the host
 
 
 class Binder(Protocol):
@@ -63,7 +63,7 @@ def for_container(host: Host, gpus: Iterable[str]) -> frozenset[int]:
     foreign = of_devices(host)
     if not foreign:
         return foreign
-    filled = id_list(host.text(f"{NODES}/has_memory"))  # the kernel binds memory to no other node
+    filled = id_list(host.text(f"{NODES}/has_memory"))  # nodes without memory cannot be bound
     named = _of_drivers(host)
     return filled - (foreign - {named[address] for address in gpus if address in named})
 

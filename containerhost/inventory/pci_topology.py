@@ -92,6 +92,6 @@ def way(one: str, other: str, one_node: bool) -> Way:
     if shared == 0:
         return Way.NODE if one_node else Way.SYS
     if shared == 1:
-        return Way.PHB  # of the ways that they have in common only the host bridge
-    # Below what they share, each has at most the switch's own port.
+        return Way.PHB  # both paths share only the host bridge
+    # Below the shared part, each path has at most the port of the switch.
     return Way.PIX if max(len(left), len(right)) - shared <= 2 else Way.PXB

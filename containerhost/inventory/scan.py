@@ -134,7 +134,7 @@ def _describe(plugins: list[Vendor], function: PciFunction) -> tuple[Device, ...
     try:
         return plugin.describe(function)
     except Exception as error:
-        # One plug-in's mistake must neither hide the other devices nor pass for a healthy device.
+        # An error in one plug-in must neither hide other devices nor make its device look healthy.
         LOG.exception("vendor plug-in %s cannot describe %s", plugin.name, function.address)
         kind = Kind.NET if function.class_code.startswith(pci.NETWORK) else Kind.GPU
         trouble = (*function.health, f"vendor plug-in {plugin.name} cannot describe it: {error!r}")

@@ -28,7 +28,7 @@ from containerhost.linux.sysfs import TABLE_LIMIT, Host
 FILE = "/var/lib/containerhost/taints.json"
 VERSION = 1
 LOCK_TIMEOUT = 10.0  # seconds; a holder writes one small file
-REASON_LIMIT = 200  # characters; it becomes a part of messages, and of a VM's monitoring
+REASON_LIMIT = 200  # characters; the reason becomes part of messages, and of a VM's monitoring
 SAYS = "tainted by the operator: {reason}"
 
 

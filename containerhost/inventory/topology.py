@@ -18,7 +18,7 @@ from containerhost.linux.sysfs import Host
 _NODES = memorynodes.NODES
 _CPUS = "/sys/devices/system/cpu"
 _HUGEPAGES = re.compile(r"hugepages-([0-9]{1,9})kB")
-_FAR = 255  # the largest distance of ACPI's SLIT
+_FAR = 255  # the largest distance in ACPI's SLIT
 _NANOSECONDS = 1_000_000_000
 
 
@@ -201,7 +201,7 @@ def _cpu_info(host: Host, online: frozenset[int], cores: Mapping[int, frozenset[
         vendor=first.get("vendor_id") or first.get("CPU implementer"),
         model=first.get("model name") or first.get("cpu"),
         sockets=sockets,
-        cores_per_socket=max(1, -(-count // sockets)),  # one that is offline does not make all sockets smaller
+        cores_per_socket=max(1, -(-count // sockets)),  # rounded up, because a core may be offline
         threads_per_core=max((len(core) for core in cores.values()), default=1),
         features=frozenset((first.get("flags") or first.get("Features") or "").split()),
     )

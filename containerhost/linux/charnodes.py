@@ -69,7 +69,7 @@ def require_container(pid: int) -> None:
 def permit(pid: int, number: Number, allowed: bool) -> None:
     """Permit or deny a device to the processes of the container."""
     found = groups(pid)
-    if os.path.exists(f"{CGROUPS}/cgroup.controllers"):  # as engines tell: version 2 alone
+    if os.path.exists(f"{CGROUPS}/cgroup.controllers"):  # cgroup v2 only, detected like the engines do
         devicefilter.decide(filtered(CGROUPS + found[""]), number, allowed)
         return
     group = PAYLOAD.sub(r"\1", found.get("devices", ""))
@@ -150,7 +150,7 @@ def set_mode(directory: int, name: str, number: Number, mode: int) -> None:
             os.chmod(f"/proc/self/fd/{fd}", mode)
 
 
-# In a container with users of its own.
+# Containers with a user namespace.
 
 
 def has_own_users(pid: int) -> bool:
@@ -167,7 +167,7 @@ def show(pid: int, path: str, number: Number, mount: int) -> None:
         if is_there(pid, path, directory, name, number, unfinished=True):
             return
         with contextlib.suppress(FileExistsError):
-            os.mknod(name, stat.S_IFREG | 0o600, dir_fd=directory)  # whatever is there now: opening it might never end
+            os.mknod(name, stat.S_IFREG | 0o600, dir_fd=directory)  # the mount point; never opened, which could block
         namespaces.enter(f"/proc/{pid}/ns/mnt")
         try:
             mountapi.place(mount, name, directory)
@@ -181,7 +181,7 @@ def remove(pid: int, path: str, number: Number) -> None:
     with contextlib.suppress(FileNotFoundError), parent_of(pid, path) as (directory, name):
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
         if is_node(status, number):
-            if status.st_dev != os.fstat(directory).st_dev:  # it is shown there, and is somewhere else
+            if status.st_dev != os.fstat(directory).st_dev:  # a bind mount of a node
                 hide(pid, directory, name)
             else:
                 os.unlink(name, dir_fd=directory)
@@ -225,7 +225,7 @@ def mapped_root(path: str) -> int:
     raise HostActionFailed(f"{path} has no root")
 
 
-# Places.
+# Paths.
 
 
 def make_directory(pid: int, path: str) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from containerhost.linux.sysfs import TABLE_LIMIT, Host
 
-# Group of a container as its engine names it: LXC's, and Docker's under both cgroup drivers. The tenant names those
-# below it, so the topmost one counts.
+# Group of a container by its engine's naming: LXC's, and Docker's with either cgroup driver. The tenant names nested
+# groups, so the topmost match counts.
 CONTAINER = re.compile(r"/(?:[^/]+/)*?(?:lxc\.payload\.[^/]+|(?:docker-)?[0-9a-f]{64}(?:\.scope)?)(?=/|$)")
 
 

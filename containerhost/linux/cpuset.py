@@ -74,7 +74,7 @@ def _bind(pid: int, group: str, file: str, text: str) -> None:
         try:
             _write(group, file, text)
         except OSError as error:
-            if error.errno != errno.EBUSY:  # of version 1: a group below it has more
+            if error.errno != errno.EBUSY:  # cgroup v1: a nested group has more
                 raise
             found = freezer.of_container(pid, Host())
             with freezer.frozen(found, Host()) if found else contextlib.nullcontext():
@@ -93,7 +93,7 @@ def _narrow(group: str, file: str, wanted: frozenset[int]) -> None:
         found = id_list(_read(f"{each}/{file}"))
         if before:
             targets.append((found & targets[-1] or targets[-1]) if targets else wanted)
-            if found and not targets[-1] <= found:  # no group has what that above it has not
+            if found and not targets[-1] <= found:  # a group cannot have more than its parent
                 _write(each, file, _text(found | targets[-1]))
             continue
         target = targets.pop()
@@ -121,7 +121,7 @@ def _groups_of(pid: int, host: Host) -> Iterator[str]:
     own = _hierarchies(os.getpid(), host)
     for mount, path in _hierarchies(pid, host).items():
         found = controlgroups.CONTAINER.match(path)
-        # This process may be in a container itself, whose group is above.
+        # This process may itself be in a container, whose group is an ancestor.
         if found and not f"{own.get(mount)}/".startswith(f"{found[0]}/"):
             yield f"{mount}{found[0]}"
 

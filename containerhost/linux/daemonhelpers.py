@@ -20,7 +20,7 @@ from containerhost.linux.files import closing
 from containerhost.linux.process.processes import ProcReadTimeout, is_hosts, namespace, pids
 
 FILES, MOUNT, COPY = "forkfile", "forkmount", "rsync"
-ROOTS = re.compile(r"/(?:[^/]+/)*storage-pools/[^/]+/containers/([^/]+)/")  # of containers, by the daemon's name
+ROOTS = re.compile(r"/(?:[^/]+/)*storage-pools/[^/]+/containers/([^/]+)/")  # with the daemon's name of a container
 NO_PROCESS = "0"  # last argument of a forkfile for a container that does not run
 
 

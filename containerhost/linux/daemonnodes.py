@@ -22,10 +22,10 @@ Number = tuple[int, int]
 
 HOMES = {"lxd": ("LXD_DIR", "/var/lib/lxd"), "incusd": ("INCUS_DIR", "/var/lib/incus")}
 KIND = "unix."
-KEPT = f"{KIND}kept--by--containerhost."  # then the number of the inode
+KEPT = f"{KIND}kept--by--containerhost."  # prefix of the number of the inode
 DENIED = f"{KIND}denied--by--containerhost.{{}}.{{}}"  # an empty file for each device that is denied
 CGROUPS = "/sys/fs/cgroup/devices"
-PAYLOAD = re.compile(r"/(?:[^/]+/)*?lxc\.payload\.[^/]+")  # the tenant names those below
+PAYLOAD = re.compile(r"/(?:[^/]+/)*?lxc\.payload\.[^/]+")  # the tenant names nested groups
 WALK_TIMEOUT = 10.0  # s
 
 
@@ -51,9 +51,9 @@ def fence(server: int, container: str, pid: int, leaving: Collection[str]) -> No
         for name, number in nodes.items():
             if number not in staying:
                 with _node(directory, name) as node:
-                    os.chown(node, 0, 0)  # first: its owner may change its mode
+                    os.chown(node, 0, 0)  # before the mode, which the owner may change
                     os.chmod(node, 0)
-            elif owner(name) in leaving and is_containers(status := directory.stat(name)):  # else it is shown nowhere
+            elif owner(name) in leaving and is_containers(status := directory.stat(name)):  # else it is not shown
                 with contextlib.suppress(FileExistsError):
                     os.link(name, f"{KEPT}{status.st_ino}", src_dir_fd=directory.fd, dst_dir_fd=directory.fd,
                             follow_symlinks=False)
@@ -78,7 +78,7 @@ def restore(server: int, container: str, pid: int, modes: Mapping[str, int]) -> 
         fenced = {name: number for name, number in nodes.items() if number in own and is_fenced(directory.stat(name))}
         back = {number for name, number in fenced.items() if owner(name)}
         for name, number in fenced.items():
-            if number not in back:  # what the daemon has made anew leaves none of these in use
+            if number not in back:  # the daemon created the node again: this link is unused
                 _unlink(directory, name)
                 continue
             with _node(directory, name) as node:
@@ -185,7 +185,7 @@ def permit(pid: int, number: Number, allowed: bool) -> bool:
     if payload is None:
         return False
     top, end = f"{CGROUPS}{payload[0]}", time.monotonic() + WALK_TIMEOUT
-    # The kernel passes down what is denied, and not what is permitted again.
+    # The kernel propagates denials to nested groups, but not permissions.
     for group, before in controlgroups.walk(top) if allowed else [(top, True)]:
         if not before:
             continue

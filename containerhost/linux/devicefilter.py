@@ -19,21 +19,21 @@ from containerhost.linux.files import closing
 
 Number = tuple[int, int]
 
-CALLS = {"x86_64": 321, "aarch64": 280}  # of bpf(2)
+CALLS = {"x86_64": 321, "aarch64": 280}  # number of bpf(2)
 # linux/bpf.h
 LOAD, ATTACH, BY_ID, INFO, QUERY = 5, 8, 13, 15, 16
 DEVICE_PROGRAM, DEVICES = 15, 6
 MULTI, REPLACE = 2, 4
-MOST = 64  # programs of one group
-LENGTH = 20  # where bpf_prog_info has the length of the instructions, and their place 12 bytes later
+MOST = 64  # programs in one group
+LENGTH = 20  # offset of the number of instructions in bpf_prog_info; 12 bytes later is their address
 INFO_SIZE = 40
-ATTRIBUTES = 128  # bytes of union bpf_attr that any of these calls reads
+ATTRIBUTES = 128  # bytes of union bpf_attr; the largest of these calls
 
 INSTRUCTION = struct.Struct("<BBhi")  # operation, registers, offset, number
 SET, READ, AND, UNLESS, EXIT = 0xB7, 0x61, 0x57, 0x55, 0x95
 MARK = 0x636F6E74
-CHARACTER = 2  # in the lower half of the first word of struct bpf_cgroup_dev_ctx; then major and minor
-STEPS = 10  # instructions of a verdict
+CHARACTER = 2  # in the low half of the first word of struct bpf_cgroup_dev_ctx; then major and minor
+STEPS = 10  # instructions for one device
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -73,7 +73,7 @@ def _decide(group: int, flags: int, program: int, number: Number, allowed: bool)
         if verdicts.get(number) == allowed:
             return
         with closing(_load(written({**verdicts, number: allowed}) + rest)) as new:
-            # A group with a single program has no other to tell it from.
+            # Without the flag MULTI the group has one program, so the old one is not named.
             _call(ATTACH, struct.pack("<5I", group, new, DEVICES, *((flags | REPLACE, old) if flags & MULTI else
                                                                     (flags, 0))))
 
@@ -119,7 +119,7 @@ def _programs(group: int) -> tuple[int, tuple[int, ...]]:
 
 def _instructions(program: int) -> bytes:
     length = 0
-    for _ in range(2):  # first how many they are
+    for _ in range(2):  # first read their number
         room = ctypes.create_string_buffer(max(length, 1))
         info = ctypes.create_string_buffer(INFO_SIZE)
         struct.pack_into("<I", info, LENGTH, length)

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-UNFINISHED = ".unfinished-"  # begins the names of temporary files; :meth:`Directory.names` leaves them out
-LIMIT = 1 << 20  # bytes that :meth:`Directory.read` returns at most
+UNFINISHED = ".unfinished-"  # prefix of temporary files; :meth:`Directory.names` omits them
+LIMIT = 1 << 20  # bytes; maximum result of :meth:`Directory.read`
 
 
 def atomic_write(path: str | Path, content: bytes, mode: int = 0o600, owner: tuple[int, int] | None = None,

@@ -32,17 +32,17 @@ from containerhost.linux.sysfs import Host
 ROOT = "/sys/fs/cgroup"
 V1, V2 = "freezer.state", "cgroup.freeze"
 LOCK = Path("/run/containerhost/frozen")
-GROUPS = Path("/run/containerhost/groups")  # a byte for each group is locked while a process freezes or thaws it
+GROUPS = Path("/run/containerhost/groups")  # a process locks a group's byte while it freezes or thaws it
 
-FREEZE_TIMEOUT = 5.0  # s; a process that waits in the kernel without end never freezes
-FROZEN_TIMEOUT = 60  # s after which a group is thawed, whatever the process that looks does
-LOCK_TIMEOUT = 60.0  # s; another look ends within that
+FREEZE_TIMEOUT = 5.0  # s; a process in state D never freezes
+FROZEN_TIMEOUT = 60  # s after which a group is thawed, even if its freezer was killed or blocks
+LOCK_TIMEOUT = 60.0  # s; another holder finishes within that time
 THAW_TIMEOUT = 10.0  # s
-KILL_TIMEOUT = 10.0  # s; what then waits in the kernel is left to the engine
+KILL_TIMEOUT = 10.0  # s; processes then still in state D are left to the engine
 POLL_INTERVAL = 0.005  # s
 KILL_INTERVAL = 0.05  # s
 
-# Seconds, the file with the groups' names, which stay there unless all are thawed, and the value and files that thaw.
+# Arguments: seconds, the file with the groups' names, which is emptied once all are thawed, the value, and the files.
 THAW = """
 trap "" HUP INT TERM; echo frozen; timeout -s KILL "$1" cat
 names=$2 value=$3 thawed=yes; shift 3
@@ -197,7 +197,7 @@ def requested(groups: Mapping[Freezer, int], fd: int) -> Iterator[None]:
     """
     paths, value = [group.path for group in groups], next(iter(groups)).thawing
     command = ["sh", "-c", THAW, "thaw", str(FROZEN_TIMEOUT), str(LOCK), value, *paths]
-    # It inherits all locks: nobody else freezes anything before it has ended.
+    # The child inherits all locks: until it ends, no other process can freeze anything.
     with holding(command, paths[0], THAW_TIMEOUT, "the thaw helper does not start",
                  pass_fds=[fd, *groups.values()]) as process:
         try:
@@ -268,7 +268,7 @@ def kill(pid: int) -> None:
         def has_ended() -> bool:
             for directory, before in controlgroups.walk(top):
                 if before:
-                    with contextlib.suppress(OSError):  # it is gone
+                    with contextlib.suppress(OSError):  # the group was removed
                         write_attribute(f"{directory}/{V1}", group.thawing)
             return is_readable(process, 0)
 

@@ -22,8 +22,8 @@ from containerhost.linux.sysfs import TABLE_LIMIT as HOST_TABLE_LIMIT
 
 DIRECTORY = ("run", "containerhost")
 FILE = re.compile(r"[a-z]{1,32}\.json")
-LIMIT = 64 << 10  # bytes of a file
-TABLE_LIMIT = 1 << 20  # bytes of a container's table of mounts; what one mounts takes some ten KiB
+LIMIT = 64 << 10  # bytes; the largest file
+TABLE_LIMIT = 1 << 20  # bytes of a container's mount table; an ordinary one has some 10 KiB
 LOCAL = frozenset({"tmpfs", "ramfs", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs"})
 OVERLAY = "overlay"
 
@@ -100,13 +100,13 @@ def _directory(pid: int, root: int, create: bool) -> Iterator[Directory]:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(step, 0o755, dir_fd=fd)
                     made = True
-            # O_PATH asks nothing of the file system that is mounted there.
+            # O_PATH does not access a file system that is mounted there.
             fd = os.open(step, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
             stack.callback(os.close, fd)
         _require_local(pid, fd)
         directory = stack.enter_context(Directory(f"/proc/self/fd/{fd}"))
         if made:
-            os.fchmod(directory.fd, 0o755)  # past the umask
+            os.fchmod(directory.fd, 0o755)  # regardless of the umask
         yield directory
 
 
@@ -134,7 +134,7 @@ def _mounts(process: str, limit: int) -> Iterator[_Mount]:
     Format (proc(5)): ``id parent major:minor root place options … - type …``. In names only space, tab, line feed and
     backslash are escaped."""
     with open(f"/proc/{process}/mountinfo", "rb") as table:
-        lines = table.read(limit).split(b"\n")[:-1]  # the last one is empty, or cut
+        lines = table.read(limit).split(b"\n")[:-1]  # the last line is empty, or truncated
     for fields in (line.split(b" ") for line in lines):
         kind = fields[fields.index(b"-", 6) + 1]
         yield _Mount(fields[0].decode(), fields[2].decode(), kind.decode("utf-8", "replace"))

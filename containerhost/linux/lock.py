@@ -20,10 +20,10 @@ from containerhost.errors import HostActionFailed
 from containerhost.linux.files import Directory, closing
 from containerhost.linux.poll import wait_until
 
-Failure = Callable[[str], Exception]  # what is raised, made of its message
+Failure = Callable[[str], Exception]  # makes the exception from a message
 
-INTERVAL = 0.005  # s between two tries
-BYTE_INTERVAL = 0.05  # s; those who hold a byte's lock take long, and many may wait
+INTERVAL = 0.005  # s between two attempts
+BYTE_INTERVAL = 0.05  # s; byte locks are held for long, and many processes may wait
 FLOCK = "hhqqi0q"  # struct flock of fcntl(2): type, whence, start, length, process
 
 
@@ -83,7 +83,7 @@ class FileLock:
         make_directory(self.path.parent)
         with Directory(self.path.parent) as directory:
             fd = None
-            while fd is None:  # some remove a lock's file while they hold it
+            while fd is None:  # the file may be removed by the holder of its lock
                 if not directory.has(self.path.name):
                     directory.create(self.path.name, directory.owner if os.geteuid() == 0 else None)
                 with contextlib.suppress(FileNotFoundError):

@@ -15,7 +15,7 @@ from containerhost.linux.files import closing
 OPEN_TREE, MOVE_MOUNT, FSOPEN, FSCONFIG, FSMOUNT, MOUNT_SETATTR = 428, 429, 430, 431, 432, 442
 SET_FLAG, SET_STRING, CREATE = 0, 1, 6
 RDONLY, NOSUID, NODEV, NOEXEC, IDMAP = 1, 2, 4, 8, 0x100000
-REMOUNT, SHARED = 32, 1 << 20  # of mount(2), which has the four first ones too
+REMOUNT, SHARED = 32, 1 << 20  # flags of mount(2), which also has the first four above
 CLOEXEC, EMPTY_PATH, MOVE_EMPTY_PATH = 1, 0x1000, 4
 HERE = -100  # AT_FDCWD
 CLONE = 1  # of open_tree(2)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 Record = TypeVar("Record")
 
 VERSION = "version"
-UNVERSIONED = 1  # of records from before there were versions
+UNVERSIONED = 1  # version of records without a version
 
 
 def version(record: Any) -> int:

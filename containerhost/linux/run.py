@@ -14,18 +14,18 @@ from typing import IO, Any, BinaryIO, cast
 from containerhost.errors import HostActionFailed
 from containerhost.linux.poll import is_readable
 
-Failure = Callable[[str], Exception]  # what is raised, made of its message
+Failure = Callable[[str], Exception]  # makes the exception from a message
 
-SAID = 300  # characters of a program's own words in an error
+SAID = 300  # characters of a program's output in an error
 MEMORY = 1 << 30  # bytes of address space
-CHECK_MEMORY = 4 << 30  # bytes; what checks or enlarges a file system holds maps of it
-STACK = 8 << 20  # bytes of each thread's; qemu-img starts up to 64
-FILES = 256  # open at once; a qcow2 disk may be made of 64
+CHECK_MEMORY = 4 << 30  # bytes; checking or enlarging a file system needs maps of it
+STACK = 8 << 20  # bytes for each thread; qemu-img starts up to 64
+FILES = 256  # open files; a qcow2 disk may consist of 64
 HELD = b"frozen\n"
 RELEASE_TIMEOUT = 60.0  # s
-KILL_TIMEOUT = 1.0  # s in which a killed program ends, unless it waits in the kernel
+KILL_TIMEOUT = 1.0  # s for a killed program to end, unless it is in state D
 
-# Packages of Debian and Ubuntu, and of Fedora and RHEL where they differ.
+# Packages of Debian and Ubuntu, and of Fedora and RHEL if different.
 PACKAGES = {
     "blkid": "util-linux", "bzip2": "bzip2", "e2fsck": "e2fsprogs", "gzip": "gzip",
     "ip": "iproute2 (iproute)", "mke2fs": "e2fsprogs", "mkfs.ext4": "e2fsprogs",
@@ -67,7 +67,7 @@ def run(command: Sequence[str], timeout: float, **options: Any) -> subprocess.Co
 def kill(process: subprocess.Popen[Any]) -> None:
     """Kill a program that leads a process group, with the whole group, unless it has ended."""
     if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # behind sudo it belongs to root
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # started by sudo, it belongs to root
             os.killpg(process.pid, signal.SIGKILL)
 
 
@@ -191,7 +191,7 @@ def holding(command: Sequence[str], what: str, timeout: float, late: str,
     :param options: of :class:`subprocess.Popen`
     :raises HostActionFailed: it does not hold
     """
-    # No `with`: one that waits in the kernel is not waited for.
+    # No `with`: its exit would wait for a process in state D.
     process = detached(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options)
     stdin, stdout = cast("BinaryIO", process.stdin), cast("BinaryIO", process.stdout)
     with stdout, stdin:

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-ATTRIBUTE_LIMIT = 4096  # bytes; the kernel gives a sysfs attribute at most one page
+ATTRIBUTE_LIMIT = 4096  # bytes; the kernel limits a sysfs attribute to one page
 TABLE_LIMIT = 16 << 20  # bytes; /proc/cpuinfo of a thousand cores is 2 MiB
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _MAJOR_MINOR = re.compile(r"([0-9]{1,4}):([0-9]{1,7})", re.ASCII)
@@ -34,7 +34,7 @@ class Host:
         self.root = Path(root)
         self.live = os.path.realpath(self.root) == "/"
         self._prefix = "" if self.live else os.path.abspath(self.root)
-        # A captured tree is somebody else's: what it calls an attribute could be a pipe, or a link to a device node.
+        # A captured tree is untrusted: a file in it could be a FIFO, or a link to a device node.
         self._flags = _FLAGS if self.live else _FLAGS | os.O_NOFOLLOW
 
     def data(self, path: str, limit: int = ATTRIBUTE_LIMIT) -> bytes | None:
@@ -43,7 +43,7 @@ class Host:
         if fd is None:
             return None
         try:
-            # /proc tables come in pieces; an attribute is complete with its first.
+            # Tables of /proc need several reads, an attribute one.
             return os.read(fd, limit) if limit <= ATTRIBUTE_LIMIT else b"".join(_pieces(fd, limit))
         except OSError:
             return None

@@ -28,9 +28,9 @@ from containerhost.operator.reports import rdmareport
 VERSION = 1
 LARGEST = 64 << 20  # bytes of a document
 PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/\0]{1,255}){1,64}")
-OF_DEVICE = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}", re.ASCII)  # a message names a PCI function
+OF_DEVICE = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}", re.ASCII)  # the prefix of messages about a PCI function
 
-# What identifies one machine: numbers of equal length replace them, the same for the same text.
+# Identifiers of the machine: replaced by numbers of equal length, the same one for the same text.
 IDENTITY = re.compile(
     r"(?<![0-9a-zA-Z:])(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # UUID
     r"|(?:[0-9a-f]{2}:){5}(?:(?:[0-9a-f]{2}:){14})?[0-9a-f]{2}"  # hardware address: Ethernet, InfiniBand
@@ -39,7 +39,7 @@ IDENTITY = re.compile(
 DIGITS = re.compile(r"[0-9a-f]", re.IGNORECASE)
 SERIAL = re.compile(r"/[a-z_]*(?:serial|uuid|unique_id)[a-z_]*$")  # attributes of DMI and of functions
 HEXADECIMAL = re.compile(r"[0-9a-f]{8,64}", re.IGNORECASE | re.ASCII)
-ROOT_DEVICE = re.compile(r"\b(root|resume)=\S+")  # of /proc/cmdline
+ROOT_DEVICE = re.compile(r"\b(root|resume)=\S+")  # parameters of /proc/cmdline
 
 Entry = Mapping[str, str]
 
@@ -201,7 +201,7 @@ def restore(file: Path, directory: Path) -> None:
         if file.stat().st_size > LARGEST:
             raise ValueError(f"it is larger than {LARGEST >> 20} MiB")
         document = json.loads(file.read_bytes())
-        document = document.get("host", document)  # results of a self-test have it
+        document = document.get("host", document)  # as in the results of a self-test
         if document["version"] != VERSION:
             raise ValueError(f"its version is {document['version']!r}, and this release reads {VERSION}")
         directories = {"/"}

@@ -26,7 +26,7 @@ from containerhost.operator import clioptions
 from containerhost.operator.reports.report import printable, table
 
 LOCK = "lock"
-SAMPLE = 1.5  # s between two looks at what containers use
+SAMPLE = 1.5  # s between the two samples of usage
 MIB = 20  # bits
 
 directory = click.option("--state", "state_directory", default=state.DIRECTORY, show_default=True, metavar="DIR",

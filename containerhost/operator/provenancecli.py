@@ -31,7 +31,7 @@ def provenance(device: str, uuid: str | None, as_json: bool, owners_directory: P
     store, device = AllocationStore(clioptions.directory(Path("/"), owners_directory)), device.lower()
     found, key = store.hand_overs(device), store.provenance.public_key()
     if not found:
-        scan(Host()).get(device)  # refuses a misspelt one
+        scan(Host()).get(device)  # refuses an unknown device
     if uuid is not None and found:
         seed = _seed(store)
         found = [entry for entry in found if entry.get("consumer")

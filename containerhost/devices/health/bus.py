@@ -39,7 +39,7 @@ def lane_findings(host: Host, directory: str) -> Iterator[Finding]:
     width, own = host.number(f"{directory}/current_link_width"), host.number(f"{directory}/max_link_width")
     if not width or not own or _UNKNOWN_WIDTH in (own, width):
         return
-    slot = host.number(f"{directory.rpartition('/')[0]}/max_link_width")  # of the port above, where there is one
+    slot = host.number(f"{directory.rpartition('/')[0]}/max_link_width")  # of the upstream port, if any
     possible = min(own, slot) if slot else own
     if width < possible:
         yield LANES.finds(width=width, possible=possible)

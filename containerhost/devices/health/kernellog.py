@@ -21,9 +21,9 @@ from containerhost.devices.health.rules import WELL, Health
 from containerhost.linux.sysfs import Host
 
 PATH = "/dev/kmsg"
-_RECORD_LIMIT = 8192  # bytes; the kernel's own for one message
+_RECORD_LIMIT = 8192  # bytes; the kernel's limit of one message
 _LOOK_LIMIT = 64 << 20  # bytes; twice the largest log a kernel can have
-DEVICES_LIMIT = 4096  # of which something is remembered
+DEVICES_LIMIT = 4096  # devices whose findings are kept
 
 # "6,339,5140900,-;text": priority, number, microseconds, flags. Facility: priority without its last bits.
 _RECORD = re.compile(r"([0-9]{1,10}),[0-9]+,[0-9]+,[^;]*;(.*)")
@@ -104,7 +104,7 @@ class Reader:
         *lines, self._part = (self._part + data).split(b"\n")
         self._part = self._part[-_RECORD_LIMIT:]
         for line in lines:
-            if not any(word in line for word in self._telling):  # nearly all are about something else
+            if not any(word in line for word in self._telling):  # skip unrelated messages, which are nearly all
                 continue
             record = _RECORD.fullmatch(line.decode("utf-8", "replace"))
             if record:
@@ -146,7 +146,7 @@ class Follower:
 
     def look(self) -> Log:
         with self._lock:
-            if self._process != os.getpid():  # a fork shares the place in the log with its parent
+            if self._process != os.getpid():  # a forked process shares the file offset
                 self._begin()
             if self._file is None:
                 return Log(readable=False)
@@ -169,7 +169,7 @@ def pieces(file: int) -> Iterator[bytes]:
         try:
             data = os.read(file, _RECORD_LIMIT)
         except OSError as error:
-            if error.errno == errno.EPIPE:  # the oldest were overwritten meanwhile: go on with what is there
+            if error.errno == errno.EPIPE:  # the oldest messages were overwritten: continue with the next
                 continue
             return
         if not data:

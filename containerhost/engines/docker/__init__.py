@@ -3,5 +3,5 @@
 
 import sys
 
-# The SDK's way over ssh is not used, and loading what it needs takes as long as all the rest: it is not found.
+# The SDK's ssh transport is not used, and its imports take as long as all others: disable it.
 sys.modules.setdefault("docker.transport.sshconn", None)  # type: ignore[arg-type]

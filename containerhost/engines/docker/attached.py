@@ -16,7 +16,7 @@ class Attached:
         self._connection = connection
         self._socket = connection._sock
         self._socket.settimeout(None)
-        # Not the connection itself: what came with the answer's head is in this one's buffer.
+        # Read from this buffer, not from the socket: it may hold data that arrived with the response's header.
         self._reader = connection._response.raw._fp.fp
 
     def read(self, size: int) -> bytes:
@@ -31,6 +31,6 @@ class Attached:
 
     def close(self) -> None:
         """Close the connection, even while another thread reads."""
-        with contextlib.suppress(OSError):  # the other side was first
+        with contextlib.suppress(OSError):  # the peer closed first
             self._socket.shutdown(socket.SHUT_RDWR)
         self._connection.close()

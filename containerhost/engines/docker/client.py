@@ -38,7 +38,7 @@ class DockerClient:
         self.settings = settings or Settings()
         self._local = threading.local()
 
-    # The choke points.
+    # All requests pass these two functions.
 
     def _ask(self, operation: str, method: str, path: str, body: Mapping[str, Any] | None = None,
              query: Mapping[str, object] | None = None, timeout: float | None = None) -> Any:
@@ -67,7 +67,7 @@ class DockerClient:
                 self._local.api.timeout = timeout or self.settings.request_timeout
                 yield self._local.api
         except errors.EngineUnavailable:
-            # The daemon that comes back may be another version: ask for it again.
+            # A restarted daemon may have another version.
             self._local.api = None
             raise
 

@@ -33,18 +33,18 @@ from containerhost.linux.idlist import id_text
 
 RUNTIME = "containerhost"
 
-# Where the host tells a container its resources: a file system of its own, which no commit or image keeps.
+# Directory with the resource documents: a tmpfs, so that no commit or image contains it.
 GUEST_DIRECTORY = f"/{'/'.join(guest_directory.DIRECTORY)}"
 GUEST_OPTIONS = "size=1m,mode=0755"
 
-# One label holds all marks of the driver: single ones could come with an image.
+# One label for all marks of the driver: an image could bring single ones.
 LABEL = "containerhost"
 
-PERIOD = 100_000  # µs, the kernel's usual one
+PERIOD = 100_000  # µs, the kernel's default
 SECOND = 1_000_000_000  # ns
-# Docker runs each check outside the limits of the container, which costs the host a tenth of a second of CPU time.
+# Docker runs each check outside the container's limits, at a tenth of a second of the host's CPU time.
 HEALTH_INTERVAL = 5 * SECOND
-SHARES = 1024  # of CPU, where all have the same priority
+SHARES = 1024  # CPU weight; all containers have the same
 LOG = {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "2"}}
 
 
@@ -233,7 +233,7 @@ def start_config(grants: Sequence[Grant], limits: Mapping[str, str] | None = Non
             "CapAdd": ["IPC_LOCK"] if any(has_rdma(grant) for grant in grants) else []}
 
 
-LIMITS = {"memlock": "locked memory"}  # what a limit is of, for people; bytes
+LIMITS = {"memlock": "locked memory"}  # description for messages; in bytes
 
 
 def lacking(made: Mapping[str, Any], grants: Sequence[Grant]) -> tuple[str, ...]:

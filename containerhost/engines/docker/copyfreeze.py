@@ -26,7 +26,7 @@ from containerhost.linux.run import HELD, holding, release
 from containerhost.linux.sysfs import Host
 
 FREEZE_TIMEOUT: Final = 10.0  # s
-LOCK_TIMEOUT: Final = 10.0  # s; a process whose user was killed thaws at once
+LOCK_TIMEOUT: Final = 10.0  # s; a helper whose parent was killed thaws at once
 START_TIMEOUT: Final = FREEZE_TIMEOUT + LOCK_TIMEOUT + 10  # s
 
 

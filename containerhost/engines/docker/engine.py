@@ -38,8 +38,8 @@ from containerhost.rollback import Rollback
 
 LOG = logging.getLogger(__name__)
 
-LINES = 1000  # of what a container printed
-BUSY_INTERVAL = 0.2  # s between looks at a container that another caller removes
+LINES = 1000  # bytes of a container's output
+BUSY_INTERVAL = 0.2  # s between polls of a container that another caller removes
 LOCK_TIMEOUT = 60.0  # s; a holder changes a few nodes or interfaces
 
 
@@ -59,7 +59,7 @@ class DockerEngine:
         self._host = host or Host()
         self._freezer = Freezer(client, self._privileged, self._host)
 
-    # Whole-host questions.
+    # Queries of the whole host.
 
     def server(self) -> ServerInfo:
         info = self.client.info()
@@ -111,9 +111,9 @@ class DockerEngine:
         try:
             return self.client.container(name)["HostConfig"]
         except errors.EngineNotFound:
-            return {}  # deleted since the list was made
+            return {}  # deleted since the list was read
 
-    # One container.
+    # Queries of one container.
 
     def container(self, name: str) -> ContainerState:
         container = self.client.container(name)
@@ -150,7 +150,7 @@ class DockerEngine:
     def command(self, name: str, command: Sequence[str]) -> contract.Command:
         return Command(self.client, self._privileged, name, command)
 
-    # Life.
+    # Life cycle.
 
     def create(self, spec: ContainerSpec, more: Mapping[str, Any] | None = None) -> None:
         """Create a container.
@@ -242,7 +242,7 @@ class DockerEngine:
         if not container["State"]["Running"]:
             return
         if status_of(container) is Status.FROZEN:
-            # A frozen program cannot act on a signal.
+            # A frozen process cannot handle a signal.
             self.unfreeze(name)
         else:
             self._freezer.thaw_unrecorded(name)
@@ -252,7 +252,7 @@ class DockerEngine:
         except errors.EngineUnavailable:
             raise
         except errors.EngineError as error:
-            if not self.client.container(name)["State"]["Running"]:  # as one that another caller is removing
+            if not self.client.container(name)["State"]["Running"]:  # like a container being removed
                 return
             if isinstance(error, errors.EngineTimeout):
                 raise errors.EngineTimeout(f"container {name} did not end within {timeout} s and still runs") from error
@@ -293,7 +293,7 @@ class DockerEngine:
 
         :raises EngineError: a record cannot be read
         """
-        # Records of earlier versions name no container: they may be of any that Docker does not have.
+        # Records of earlier versions have no container id: keep them for any container unknown to Docker.
         return any(record.container == name or (not record.container and not self.exists(container))
                    for container in self._records.ids() if (record := self._record_or_none(container)))
 
@@ -388,7 +388,7 @@ class DockerEngine:
             try:
                 act(container)
             except errors.EngineNotFound:
-                continue  # deleted since the list was made
+                continue  # deleted since the list was read
             except (errors.EngineError, errors.HostActionFailed) as error:
                 LOG.warning("Container %s %s: %s", container[:12], trouble, error)
 
@@ -425,7 +425,8 @@ class DockerEngine:
         :raises EngineTimeout: the other operation does not finish
         """
         container = self.client.container(name)
-        # No request meanwhile: Docker does not answer while it starts a container, and its runtime waits for the lock.
+        # No request while the lock is held: Docker does not respond while it starts a container, and its runtime waits
+        # for the lock.
         with self._locked(container["Id"]):
             yield container, self._records.read(container["Id"]), self._pid(container)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from containerhost import errors
 
-# Docker reports these as plain 400 or 500: only the words tell them apart.
+# Docker reports these with status 400 or 500, so only the message identifies them.
 TEXTS: tuple[tuple[re.Pattern[str], type[errors.EngineError]], ...] = (
     (re.compile(r"no space left|disk quota exceeded", re.I), errors.StorageFull),
     (re.compile(r"removal of container \S+ is already in progress", re.I), errors.EngineBusy),

@@ -23,10 +23,10 @@ from containerhost.linux.process.commandtree import MARK
 FRAME = struct.Struct(">BxxxL")
 STDOUT, STDERR = 1, 2
 CHUNK = 64 * 1024  # bytes
-SHORT, LONG = 0.02, 0.5  # s between two looks at it
-GRACE = 1.0  # s for its last output; what it left running may hold its streams open for ever
+SHORT, LONG = 0.02, 0.5  # s between two polls
+GRACE = 1.0  # s to drain its output; processes that it left running may keep its streams open
 KILL_TIMEOUT = 10.0  # s
-NOT_FOUND = (b"executable file not found", b"no such file or directory")  # in runc's words
+NOT_FOUND = (b"executable file not found", b"no such file or directory")  # in runc's messages
 
 
 class Command:
@@ -50,7 +50,7 @@ class Command:
         :raises EngineError: Docker no longer reports its state; it is killed
         """
         end = time.monotonic() + timeout
-        # Side by side, because a command may read nothing before somebody reads what it prints.
+        # Read and write in parallel: a command may block until its output is read.
         threading.Thread(target=self._send, args=(stdin,), daemon=True).start()
         reader = threading.Thread(target=self._drain, daemon=True)
         reader.start()
@@ -95,7 +95,7 @@ class Command:
         try:
             told = self._client.exec_inspect(self._process)
         except errors.EngineError:
-            told = {"ExitCode": 0}  # the container has ended, or its engine, which knows of it no more
+            told = {"ExitCode": 0}  # the container or its engine has ended
         unfinished = told["ExitCode"] is None
         self._privileged.end_command(self._container, int(told["Pid"]) if unfinished else 0, self._mark)
         return unfinished
@@ -104,12 +104,12 @@ class Command:
         self._connection.close()
 
     def _send(self, stdin: bytes) -> None:
-        with contextlib.suppress(OSError):  # who has ended already reads no more
+        with contextlib.suppress(OSError):  # the command has ended
             self._connection.send(stdin)
             self._connection.end_of_input()
 
     def _drain(self) -> None:
-        with contextlib.suppress(OSError, ValueError):  # it was closed
+        with contextlib.suppress(OSError, ValueError):  # the connection was closed
             for kind, data in frames(self._connection):
                 if kind in self._output:
                     self._output[kind] += data[:KEPT - len(self._output[kind])]

@@ -71,10 +71,10 @@ class Freezer:
 
         :returns: Docker's status of the container
         """
-        # With the freezer's lock: whoever else froze it, by Docker, has ended or has not begun.
+        # With the freezer's lock held, no other freeze by Docker is in progress.
         status = str(self._client.container(container)["State"]["Status"])
         if status == "running" and frozen.is_frozen(self._host, container):
-            # A command of an administrator may be freezing it: Docker answers after that.
+            # An administrator's `docker pause` may be in progress: Docker responds after it.
             status = str(self._client.container(container)["State"]["Status"])
             if status == "running":
                 self._privileged.thaw(container)

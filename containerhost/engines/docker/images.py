@@ -15,13 +15,13 @@ from containerhost.images.errors import BadImage
 from containerhost.linux.sysfs import Host
 
 LOAD_TIMEOUT: Final = 3600  # s
-HOLES_LIMIT: Final = 1 << 30  # bytes that an image of a container may be larger than the quota of its root
+HOLES_LIMIT: Final = 1 << 30  # bytes by which an image of a container may exceed the quota of its root
 
 #: Tag of an image until it is known that the container stood still for all of it: Docker makes it also if the process
 #: that asked for it, and so the freeze, has ended.
 UNFINISHED: Final = "unfinished"
 
-# Of what a container was made with, what its image says instead.
+# Taken from the container's original image, not from its own configuration.
 PROGRAM = ("Cmd", "Entrypoint", "User", "WorkingDir", "Healthcheck")
 
 
@@ -88,7 +88,7 @@ class Images:
         quota = (found["HostConfig"].get("StorageOpt") or {}).get("size")
         if UNFINISHED in self.names(repository):
             self.remove(f"{repository}:{UNFINISHED}")
-        # Docker leaves one frozen that it finds so.
+        # Docker leaves a container frozen that was frozen before the commit.
         runs = found["State"]["Status"] == "running"
         with copyfreeze.still(found["Id"]) if runs else contextlib.nullcontext():
             if quota is not None:
@@ -124,6 +124,6 @@ class Images:
         except EngineNotFound:
             return
         except EngineConflict:
-            # An id that a container uses, or that has several names. A name alone can always be taken away.
+            # An id in use by a container, or with several names. Untagging a name always succeeds.
             if not name.startswith("sha256:"):
                 raise

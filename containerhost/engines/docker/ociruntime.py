@@ -33,25 +33,26 @@ from containerhost.linux.sysfs import Host
 RUNC = "runc"
 LOCK_TIMEOUT = 60.0  # s; a holder changes a few nodes or interfaces
 
-# The container is the boundary: whatever user runs in it may use what it was given.
+# The container is the boundary: every user in it may use its devices.
 NODE_MODE = 0o666
 
-# An anonymous volume of Docker's, below its data-root.
+# An anonymous volume of Docker, below its data-root.
 VOLUME = re.compile(r"/.*/volumes/[0-9a-f]{64}/_data")
-# A file that Docker keeps for a container below its data-root and writes anew before each start.
+# A file that Docker keeps for each container below its data-root, and rewrites before each start.
 HOST_FILE = re.compile(r"/.*/containers/[0-9a-f]{64}/(?:hosts|hostname|resolv\.conf)")
 HOST_FILE_LIMIT = 1 << 20  # bytes
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
-PERMIT, REFUSE = "SCMP_ACT_ALLOW", "SCMP_ACT_ERRNO"  # of a rule of a seccomp profile
+PERMIT, REFUSE = "SCMP_ACT_ALLOW", "SCMP_ACT_ERRNO"  # actions of a rule in a seccomp profile
 # System calls that read and write another process's memory, as ptrace(2) does.
 PROCESS_MEMORY = frozenset({"process_vm_readv", "process_vm_writev"})
 
-# A device in an io_uring whose descriptor is closed is in no list of the kernel's (IORING_SETUP_REGISTERED_FD_ONLY,
-# io_uring_setup(2)), so nobody could tell that a container still has it. Docker's own profile permits none since 25.
+# The kernel lists no file that is registered in an io_uring whose descriptor is closed
+# (IORING_SETUP_REGISTERED_FD_ONLY, io_uring_setup(2)), so open devices could not be found. Docker's own profile denies
+# io_uring since 25.
 IO_URING = frozenset({"io_uring_setup", "io_uring_enter", "io_uring_register"})
 
-# Options of runc, before its command, that are followed by a value.
+# Global options of runc that take a value.
 VALUED = ("--root", "--log", "--log-format", "--criu", "--rootless")
 
 
@@ -81,7 +82,7 @@ def create_alone(records: str, words: Sequence[str]) -> int:
     container = words[-1]
     nodes = recordfiles.nodes(records, container)
     if os.path.exists(recordfiles.namespace(records, container)):
-        bring_back(records, container)  # what a killed runtime left
+        bring_back(records, container)  # left by a killed runtime
     hook = hook_for(recordfiles.libraries(records, container))
     mapped = rewrite(os.path.join(value_of(words, "--bundle") or ".", "config.json"), nodes, hook,
                      recordfiles.volumes_in_root(records, container))
@@ -255,7 +256,7 @@ def copy_file(source: str, root: str, path: str, owner: tuple[int, int]) -> None
 
 
 def not_made(path: str, error: OSError) -> None:
-    print(f"{path} is not as Docker would have it: {error.strerror}", file=sys.stderr)  # the container's own log
+    print(f"{path} is not as Docker would have it: {error.strerror}", file=sys.stderr)  # the container's log
 
 
 def with_nodes(config: dict[str, Any], nodes: Sequence[tuple[str, int, int]]) -> dict[str, Any]:
@@ -335,7 +336,7 @@ def runc(words: Sequence[str], meanwhile: Callable[[], None] | None = None) -> i
     :returns: its exit status
     """
     try:
-        process = os.posix_spawnp(RUNC, [RUNC, *words], os.environ)  # the module for processes takes longer to load
+        process = os.posix_spawnp(RUNC, [RUNC, *words], os.environ)  # the subprocess module takes longer to load
     except FileNotFoundError as error:
         raise FileNotFoundError(f"this host has no {RUNC} on the path {os.environ.get('PATH')}: install it (Docker's "
                                 "package containerd.io brings it)") from error

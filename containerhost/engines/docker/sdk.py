@@ -44,7 +44,7 @@ def translated(operation: str, endpoint: str) -> Iterator[None]:
                         str(error.explanation or error)) from error
     except (requests.RequestException, docker.errors.DockerException, urllib3.exceptions.HTTPError,
             OSError) as error:
-        # The SDK hides what went wrong with its first request in an error of its own.
+        # The SDK wraps the error of its first request in an error of its own.
         if is_timeout(error):
             raise silent(operation, endpoint) from error
         if has_cause(error, http.client.BadStatusLine) and not has_cause(error, ConnectionError):

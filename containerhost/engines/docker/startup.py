@@ -13,9 +13,9 @@ from containerhost.engines.usage import cpu_time, processes
 from containerhost.linux.files import closing
 from containerhost.linux.sysfs import Host
 
-POLL_INTERVAL = 0.005  # s between two looks
-RUNTIMES = "runc:["  # begins the name of a container's first process until it becomes the program
-BUSY = frozenset("RD")  # states of proc(5): has work, or waits for a disk
+POLL_INTERVAL = 0.005  # s between two polls
+RUNTIMES = "runc:["  # prefix of the name of a container's first process until it executes the program
+BUSY = frozenset("RD")  # states of proc(5): running, or waiting for a disk
 
 
 def wait_started(host: Host, container: str, pid: int, timeout: float) -> bool:

@@ -23,7 +23,7 @@ PLACES = 256
 KEPT_OUT = mountapi.NODEV | mountapi.NOSUID | mountapi.NOEXEC
 SIZE = "64k"  # of the directory's file system; its content is empty directories
 FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs"})
-TIMEOUT = 120  # s; a large file system that was not unmounted well is repaired first
+TIMEOUT = 120  # s; a large file system that was not unmounted cleanly is repaired first
 
 
 class Volumes:
@@ -44,7 +44,7 @@ class Volumes:
         mountapi.mount(str(self.directory), KEPT_OUT, "tmpfs", f"size={SIZE},nr_inodes={PLACES + 16},mode=755")
         try:
             for number in range(PLACES):
-                os.mkdir(f"{self.directory}/{number}")  # a start waits for all of them
+                os.mkdir(f"{self.directory}/{number}")  # the start of a container waits for all of them
             mountapi.mount(str(self.directory), mountapi.REMOUNT | mountapi.RDONLY | KEPT_OUT)
             mountapi.mount(str(self.directory), mountapi.SHARED)
         except BaseException:
@@ -90,8 +90,9 @@ class Volumes:
             raise SpecError(f"{file} has {kind or 'no file system'}; a container can have {', '.join(FILE_SYSTEMS)}")
         own = idmounts.OPTIONS["xfs" if kind == "xfs" else "ext4"]
         options = ["nodev", "nosuid", *(f"{key}={value}" if value else key for key, value in own.items())]
-        mode = "--read-only" if read_only else "--rw"  # else mount may turn to read-only by itself
-        # Not mount's own loop device: it would open the file by its real path, where another may be by now.
+        mode = "--read-only" if read_only else "--rw"  # without it, mount may fall back to read-only
+        # Set up the loop device here: mount would open the file again by its path, which may lead to another file by
+        # then.
         with loops.over(file, 0, 0, read_only=read_only) as node:
             run(["mount", mode, "-t", kind, "-o", ",".join(options), "--", node, str(place)], TIMEOUT)
 

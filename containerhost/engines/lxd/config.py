@@ -46,34 +46,33 @@ KERNEL = "limits.kernel."
 PERIOD = 100  # ms, the period LXD's percentages use too
 HUGE_PAGES = {64 << 10: "64KB", 1 << 20: "1MB", 2 << 20: "2MB", 1 << 30: "1GB"}
 
-# The container is the boundary: whatever user runs in it may use what it was given. Without a mode, nodes that are
-# 0660 on the host would be root's only.
+# The container is the boundary: every user in it may use its devices. Without a mode, nodes that are 0660 on the host
+# would be accessible only to root.
 NODE_MODE = "0666"
 
-# Whoever reads a disk reads everybody's files on it: that is for the container's root, as on any other machine.
+# A raw disk contains the files of all users, so only the container's root may read it, as on any machine.
 BLOCK_MODE = "0600"
 
-# The extension of LXD by which a GPU that is named as CDI does, libraries included, comes to a running container.
+# LXD's API extension to attach a GPU by its CDI name, with libraries, to a running container.
 CDI_HOTPLUG = "gpu_cdi_hotplug"
 
-# Beside the extensions: the host's control groups are of version 2 alone.
+# Handled like an API extension: the host has only cgroup v2.
 CGROUP2 = "containerhost.cgroup2"
 
-# Marks that say which size a container has and may have: they change with its limits.
+# Labels with the size of a container and its bounds: they change with its limits.
 SIZE_LABELS = (bounds.LABEL, gpubounds.LABEL, marks.RESOURCES)
 
-# Control groups of version 2 that a container may make. The kernel has 65535 numbers for the groups of memory of all
-# containers together, and it does not tell the group of a process whose path is longer than 4096 bytes: 14 names have
-# at most 255 each.
+# Limits of cgroup v2 groups in a container. The kernel has 65535 ids for memory control groups, shared by all
+# containers, and does not report the group of a process whose path exceeds 4096 bytes: 14 names have at most 255 each.
 GROUPS = "lxc.cgroup2.cgroup.max.descendants = 1024\nlxc.cgroup2.cgroup.max.depth = 14"
 
-OWN_CORES = "user.containerhost.cores"  # the cores that a container has for itself
-RESERVED_CORES = f"{OWN_CORES}.reserved"  # those that it had, and may have to have again
+OWN_CORES = "user.containerhost.cores"  # the exclusive cores of a container
+RESERVED_CORES = f"{OWN_CORES}.reserved"  # its former exclusive cores, reserved for a revert
 RAW = "raw.lxc"
 
-# A device in an io_uring whose descriptor is closed is in no list of the kernel's (IORING_SETUP_REGISTERED_FD_ONLY,
-# io_uring_setup(2)), so nobody could tell that a container still has it. Programs that use rings do without where the
-# kernel has none (ENOSYS, 38), as in Docker's containers since 25.
+# The kernel lists no file that is registered in an io_uring whose descriptor is closed
+# (IORING_SETUP_REGISTERED_FD_ONLY, io_uring_setup(2)), so open devices could not be found. Programs fall back to other
+# calls on ENOSYS (38), as in Docker's containers since 25.
 DENIED_CALLS = "security.syscalls.deny"
 IO_URING = "io_uring_setup errno 38"
 
@@ -381,13 +380,14 @@ def devices_of(part: Part, extensions: Collection[str]) -> dict[str, Device]:
 
 def devices_of_grant(grant: Grant, extensions: Collection[str]) -> dict[str, Device]:
     devices: dict[str, Device] = {}
-    # LXD finds a GPU by certain nodes, which its gpu device brings; an accelerator without any is its nodes.
+    # LXD's gpu device finds a GPU by some of its nodes, and adds these; an accelerator without such nodes is added by
+    # its own.
     brought = gpu_nodes(grant) if grant.gpu else frozenset()
     by_gpu = gpu(grant, extensions) if grant.gpu and brought else None
     if by_gpu:
         devices[f"gpu-{key(grant.device.id)}"] = by_gpu
     for port, netdev in enumerate(grant.netdevs):
-        # ``infiniband`` devices would bring issm and umad along; a physical nic brings the interface alone.
+        # ``infiniband`` devices would add issm and umad; a physical nic adds only the interface.
         devices[f"net-{key(grant.device.id)}" + (f"-d{port}" if port else "")] = {
             "type": "nic", "nictype": "physical", "parent": netdev.host_name, "name": netdev.name}
     for node in grant.nodes:

@@ -4,9 +4,9 @@
 from containerhost.engines.lxd.client import LxdClient, document
 from containerhost.engines.lxd.stream import Stream
 
-WIDTH, HEIGHT = 80, 24  # characters; whoever is at the other end of a serial line cannot tell his own
-STALL_TIMEOUT = 30.0  # s that a guest may not read what is sent: its tenant may leave then, which is not noticed before
-FAREWELL = 3.0  # s that LXD may take to answer the end of the console's stream
+WIDTH, HEIGHT = 80, 24  # characters; a serial line has no window size
+STALL_TIMEOUT = 30.0  # s for a guest to read its input; the client's end is not noticed meanwhile
+FAREWELL = 3.0  # s for LXD to acknowledge the end of the console's stream
 
 
 class Console:
@@ -23,7 +23,7 @@ class Console:
         path, secrets = f"/1.0/operations/{operation['id']}/websocket", operation["metadata"]["fds"]
         self._stream = Stream(client.settings, path, {"secret": secrets["0"]}, asked, STALL_TIMEOUT)
         try:
-            # LXD attaches when the control stream is connected too.
+            # LXD attaches once the control stream is connected.
             self._control = Stream(client.settings, path, {"secret": secrets["control"]}, asked)
         except BaseException:
             self._stream.close()

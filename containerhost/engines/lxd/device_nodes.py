@@ -13,7 +13,7 @@ from containerhost import errors
 from containerhost.engines.lxd.client import LxdClient
 from containerhost.privileged import Privileged
 
-DEFAULT_MODE = "0660"  # of the nodes of a device without a mode of its own
+DEFAULT_MODE = "0660"  # for nodes of a device without a mode
 WITH_NODES = frozenset({"gpu", "unix-char"})
 
 Devices = Mapping[str, Mapping[str, str]]

@@ -15,7 +15,7 @@ from containerhost.engines.lxd.migration import end
 
 SENDING = "Migrating storage volume"  # LXD's description of the sender's operation
 
-# What the receiver's LXD must know of the disk beside its files: which host ids they belong to.
+# Keys that the receiver's LXD needs besides the disk's files: their mapping of user ids.
 CARRIED = ("size", "volatile.idmap.last")
 
 

@@ -42,11 +42,11 @@ LOG = logging.getLogger(__name__)
 
 ROOT = "root"  # name of the root disk among a container's devices
 CONFLICT_TRIES = 5
-# By the guest API of Incus and LXD a guest can tell many times a second that it is ready, and that it is not. Each time
-# the ETag is another one, so most tries may fail; they take a random time, so that the guest cannot let all fail.
+# By the guest API of Incus and LXD a guest can report many times a second that it is ready or not. Each report changes
+# the ETag, so most attempts may fail; random pauses keep the guest from making all of them fail.
 CHANGED_TRIES = 40
-FENCES = "fences"  # below the locks' directory
-BUSY_INTERVAL = 0.2  # s between looks at a container that another operation works on
+FENCES = "fences"  # below the lock directory
+BUSY_INTERVAL = 0.2  # s between polls of a container that another operation changes
 
 
 class LxdEngine:
@@ -71,12 +71,12 @@ class LxdEngine:
         self.stale_devices = StaleDevices(self, self._privileged, self._host, self.nodes)
         self._restart_limit = restart_limit
         self._pool_drivers: dict[str, str] = {}
-        self._inits: dict[str, tuple[int, int]] = {}  # pid, and when it began
+        self._inits: dict[str, tuple[int, int]] = {}  # pid and start time
         self._fences = locks / FENCES
         self._fenced = threading.local()
         self.mates: Callable[[str], Collection[int]] = lambda name: ()
 
-    # Whole-host questions.
+    # Queries of the whole host.
 
     def server(self) -> ServerInfo:
         environment = self.client.server()["environment"]
@@ -126,7 +126,7 @@ class LxdEngine:
         instances = self.client.instances(all_projects="instance_all_projects" in self.client.extensions)
         return held.held(instances, devices, self.client.settings.project or "default")
 
-    # One container.
+    # Queries of one container.
 
     def container(self, name: str) -> ContainerState:
         instance, _ = self.client.instance(name)
@@ -152,20 +152,20 @@ class LxdEngine:
         except errors.EngineError as error:
             if "Not supported" not in str(error):
                 raise
-            used = 0  # LXD's answer on a pool without quotas; Incus' is 0
+            used = 0  # LXD's value for a pool without quotas; Incus reports 0
         return {ROOT: used} if used else {}
 
     def console_log(self, name: str) -> bytes:
         try:
             return self.client.console_log(name)
         except errors.EngineError as error:
-            # LXD answers for a container that never started with its failure to open the file.
+            # For a container that never started, LXD returns its error of opening the file.
             if not isinstance(error, errors.EngineNotFound) and "no such file" not in str(error):
                 raise
             self.client.instance(name)
             return b""
 
-    # Those that need websockets, whose import a short command without them would wait for.
+    # These need websockets, whose import would delay short commands.
 
     def console(self, name: str) -> contract.Console:
         from containerhost.engines.lxd.console import Console  # noqa: PLC0415  (websockets)
@@ -186,7 +186,7 @@ class LxdEngine:
 
         return Events(self.client)
 
-    # Life.
+    # Life cycle.
 
     def create(self, spec: ContainerSpec) -> None:
         cores.require_usable(self._host, spec)
@@ -241,7 +241,7 @@ class LxdEngine:
         if state.status is Status.STOPPED:
             return
         if state.status is Status.FROZEN and not force:
-            # A frozen init cannot act on the request to end.
+            # A frozen init cannot handle the request.
             self.unfreeze(name)
         try:
             self._act(name, "stop", force=force, timeout=timeout)
@@ -373,7 +373,7 @@ class LxdEngine:
             try:
                 self.change(name, change)
             except (NodeMissing, InterfaceMissing):
-                # LXD may be about to take it out for a caller that was killed.
+                # LXD may be removing the device for a caller that was killed.
                 self.await_changes(name)
                 if not self.client.instance(name).instance["devices"].keys().isdisjoint(go):
                     raise
@@ -471,7 +471,7 @@ class LxdEngine:
                                              etag)
 
         with Rollback(f"limits of container {name}") as undo:
-            # Before the change: LXD records limits also where it fails to apply them.
+            # Registered before the change: LXD records limits even if it fails to apply them.
             undo.on_error("its former limits", self.change, name, restore)
             self.change(name, change)
             self._apply_cores(name, spec, wanted)
@@ -528,13 +528,13 @@ class LxdEngine:
         self._inits.pop(name, None)
         settings = self.client.settings
         found = usage.first_process(self._host, settings.directory(name), os.path.dirname(settings.shown()))
-        if found is None or is_hosts(found):  # before and after the container, its monitor runs hooks
+        if found is None or is_hosts(found):  # before and after its life, the container's monitor runs hooks
             found = metrics(self.client.state(name)).pid
         when = None
         if found is not None:
             with contextlib.suppress(ProcReadTimeout):
                 when = began(found)
-        if found is not None and when is not None:  # LXD may still name one that has just ended
+        if found is not None and when is not None:  # LXD may still report a process that has just ended
             self._inits[name] = found, when
         return found
 

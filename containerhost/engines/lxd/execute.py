@@ -38,30 +38,30 @@ class Command:
 
     def finish(self, stdin: bytes, timeout: int) -> Executed:
         end = time.monotonic() + timeout
-        # A thread of its own: a command that never reads its input, or first writes, makes the sender wait.
+        # A separate thread: a command that writes before it reads, or never reads, would block the sender.
         sender = threading.Thread(target=self._send_input, args=(stdin,), daemon=True)
         sender.start()
         parts = all_drained([self._streams["1"], self._streams["2"]], end)
         try:
             if parts is None:
                 raise errors.EngineTimeout(f"{self._asked}: its output does not end")
-            # It may close its outputs and go on.
+            # The command may close its outputs and continue.
             left = max(1, round(end - time.monotonic()))
             return Executed(exit_status(self._client, self._operation, self._asked, left), *parts)
         except errors.EngineTimeout as error:
             self.kill()
             raise errors.EngineTimeout(f"{self._asked}: not done within {timeout} s; it is killed") from error
         finally:
-            if sender.is_alive():  # the daemon need not have noticed that nobody reads any more
+            if sender.is_alive():  # the daemon may not have noticed that the command no longer reads
                 self._streams["0"].abort()
 
     def _send_input(self, stdin: bytes) -> None:
-        with contextlib.suppress(errors.EngineUnavailable):  # who has ended already reads no more
+        with contextlib.suppress(errors.EngineUnavailable):  # the command has ended
             self._streams["0"].send(stdin)
         self._streams["0"].end_of_input()
 
     def kill(self) -> None:
-        with contextlib.suppress(errors.EngineUnavailable):  # it has ended
+        with contextlib.suppress(errors.EngineUnavailable):  # the command has ended
             self._streams["control"].send(KILL)
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ def all_drained(streams: Sequence[Stream], end: float) -> list[bytes] | None:
         with contextlib.suppress(errors.EngineTimeout):
             parts[place] = drained(streams[place], end)
 
-    # Not a pool of concurrent.futures: its queue holds up the whole process where threads are eventlet's (nova 33).
+    # Not concurrent.futures: with eventlet's threads (nova 33) its queue blocks the whole process.
     threads = [threading.Thread(target=drain, args=(place,), daemon=True) for place in range(len(streams))]
     for thread in threads:
         thread.start()

@@ -23,7 +23,7 @@ LOG = logging.getLogger(__name__)
 
 PREFIX = "containerhost-export-"
 PIECE = 1 << 16  # bytes read at once
-POLL_INTERVAL = 1  # s between two looks at LXD's progress
+POLL_INTERVAL = 1  # s between two polls of LXD's progress
 STOPPED = 102  # LXD's status code
 
 
@@ -63,7 +63,7 @@ class Exports:
     def take(self, name: str, key: str) -> Source:
         instance, _ = self._client.instance(name)
         if instance["status_code"] == STOPPED:
-            # LXD packs a stopped container as it is: on many pools a snapshot would be one copy more.
+            # LXD exports a stopped container directly: on many pools a snapshot would be an additional copy.
             return Source("container", name, instance["architecture"])
         try:
             snapshots.take(self._client, instance, f"{PREFIX}{key}", f"take a snapshot of container {name}",
@@ -75,7 +75,7 @@ class Exports:
 
     def pack(self, source: Source, key: str, progress: Callable[[int], None]) -> Packed:
         asked = f"pack container {source.name.partition('/')[0]}"
-        # The property makes every file another one: LXD refuses a second image of the same content.
+        # The property makes each image file unique: LXD refuses a second image of the same content.
         body = {"source": {"type": source.kind, "name": source.name}, "public": False, "filename": f"{PREFIX}{key}",
                 "properties": {"export": key}, "compression_algorithm": self._compression}
         operation = self._client.request("post", "images", asked=asked, json=body).json()["metadata"]

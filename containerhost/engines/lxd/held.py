@@ -14,7 +14,7 @@ from containerhost.engines.lxd.config import key
 
 Config = Mapping[str, str]
 
-# What LXD remembers of a started nic: the host interface it took, and the VF it chose (``nictype=sriov``).
+# LXD's state of a started nic: its host interface, and the VF that it chose (``nictype=sriov``).
 VOLATILE = ("host_name", "last_state.vf.parent", "last_state.vf.id")
 
 

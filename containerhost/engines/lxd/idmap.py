@@ -9,7 +9,7 @@ from containerhost.engines.lxd.client import LxdClient
 from containerhost.errors import EngineError
 from containerhost.linux.storage.idmounts import IdMap, IdRange
 
-RUNNING = (103, 110, 113)  # LXD's status codes of a container with processes
+RUNNING = (103, 110, 113)  # LXD's status codes of a container that has processes
 CURRENT, NEXT = "volatile.idmap.current", "volatile.idmap.next"  # JSON: a list of ranges
 
 

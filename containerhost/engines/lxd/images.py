@@ -39,8 +39,8 @@ class Images:
         return tuple(image for image in self.all() if image.filename.startswith(prefix) and not image.aliases)
 
     def import_split(self, metadata: bytes, rootfs: BinaryIO, alias: str, properties: Mapping[str, str]) -> str:
-        # What is seldom used is imported where it is: every command of OpenNebula's would wait for it.
-        from requests_toolbelt.multipart.encoder import MultipartEncoder  # noqa: PLC0415  (for uploads alone)
+        # Imported where it is used, because it would delay every command of OpenNebula.
+        from requests_toolbelt.multipart.encoder import MultipartEncoder  # noqa: PLC0415  (only for uploads)
 
         rootfs.seek(0)
         body = MultipartEncoder([("metadata", ("metadata.tar", io.BytesIO(metadata), "application/octet-stream")),
@@ -50,7 +50,7 @@ class Images:
                 found = self._client.upload_image(body, {"Content-Type": body.content_type, "X-LXD-public": "0"})
                 undo.on_error("its file", self.delete, found)
             except EngineConflict:
-                # The same bytes are there, under another alias or from an import that was killed before it got one.
+                # An image of the same content exists, with another alias or without one after an interrupted import.
                 found = fingerprint(rootfs, metadata)
             if properties:
                 self._client.patch_image(found, {"properties": dict(properties)})

@@ -170,7 +170,7 @@ def require_running(instance: Instance) -> None:
         raise errors.EngineConflict(f"container {instance['name']} does not run, so it is not changed")
 
 
-# Pure: from what a container has to what is written.
+# Pure: from the container's current state to the new configuration.
 
 def user_keys(labels: Mapping[str, str]) -> dict[str, str]:
     return {f"user.{key}": value for key, value in labels.items()}
@@ -234,11 +234,11 @@ def obstacles(present: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[st
     :param present: the container's configuration
     :param wanted: that of a new one like it
     """
-    # A container of an earlier release denies no system calls until it starts again.
+    # A container that an earlier release started denies no system calls until its next start.
     differing = [key for key in wanted if key.startswith("security.") and key != config.DENIED_CALLS
                  and present.get(key) != wanted[key]]
     found = [f"{key}={wanted[key]} takes effect when it starts" for key in sorted(differing)]
-    # These keys stay as long as the container runs, so they show which libraries are in it.
+    # These keys do not change while the container runs, so they show which libraries it has.
     libraries = config.lacking(present, config.libraries_among(wanted))
     if libraries:
         found.append(f"the GPU driver's libraries ({', '.join(libraries.values())}) come in when it starts; a flavor "

@@ -24,16 +24,15 @@ LOG = logging.getLogger(__name__)
 
 SENDING = "Migrating instance"  # LXD's description of the sender's operation
 
-# What the receiver's LXD must know of the container beside its files: which host ids they belong to.
+# Keys that the receiver's LXD needs besides the container's files: their mapping of user ids.
 CARRIED = ("volatile.base_image", "volatile.last_state.idmap")
 TEMPLATE = "volatile.apply_template"
 
-SNAPSHOT = "containerhost-move-"  # begins the names of the snapshots between which differences are sent
+SNAPSHOT = "containerhost-move-"  # prefix of the snapshots between which the differences are sent
 DIFFERENTIAL_POOLS = frozenset({"btrfs", "zfs"})
 
-# LXD 5.0.3, and Incus, have this extension. A daemon without it (LXD 5.0.2) looks for subvolumes in the files of the
-# container that runs, fails over one that goes meanwhile, and the receiver keeps what it got where its API does not
-# show it.
+# LXD 5.0.3 and Incus have this extension. LXD 5.0.2 searches the files of the running container for subvolumes, and
+# fails if one disappears meanwhile; the receiver keeps the copy, but its API does not show it.
 LISTS_SUBVOLUMES = "migration_vm_live"
 
 Create = Callable[[Mapping[str, Any], int], None]
@@ -107,7 +106,7 @@ class Transfers:
     def fetch_changes(self, spec: ContainerSpec, offer: ChangesOffer, timeout: int, refresh: bool) -> None:
         body = instance(spec, offer, self._client.extensions)
         body["source"] |= {"instance_only": False, "refresh": refresh}
-        # How a refresh ended must be known: unlike a creation, its container proves nothing.
+        # The result of a refresh must be known: unlike after a creation, the container's existence proves nothing.
         (self._client.create_instance if refresh else self._create)(body, timeout)
         self._keep_files(spec.name)
 
@@ -136,7 +135,7 @@ def end(client: LxdClient, what: str, sends: Callable[[Mapping[str, Any]], bool]
             try:
                 client.request("delete", "operations", operation["id"], asked=f"end the transfer of {what}")
             except errors.EngineError as error:
-                # It ended by itself meanwhile, or LXD is past the point where it can be ended: the receiver removes it.
+                # It has ended, or LXD can no longer cancel it: the receiver removes the copy.
                 LOG.info("The transfer of %s was not cancelled: %s", what, error)
 
 
@@ -149,7 +148,7 @@ def instance(spec: ContainerSpec, offer: Offer, extensions: frozenset[str]) -> d
     body = config.instance(spec, extensions)
     return body | {
         "architecture": offer.architecture,
-        "config": {**carried(offer.config), **body["config"]},  # no other key: the sender may be anybody
+        "config": {**carried(offer.config), **body["config"]},  # no other key, because the sender is not trusted
         "source": {"type": "migration", "mode": "pull", "operation": offer.operation, "live": False,
                    "instance_only": True, "certificate": offer.certificate, "secrets": dict(offer.secrets)},
     }

@@ -14,8 +14,8 @@ from containerhost.engines.lxd.client import LxdClient, usual_socket
 from containerhost.engines.spec import RescueMount
 from containerhost.errors import SpecError
 
-# Pools whose roots lie in the host's tree also while nothing runs. LXD mounts those of the others (zfs, lvm, ceph) only
-# as long as their container runs.
+# Pools whose volumes are always mounted on the host. LXD mounts those of others (zfs, lvm, ceph) only while their
+# container runs.
 DIRECTORIES = ("btrfs", "dir", "cephfs")
 DEVICE = "rescue_mount"
 

@@ -19,7 +19,7 @@ class Need(NamedTuple):
     purpose: str
 
 
-# Each of these forbids by default, and LXD names one alone with each container that it refuses.
+# Each is blocked by default, and LXD's error names only one of them.
 NEEDS: Mapping[str, Need] = {
     "restricted.containers.lowlevel": Need("allow", "memory of NUMA nodes, limits of control groups"),
     "restricted.devices.disk": Need("allow", "config drives, shared memory"),
@@ -29,10 +29,10 @@ NEEDS: Mapping[str, Need] = {
     "restricted.devices.unix-char": Need("allow", "nodes of GPUs and RDMA devices"),
     "restricted.snapshots": Need("allow", "images and snapshots of containers"),
 }
-# Lists of which an empty one permits everything.
+# Lists that permit everything when empty.
 LISTS: Mapping[str, str] = {"restricted.devices.disk.paths": "config drives, shared memory",
                             "restricted.networks.access": "bridges, virtual functions"}
-TRUE = frozenset({"true", "1", "yes", "on"})  # as LXD reads them
+TRUE = frozenset({"true", "1", "yes", "on"})  # LXD's forms of true
 
 
 def forbidden(config: Mapping[str, str]) -> Mapping[str, Need]:

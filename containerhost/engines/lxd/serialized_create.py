@@ -20,8 +20,8 @@ from containerhost.linux.poll import wait_until
 
 LOCK = ".creation"
 RANGE = "volatile.idmap.base"
-ENDED = 200  # the least status of an operation that has ended
-POLL_INTERVAL = 0.008  # s between two looks for the range, and before the first; LXD takes as long at least
+ENDED = 200  # the lowest status code of a finished operation
+POLL_INTERVAL = 0.008  # s between two polls of the range, and before the first; LXD takes at least as long
 
 
 class SerializedCreate:
@@ -45,7 +45,7 @@ class SerializedCreate:
         try:
             self._create(body, timeout)
         except errors.OperationForgotten:
-            # LXD removes what it cannot make, but not when it is killed meanwhile.
+            # LXD removes an instance that it failed to create, unless it was killed meanwhile.
             if self._client.server()["environment"]["server_pid"] != daemon or not self._is_made(body["name"]):
                 raise
 

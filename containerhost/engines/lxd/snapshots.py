@@ -16,8 +16,8 @@ from containerhost.engines.lxd.states import STATUSES
 from containerhost.errors import EngineError, EngineNotFound, EngineTimeout, EngineUnavailable
 from containerhost.linux.poll import retry
 
-BUSY_TIMEOUT = 30  # s that somebody else may be at work on a snapshot
-RESTART_TIMEOUT = 60  # s that a daemon may be away
+BUSY_TIMEOUT = 30  # s for which another operation may use a snapshot
+RESTART_TIMEOUT = 60  # s for a restart of the daemon
 POLL_INTERVAL = 1  # s
 
 SEARCHED_POOLS = frozenset({"btrfs"})

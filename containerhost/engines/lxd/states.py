@@ -17,10 +17,10 @@ STATUSES: Mapping[int, Status] = {
     107: Status.STOPPING,
     110: Status.FROZEN,
     112: Status.ERROR,
-    113: Status.RUNNING,  # "Ready": a guest that reported itself up
+    113: Status.RUNNING,  # "Ready": reported by the guest
 }
 
-DAY_ONE = datetime.datetime(1970, 1, 2, tzinfo=datetime.UTC)  # LXD's "never" is before it
+DAY_ONE = datetime.datetime(1970, 1, 2, tzinfo=datetime.UTC)  # LXD's timestamp for "never" is earlier
 
 
 def container_state(instance: Mapping[str, Any]) -> ContainerState:

@@ -29,7 +29,7 @@ from containerhost.engines.lxd.client import Settings
 from containerhost.linux.poll import is_readable
 
 CHUNK = 64 * 1024  # bytes
-LARGEST = 1 << 20  # bytes of one message
+LARGEST = 1 << 20  # bytes; the largest message
 DATA = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
 
 
@@ -46,8 +46,8 @@ class Stream:
     def __init__(self, settings: Settings, path: str, params: Mapping[str, str], asked: str,
                  send_timeout: float | None = None) -> None:
         self._asked = asked
-        self._lock = threading.Lock()  # of the protocol, and of the order of what is sent
-        self._reading = threading.Lock()  # of the order of what is received
+        self._lock = threading.Lock()  # protects the protocol, and keeps the order of sent frames
+        self._reading = threading.Lock()  # keeps the order of received messages
         self._frames: list[Frame] = []
         self._message = b""
         self._waiting = self._closed = False
@@ -84,7 +84,7 @@ class Stream:
             else:
                 self._protocol.receive_eof()
             self._frames += [frame for frame in self._protocol.events_received() if isinstance(frame, Frame)]
-            with contextlib.suppress(OSError):  # who has hung up after its last frame waits for no reply
+            with contextlib.suppress(OSError):  # the peer may have closed after its last frame
                 self._flush()
 
     def send(self, data: bytes) -> None:
@@ -96,7 +96,7 @@ class Stream:
 
     def end_of_input(self) -> None:
         """Signal the end of the input, which LXD reads from an empty text message."""
-        with contextlib.suppress(errors.EngineUnavailable):  # who has ended already needs no telling
+        with contextlib.suppress(errors.EngineUnavailable):  # the peer may have closed
             self._send(lambda: self._protocol.send_text(b""))
 
     def _send(self, step: Callable[[], None]) -> None:
@@ -145,7 +145,7 @@ class Stream:
             self._take(data)
             return bool(data) or bool(self._frames)
         except (OSError, ValueError, EOFError):
-            return False  # the connection broke, or this end closed it
+            return False  # the connection broke, or was closed here
         finally:
             self._waiting = False
             self._reading.release()
@@ -175,18 +175,18 @@ class Stream:
         :param timeout: maximum seconds to wait
         """
         limit = time.monotonic() + timeout
-        if self._reading.acquire(timeout=timeout):  # else a thread receives, to which nothing comes
+        if self._reading.acquire(timeout=timeout):  # else a receiving thread holds the lock, and no more data arrives
             try:
                 while self._is_readable(max(0.0, limit - time.monotonic())) and self._socket.recv(CHUNK):
                     pass
             except (OSError, ValueError):
-                pass  # it broke, or is closed
+                pass  # the connection broke, or is closed
             finally:
                 self._reading.release()
 
     def abort(self) -> None:
         """Close the connection of a thread that waits in :meth:`send`."""
-        with contextlib.suppress(OSError):  # the daemon has hung up
+        with contextlib.suppress(OSError):  # the daemon has closed it
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:

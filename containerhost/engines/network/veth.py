@@ -15,7 +15,7 @@ from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
 
 DIRECTORY = "/sys/class/net"
-RETURN_TIMEOUT = 10.0  # s for an interface to come back from a container that was stopped
+RETURN_TIMEOUT = 10.0  # s for an interface to return from a stopped container
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Veths:
         """Set the only limits of the container's receive and transmit rates. Idempotent."""
         if received:
             self.shape(host_end, received)
-        elif shutil.which("tc"):  # without the program nothing was limited
+        elif shutil.which("tc"):  # without tc, no limit was set
             self._privileged.unshape(host_end)
         if sent:
             self.shape_sent(host_end, sent)

@@ -36,7 +36,8 @@ def apply(namespace: str, name: str, wanted: IpConfig, before: IpConfig | None =
             for address in sorted({str(ipaddress.ip_interface(address)) for address in gone} & present):
                 ip(asked, "address", "delete", address, *device)
         for address in wanted.addresses:
-            # Nothing else is there that could have the address yet: what waits for the check of that would not start.
+            # No other host can have the address yet, and programs that bind it at boot would fail during duplicate
+            # detection.
             ip(asked, "address", "replace", address, *device, *(("nodad",) if ":" in address else ()))
         for gateway in sorted(set(before.gateways) - set(wanted.gateways)):
             route = ("default", "via", gateway, *device)

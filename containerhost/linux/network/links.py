@@ -42,7 +42,7 @@ def make_veth(host_end: str, inner_end: str, mac: str, mtu: int | None, mark: st
     ip(asked, "link", "add", "name", host_end, *size, "type", "veth", "peer", "name", inner_end, "address", mac, *size)
     if switched:
         disable_ipv6(host_end)
-    # The kernel takes an alias only for a link that is there.
+    # The kernel accepts an alias only for an existing link.
     ip(asked, "link", "set", "dev", host_end, "alias", mark, *(("arp", "off") if switched else ()), "up")
 
 
@@ -135,7 +135,7 @@ def free_name(name: str) -> None:
     try:
         owner = socket.if_indextoname(socket.if_nametoindex(name))
     except OSError:
-        return  # nobody has it
+        return  # no interface has it
     LOG.warning("Interface %s has the alternative name %s, which another interface needs: the name is "
                 "removed", owner, name)
     ip(f"take the name {name} from interface {owner}", "link", "property", "del", "dev", owner, "altname", name)
@@ -207,7 +207,7 @@ def move(name: str, new: str, there: int, asked: str) -> None:
     if not exists(name):
         raise HostActionFailed(f"there is no interface {name} on this host")
     remove_altnames(name)
-    # Moving it takes it down, and the kernel renames it afterwards (rtnetlink.c, do_setlink).
+    # The move takes the interface down, and then the kernel renames it (rtnetlink.c, do_setlink).
     ip(asked, "link", "set", "dev", name, "name", new, "netns", f"/proc/self/fd/{there}", pass_fds=[there])
 
 
@@ -238,5 +238,5 @@ def ip(asked: str, *words: str, pass_fds: Sequence[int] = ()) -> str:
     :returns: what it prints
     :raises HostActionFailed: it fails; the message includes its output
     """
-    # A tenant's alternative name may be any bytes.
+    # Alternative names that a tenant set may be arbitrary bytes.
     return check(["ip", *words], TIMEOUT, f"cannot {asked}", pass_fds=pass_fds, errors="surrogateescape")

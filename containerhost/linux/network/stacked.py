@@ -16,13 +16,13 @@ from containerhost.linux.process.namespaces import within
 
 _MOUNTS = "/proc/self/mountinfo"
 _HOME = "/proc/thread-self/ns/net"
-_ESCAPED = re.compile(r"\\([0-7]{3})")  # white space in a mount point, proc(5)
+_ESCAPED = re.compile(r"\\([0-7]{3})")  # escaped white space in a mount point, proc(5)
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _REQUEST, _DUMP = 0x1, 0x300
 _RTM_GETLINK, _RTM_GETNSID = 18, 90
 _IFLA_IFNAME, _IFLA_LINK, _IFLA_LINK_NETNSID = 3, 5, 37
 _NETNSA_NSID, _NETNSA_FD = 1, 3
-_LARGEST = 1 << 17  # bytes of a part of a dump
+_LARGEST = 1 << 17  # bytes; one message of a dump
 _TIMEOUT = 5.0  # s
 
 
@@ -72,7 +72,7 @@ def _links_to(home: int) -> Iterator[tuple[str, int]]:
                   if _IFLA_LINK_NETNSID in attributes]
         if not linked:
             return
-        # Afterwards: the kernel numbers the other namespace when it first reports a link to it.
+        # After the dump: the kernel assigns the id of another namespace when it first reports a link to it.
         asked = struct.pack("=B3xHHI", socket.AF_UNSPEC, 8, _NETNSA_FD, home)
         ids = [_number(attributes.get(_NETNSA_NSID)) for attributes in _ask(control, _RTM_GETNSID, 0, asked, 4)]
         yield from ((name, lower) for name, lower, space in linked if lower and space in ids)

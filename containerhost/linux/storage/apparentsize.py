@@ -28,7 +28,7 @@ def measure(server: int, pool: str, container: str, timeout: float) -> int | Non
         return None
     if not os.path.isdir(root):
         return None
-    # du(1) follows no link and counts a file with several names once. It fails in part for files that end meanwhile.
+    # du(1) follows no symbolic links and counts hard links once. It reports an error if files disappear meanwhile.
     done = run(("du", "--apparent-size", "--block-size=1", "--one-file-system", "--summarize", "--", root), timeout)
     total = done.stdout.partition("\t")[0]
     if not total.isdigit():

@@ -19,8 +19,8 @@ def copy(source: str, target: str, offset: int, size: int) -> int:
     :raises HostActionFailed: one is not a block device, or is used by the host (mounted, in a RAID or a volume
         group), the target is smaller, or reading or writing fails
     """
-    # O_NONBLOCK: below /dev there are directories in which everybody may make a FIFO, whose opening would wait. O_EXCL
-    # of a block device: the kernel refuses one that it uses itself (open(2)), also for reading: the caller is not root.
+    # O_NONBLOCK: some directories below /dev are writable for everybody, and opening a FIFO would block. O_EXCL: the
+    # kernel refuses to open a block device that it uses itself (open(2)), also for reading.
     try:
         with (closing(os.open(source, os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC)) as reading,
               closing(os.open(target, os.O_WRONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC)) as writing):

@@ -17,7 +17,7 @@ from containerhost.linux.process import openfiles
 from containerhost.linux.process.processes import name
 
 Number = tuple[int, int]
-Inode = tuple[str, str]  # as /proc/<pid>/maps writes device and inode
+Inode = tuple[str, str]  # format of device and inode in /proc/<pid>/maps
 
 
 class NodeMissing(HostActionFailed):
@@ -35,7 +35,7 @@ def fence(server: int, container: str, device: str, number: Number) -> None:
     """
     with opened(server, container, device, number) as fd:
         place = f"/proc/self/fd/{fd}"
-        os.chown(place, 0, 0)  # first: its owner may change its mode
+        os.chown(place, 0, 0)  # before the mode, which the owner may change
         os.chmod(place, 0)
 
 

@@ -30,7 +30,7 @@ from containerhost.linux.storage.mountedfs import FREEZE, THAW
 
 FREEZE_TIMEOUT = 30.0  # s
 KEEP = "keep"
-LATE = 3  # exit status: it was thawed before its standard input ended
+LATE = 3  # exit status: it was thawed before the end of standard input
 
 
 @contextlib.contextmanager
@@ -48,7 +48,7 @@ def frozen(directory: Path, timeout: float) -> Iterator[None]:
             yield
         finally:
             status = release(process)
-            if status not in (0, LATE):  # it was killed
+            if status not in (0, LATE):  # the helper was killed
                 mountedfs.thaw(directory)
     if status:
         raise HostActionFailed(f"{directory} was thawed before its disk was copied: " + (
@@ -95,7 +95,7 @@ def main(directory: str, how: str) -> int:
             if error.errno != errno.EBUSY:
                 print(error.strerror)
                 return 1
-            to_thaw = False  # unless somebody waits for it, it is another's
+            to_thaw = False  # the file system is frozen by another process, unless a waiting one takes over
         try:
             os.write(1, HELD)
             to_thaw = how != KEEP

@@ -28,8 +28,8 @@ WIDE = 0x80  # INCOMPAT_64BIT
 XFS = struct.Struct(">4sIQ")
 XFS_MAGIC = b"XFSB"
 XFS_TOOL = "xfs_growfs"
-WORTH = 1 << 20  # bytes; less room than that at the end is left alone
-CHECKED = (0, 1, 2)  # statuses of e2fsck: nothing was wrong, or is any more
+WORTH = 1 << 20  # bytes; less free space at the end is ignored
+CHECKED = (0, 1, 2)  # exit statuses of e2fsck: no errors, or corrected ones
 
 
 def lengthen(file: Path, size: int) -> bool:

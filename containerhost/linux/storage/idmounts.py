@@ -22,9 +22,9 @@ from containerhost.linux.poll import wait_while
 from containerhost.linux.run import start
 from containerhost.linux.storage import loops
 
-RELEASE_TIMEOUT = 10.0  # s; the kernel takes a file system down a moment after its last mount
-START_TIMEOUT = 10.0  # s, for a process to begin
-# A file system may say of itself that the machine is to stop when something is wrong in it; a tenant's must not.
+RELEASE_TIMEOUT = 10.0  # s; the kernel shuts a file system down shortly after its last unmount
+START_TIMEOUT = 10.0  # s for a process to start
+# The superblock may request a kernel panic on errors; a tenant's must not.
 OPTIONS: Mapping[str, Mapping[str, str | None]] = {
     "ext4": {"errors": "remount-ro"},
     "xfs": {"nouuid": None},  # clones of one image have one UUID
@@ -95,7 +95,7 @@ def unmount(target: Path) -> None:
     if not os.path.ismount(target):
         return
     node = device_of(target)
-    # A loop device that the host made goes by itself; an administrator's stays.
+    # The kernel frees an autoclear loop device; an administrator's stays.
     backing = loops.attribute(node, "backing_file") if loops.attribute(node, "autoclear") == "1" else None
     mountapi.unmount(str(target))
     await_release(node, backing)
@@ -164,7 +164,7 @@ def user_namespace(ids: IdMap) -> Iterator[int]:
         with keepers:
             keeper = _keeper(keepers)
         stack.callback(keeper.wait)
-        stack.callback(keeper.kill)  # whatever happens: it would wait for input as long as ours is open
+        stack.callback(keeper.kill)  # always: it waits for input as long as our end is open
         ours.settimeout(START_TIMEOUT)
         ours.sendall(b"\n")
         if ours.recv(1) != b"\n":

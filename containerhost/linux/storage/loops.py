@@ -22,7 +22,7 @@ READ_ONLY, AUTOCLEAR = 1, 4
 # struct loop_config: descriptor, block size; of struct loop_info64 the device's, inode's and node's numbers, offset and
 # size limit, number, type, key size and flags, names and keys; what is reserved.
 CONFIG = struct.Struct("=II 3Q QQ 3I I 176x 64x")
-TRIES = 50  # another process may take the free device first
+TRIES = 50  # another process may configure the free device first
 
 
 @contextlib.contextmanager

@@ -19,10 +19,10 @@ from containerhost.linux.storage import idmounts, loops
 
 FREEZE, THAW = 0xC0045877, 0xC0045878  # FIFREEZE, FITHAW
 SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN, XFS_IOC_GOINGDOWN
-NO_FLUSH = 2  # nothing of what is in memory reaches the disk any more
+NO_FLUSH = 2  # unwritten data is discarded
 EXT_RESIZE = 0x40086610  # EXT4_IOC_RESIZE_FS
 TIMEOUT = 60.0  # s
-GROWTH_TIMEOUT = 600.0  # s; ext4 writes the tables of all that is new
+GROWTH_TIMEOUT = 600.0  # s; ext4 initializes the tables of the new groups
 
 
 def thaw(directory: Path) -> None:

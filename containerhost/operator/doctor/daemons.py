@@ -24,7 +24,7 @@ def check(seen: Seen) -> Iterator[Finding]:
     for name in found:
         try:
             yield from _ASK[name]()
-        except ModuleNotFoundError as error:  # an extra: its driver is not installed
+        except ModuleNotFoundError as error:  # optional: its driver is not installed
             yield note(NAME, name, f"it cannot be asked: there is no Python package {error.name}",
                        "install it with the driver for this engine, `nova-lxd-ext[onedock]` say, if that is used here")
         except EngineError as error:

@@ -21,7 +21,7 @@ _RESET = re.compile("`containerhost scrub`|its driver asks for|since it was last
 
 def check(seen: Seen) -> Iterator[Finding]:
     decided = taints.read(seen.host)
-    if decided.trouble:  # a complaint of every device
+    if decided.trouble:  # an error in the file, which applies to every device
         yield wrong(NAME, "taints", decided.trouble, "no device is given to anybody new until then")
     for device in seen.inventory.devices:
         for complaint in (text for text in device.health if text != decided.trouble):

@@ -11,7 +11,7 @@ from containerhost.operator.doctor.seen import Seen
 NAME = "idmaps"
 FILES = ("/etc/subuid", "/etc/subgid")
 EACH = 65536
-FEW = 16  # containers
+FEW = 16  # number of containers
 _OWNERS = ("root", "0")
 _USERS = ("lxd", "incusd")
 

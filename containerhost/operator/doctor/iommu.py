@@ -19,10 +19,10 @@ from containerhost.operator.doctor.seen import Seen
 NAME = "iommu"
 _GROUPS = "/sys/kernel/iommu_groups"
 _TRANSLATING = ("DMA", "DMA-FQ")
-_EXTENDED = 0x100  # where extended capabilities begin
+_EXTENDED = 0x100  # offset of the extended capabilities
 _SPACE = 4096  # bytes of configuration space
-_ACS, _CONTROL = 0x000D, 6  # the capability's id, and where in it the control register is
-_REDIRECT = 0x04 | 0x08  # of requests, of completions
+_ACS, _CONTROL = 0x000D, 6  # the capability's id, and the offset of its control register
+_REDIRECT = 0x04 | 0x08  # redirection of requests, of completions
 
 
 def check(seen: Seen) -> Iterator[Finding]:

@@ -16,8 +16,8 @@ from containerhost.linux import records
 from containerhost.operator.drawing.hostmap import HostMap
 from containerhost.operator.reports.report import printable
 
-VERSION = 1  # raised when an older release would misread what is written
-LONGEST = 1000  # letters of one text
+VERSION = 1  # incremented when an older release would misread the document
+LONGEST = 1000  # characters of one text
 LARGEST = 1 << 62
 
 

@@ -13,23 +13,23 @@ from containerhost.operator.drawing.hostmap import Card, Core, Group, HostMap, N
 from containerhost.operator.drawing.text import head
 from containerhost.operator.reports.report import printable
 
-PANEL, COLUMNS = 660, 2  # width of a NUMA node, and how many stand side by side
+PANEL, COLUMNS = 660, 2  # width of a NUMA node, and number of nodes side by side
 MARGIN, PAD, GAP = 24, 16, 12
 CORE, CORE_GAP = 15, 3
-BOX = (PANEL - 2 * PAD - GAP) // 2  # width of a group: two beside each other in a panel
-CARD_HEAD, LINE = 44, 15  # of a card without parts; of one line of text
+BOX = (PANEL - 2 * PAD - GAP) // 2  # width of a group; a panel has two columns
+CARD_HEAD, LINE = 44, 15  # height of a card without parts, and of a line of text
 CHIP, CHIP_HEIGHT, CHIP_GAP = 62, 18, 5
 FONT = "DejaVu Sans, Helvetica, Arial, sans-serif"
-LETTER = 0.6  # width of a letter of that font, in its size
-BOLD = 1.15  # how much wider a bold one is
-STATE = 108  # width of a card's state or container: nova's names (instance-0000002a) fit
+LETTER = 0.6  # width of a character of that font, relative to its size
+BOLD = 1.15  # relative width of bold characters
+STATE = 108  # width of a card's state or container; fits nova's names (instance-0000002a)
 
 INK, FAINT, LINE_COLOR, PAPER, PANEL_FILL, GROUP_FILL = "#1f2933", "#5b6774", "#c3ccd6", "#ffffff", "#f6f8fa", "#dfe6ee"
 FILLS = {Status.FREE: "#ffffff", Status.HELD: "#dce9f9", Status.HOST: "#e9ecf0", Status.CLEANING: "#fff3c9",
          Status.BLOCKED: "#ffd9a8", Status.SICK: "#ffd4d4"}
 EDGES = {Status.FREE: "#3f9b5f", Status.HELD: "#4a6fa5", Status.HOST: "#8a94a0", Status.CLEANING: "#c9a200",
          Status.BLOCKED: "#d97700", Status.SICK: "#c92a2a"}
-# Of containers; light enough for dark letters, and none like those of what is wrong.
+# Colors of containers: light enough for dark text, and distinct from the colors of faults.
 OWNERS = ("#8fc1ff", "#a9e0a1", "#dcaaf0", "#86dcd6", "#cdbb95", "#b3b0ff", "#c5e06c", "#f3b3e0", "#9fb8c9", "#d9d0ff")
 
 Element = ElementTree.Element

@@ -135,7 +135,7 @@ def _timings(timings: Iterable[Timing]) -> Metric:
         f"{PREFIX}operation_seconds", "Time to acquire the devices of a container (claim, check, prepare), or to "
         "release them (clean, reset, free).", labels=["driver", "operation", "result"])
     known = {(timing.driver, timing.operation, timing.result): timing for timing in timings}
-    # Prometheus sees no increase in a series that was not there before: all begin with a driver's first operation.
+    # Prometheus sees no increase in a new series, so all series exist from the driver's first operation on.
     for key in itertools.product(sorted({timing.driver for timing in known.values()}), Operation, Result):
         timing = known.get(key, Timing(*key))
         totals = itertools.accumulate(timing.counts)

@@ -15,7 +15,7 @@ from containerhost.engines.affinity import Binding
 from containerhost.operator.runtimes import process
 
 _WORDS = ("exec", "run", "shell", "test")
-# Begin the names of what a container gets as variables of its own: Apptainer's word, and Singularity's.
+# Prefixes of the container's variables: Apptainer's, and Singularity's.
 _ENVIRONMENT = ("APPTAINERENV", "SINGULARITYENV")
 
 

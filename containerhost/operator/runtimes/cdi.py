@@ -20,7 +20,7 @@ from containerhost.vendors import make_grant
 
 FILE = Path("/etc/cdi/containerhost.json")
 KIND = "containerhost/device"
-# The first one in which a device's name may begin with a digit, as PCI addresses do (SPEC.md, "Released versions").
+# The first version in which a device's name may begin with a digit, as PCI addresses do (SPEC.md, "Released versions").
 VERSION = "0.5.0"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from containerhost.errors import SpecError
 from containerhost.operator.runtimes import podman, process, udocker
 
-VARIABLES = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # containers are root's
+VARIABLES = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # containers run as root
 _OPTIONS = {"podman": podman.RANK_OPTIONS, "udocker": udocker.RANK_OPTIONS}
 
 
@@ -19,7 +19,7 @@ def command_of_rank(command: Sequence[str], runtime: str) -> list[str]:
 
     :raises SpecError: the command cannot be a rank
     """
-    if ":" in command:  # ends a context of mpirun
+    if ":" in command:  # separates the contexts of mpirun
         raise SpecError("a command with the argument : cannot be started by mpirun")
     options = _OPTIONS.get(runtime, ())
     at = process.position(command) + 1 if options else len(command)

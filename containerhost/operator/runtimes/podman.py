@@ -13,7 +13,7 @@ from containerhost.engines.affinity import Binding
 from containerhost.errors import SpecError
 from containerhost.operator.runtimes import process
 
-# Of a rank (podman.io, "Podman in HPC environments"): variables and sockets of mpirun, and memory that ranks share.
+# For a rank (podman.io, "Podman in HPC environments"): variables and sockets of mpirun, and memory that ranks share.
 RANK_OPTIONS = ("--env-host", "--volume=/tmp:/tmp", "--ipc=host", "--pid=host", "--network=host")
 _DETACHED = {"-d", "--detach"}
 _NETWORK = ("--network", "--net")
@@ -27,7 +27,7 @@ def translate(command: Sequence[str], grants: Sequence[Grant], group: str, bindi
     :raises SpecError: the command is not ``podman run``, or continues without Podman
     """
     at = process.position(command)
-    # The words of options that take a value apart, and of the container's own command, are not known here.
+    # Options with separate values, and the container's own command, cannot be recognized here.
     first = itertools.takewhile(lambda word: word.startswith("-"), command[at + 1:])
     if not _DETACHED.isdisjoint(first):
         raise SpecError("podman run --detach would outlive the command with the devices: remove the option")

@@ -43,12 +43,12 @@ from hpcplan.affinity import Affinity
 
 LOG = logging.getLogger(__name__)
 
-TRIES = 10  # of a choice; another consumer may take a device meanwhile
-# A terminal sends SIGINT and SIGQUIT to the command, too.
+TRIES = 10  # attempts to choose devices; another consumer may allocate one meanwhile
+# A terminal sends SIGINT and SIGQUIT also to the command.
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 KEPT = (signal.SIGINT, signal.SIGQUIT)
 NO_BINDING = Binding()
-# The command is sent a signal when its supervisor is killed. Podman passes it on to the container.
+# The command gets a signal if its supervisor is killed. Podman forwards it to the container.
 TIED = ("setpriv", "--pdeathsig", "TERM")
 TRANSLATIONS = {"apptainer": apptainer.translate, "podman": podman.translate, "singularity": apptainer.translate,
                 "udocker": udocker.translate}
@@ -184,7 +184,7 @@ class Runner:
         group = RunGroup(name)
         if wanted.ranks:
             command = mpi.command_of_rank(command, runtime(command))
-        translated(command, (), group.path)  # what cannot be translated is refused before anything changes
+        translated(command, (), group.path)  # refuses what cannot be translated before anything changes
         _refuse(command, wanted)
         shares = self._acquired(wanted, consumer)
         with _Signals() as signals:
@@ -196,7 +196,7 @@ class Runner:
                          for grants, binding in zip(shares, bindings, strict=True)]
                 with _commands(ranks, wanted) as (words, variables):
                     return _supervised(words, variables, wanted.user, signals)
-            except _Terminated:  # what is left is ended here
+            except _Terminated:  # ends remaining processes
                 return 128 + signal.SIGTERM
             finally:
                 signals.ended = True
@@ -278,7 +278,7 @@ def _commands(ranks: Sequence[tuple[Sequence[str], Mapping[str, str], Iterable[i
     with tempfile.NamedTemporaryFile("w", prefix="containerhost-hostfile-") as file:
         file.write(mpi.hostfile(wanted.ranks))
         file.flush()
-        os.fchmod(file.fileno(), 0o644)  # a user's mpirun reads it
+        os.fchmod(file.fileno(), 0o644)  # mpirun runs as the user
         yield mpi.translate(ranks, file.name), mpi.VARIABLES
 
 
@@ -288,7 +288,7 @@ def _raise_limits(grants: Iterable[Grant]) -> None:
         limit = processlimits.value(size)
         try:
             resource.setrlimit(processlimits.number_of(name), (limit, limit))
-        except (OSError, ValueError) as error:  # root that lacks CAP_SYS_RESOURCE
+        except (OSError, ValueError) as error:  # root without CAP_SYS_RESOURCE
             LOG.warning("The limit %s stays below %s, which the devices need: %s", name, size, error)
 
 

@@ -10,7 +10,7 @@ from containerhost.devices.grants import Grant
 from containerhost.engines.affinity import Binding
 from containerhost.operator.runtimes import process
 
-# Of a rank (user manual, "Running MPI jobs"): mpirun's variables, its sockets and files.
+# For a rank (user manual, "Running MPI jobs"): mpirun's variables, sockets and files.
 RANK_OPTIONS = ("--hostenv", "--volume=/tmp:/tmp")
 
 

@@ -34,7 +34,7 @@ FILE = "selftest.json"
 VERSION = 1
 LOCK = ".selftest"
 ENGINES = ("lxd", "incus", "docker")
-ENGINE = ("name", "version", "architectures", "kernel")  # what is told of it; the rest names the host
+ENGINE = ("name", "version", "architectures", "kernel")  # reported attributes; the others identify the host
 HEADINGS = ("step", "result", "seconds", "")
 
 

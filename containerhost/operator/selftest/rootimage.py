@@ -12,12 +12,12 @@ from pathlib import Path
 
 from containerhost.engines.spec import Mount
 
-INIT = "/sbin/init"  # which LXD starts
+INIT = "/sbin/init"  # started by LXD
 PROGRAM = b"#!/bin/sh\ntrap 'exit 0' TERM INT PWR\nwhile :; do sleep 3600 & wait $!; done\n"
 DIRECTORIES = ("dev", "etc", "proc", "root", "run", "sbin", "sys", "tmp", "usr", "var")
 PROGRAMS = ("bin", "lib", "lib32", "lib64")  # links below /usr on most hosts
-# Drivers' libraries and tools are links to /etc/alternatives on Debian, or are in /opt; libibverbs loads the drivers
-# that /etc/libibverbs.d names, and finds no device without.
+# Libraries and tools of drivers are links to /etc/alternatives on Debian, or are in /opt; libibverbs loads the drivers
+# listed in /etc/libibverbs.d, and finds no device without them.
 SHOWN = ("usr", *PROGRAMS, "opt", "etc/alternatives", "etc/libibverbs.d")
 
 

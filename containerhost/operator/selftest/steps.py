@@ -35,15 +35,15 @@ NAME = "containerhost-selftest"
 NAMES = NAME, f"{NAME}-peer"
 LABEL = "containerhost.selftest"
 MEMORY = 1 << 30  # bytes
-TIMEOUT = 120  # s for a program inside
-HOLD_TIMEOUT = 30.0  # s until python3 has opened a node; an emulated processor takes ten
-ADDRESSES = ("192.0.2.1", "192.0.2.2")  # of the two containers; of documentation, so no network has them (RFC 5737)
+TIMEOUT = 120  # s for a program in the container
+HOLD_TIMEOUT = 30.0  # s until python3 has opened a node; an emulated processor needs ten
+ADDRESSES = ("192.0.2.1", "192.0.2.2")  # of the two containers; RFC 5737: for documentation, so unused
 NETDEV = "rdma0"
 PING = ("ping", "-c", "3", "-W", "5")
 RPING = ("rping", "-v", "-C", "10")
 REACH_TIMEOUT, REACH_INTERVAL = 30.0, 1.0  # s until a server listens
-NOT_FOUND, NO_LIBRARY = 127, 3  # exit statuses: of a program that is not there, of a computation without its library
-# Nothing is behind an emulated node; of that only the node itself can be kept open.
+NOT_FOUND, NO_LIBRARY = 127, 3  # exit statuses: the program is missing, the computation's library is missing
+# An emulated node has no driver, so only the node itself can be kept open.
 HOLD = """
 import os, sys, time
 try:
@@ -144,7 +144,7 @@ class SelfTest:
         for state in self._engine.containers():
             if state.name in NAMES and LABEL in state.labels:
                 self._engine.delete(state.name)
-        # A container that a killed request makes yet keeps its devices.
+        # A container that is still being created by a killed request keeps its devices.
         complaints = [complaint for consumer in self._consumers
                       for complaint in self._allocator.reconciler.reconcile_one(consumer, exists=False)]
         self._local.remove_root(NAME)
@@ -175,13 +175,13 @@ class SelfTest:
     def _inside(self, grant: Grant) -> None:
         vendor, name = vendors.of(grant.device), grant.device.id
         program = vendor.computation()
-        # The container may have several devices, and the program computes with the first that it sees.
+        # The program uses the first device that it finds, but the container may have several.
         this_one = [f"{key}={value}" for key, value in vendor.environment([grant.device]).items()]
         for what, command, stdin, absent in (
-                ("tool", vendor.tool if grant.nodes else (), "", NOT_FOUND),  # an Ethernet function has nothing to show
+                ("tool", vendor.tool if grant.nodes else (), "", NOT_FOUND),  # Ethernet functions have no tool
                 ("computation", ("env", *this_one, "python3", "-") if program else (), program or "", NO_LIBRARY)):
             if command:
-                with contextlib.suppress(_Failed):  # the next steps do not need it
+                with contextlib.suppress(_Failed):  # the next steps do not depend on it
                     self._step(f"{what} of {name} inside", partial(self._shown, command, stdin.encode(), absent))
 
     def _shown(self, command: Sequence[str], stdin: bytes = b"", absent: int = NOT_FOUND, name: str = NAME) -> Found:
@@ -319,7 +319,7 @@ def _memlock() -> str:
     """Return the maximum of locked memory of this process: a daemon may not be able to pass on more."""
     try:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    except (OSError, ValueError):  # root that lacks CAP_SYS_RESOURCE
+    except (OSError, ValueError):  # root without CAP_SYS_RESOURCE
         hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
         return "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
     return "unlimited"

@@ -12,10 +12,10 @@ from containerhost.linux.run import check, run
 from containerhost.operator.slurm.config import NAMES
 
 TIMEOUT = 60.0  # s; the controller may be busy
-# squeue(1), "JOB STATE CODES": those in which a job has no node any more. A state of a later release counts as running.
+# squeue(1), "JOB STATE CODES": states in which a job has no node. Unknown states of later releases count as running.
 OVER = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PENDING",
         "PREEMPTED", "REVOKED", "TIMEOUT"}
-# Generic resources by which jobs share a GPU: the records cannot express that.
+# Generic resources of shared GPUs: the records cannot express them.
 SHARED = ("mps", "shard")
 _GRES = re.compile(r"Gres Name=(\S+) Type=\S+ Count=(\d+) .*?File=(\S+)")
 _NODE = re.compile(r"^ +Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*)$", re.M)
@@ -56,7 +56,7 @@ class Slurm:
         :raises HostActionFailed: the controller does not answer
         """
         said = self._scontrol("show", "job", "--details", job)
-        # Of the first task of an array, Slurm shows all tasks.
+        # For the first task of an array, Slurm shows all tasks.
         jobs = [text for text in re.split(r"^(?=JobId=)", said, flags=re.M) if text.startswith(f"JobId={job} ")]
         texts = [found for text in jobs for nodes, found in _NODE.findall(text) if self._node in self._hosts(nodes)]
         if len(jobs) != 1 or len(texts) != 1:
@@ -102,7 +102,7 @@ class Slurm:
         """
         again = run(["scontrol", "requeuehold" if hold else "requeue", job], TIMEOUT).returncode == 0
         run(["scontrol", "update", f"JobId={job}", f"AdminComment={reason}"], TIMEOUT)
-        if not again:  # no batch job, or one that is not to be requeued
+        if not again:  # not a batch job, or not requeueable
             run(["scontrol", "notify", job, reason], TIMEOUT)
             check(["scancel", job], TIMEOUT, f"job {job} can neither be queued again nor cancelled")
 

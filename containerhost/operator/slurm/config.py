@@ -13,7 +13,7 @@ from containerhost.inventory.topology import Topology
 from containerhost.linux.idlist import id_text
 from hpcplan.networktree import Leaf, natural, order
 
-# Slurm's plug-ins for such devices, which tell jobs theirs in SLURM_JOB_GPUS and SLURM_JOB_NICS.
+# Slurm's plug-ins for these devices, which set SLURM_JOB_GPUS and SLURM_JOB_NICS for jobs.
 NAMES = {Kind.GPU: "gpu", Kind.NET: "nic"}
 _ODD = re.compile(r"[^a-z0-9._-]+")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -44,7 +44,7 @@ def gres(grants: Iterable[Grant], topology: Topology, links: Mapping[frozenset[s
     :param grants: of the allocatable devices
     :param links: pairs of ids of GPUs -> number of direct links
     """
-    # Slurm has those of a type together, whatever the order of the lines; links are in that order.
+    # Slurm groups devices by type, regardless of the order of lines, and links use that order.
     having = sorted((grant for grant in grants if grant.device.kind in NAMES and grant.own_nodes),
                     key=lambda grant: (NAMES[grant.device.kind], _type(grant), grant.device.id))
     gpus = [grant.device.id for grant in having if grant.device.kind is Kind.GPU]

@@ -28,8 +28,8 @@ from containerhost.operator.slurm.client import Files, Slurm
 
 LOG = logging.getLogger(__name__)
 
-DRIVER, ENGINE = "slurm", "job"  # of the consumers that are jobs
-OURS = "containerhost: "  # how the reasons of nodes begin that these functions drain and resume
+DRIVER, ENGINE = "slurm", "job"  # driver and engine of the consumers that are jobs
+OURS = "containerhost: "  # prefix of the reasons of nodes that these functions drain and resume
 LOCK, LOCK_TIMEOUT = ".slurm", 600.0  # s; a holder may clean several devices
 CHECK_LOCK_TIMEOUT = 5.0  # s; Slurm starts the next health check soon, and kills one after 60 s
 # Of proctrack/cgroup: /slurm_node17/uid_1000/job_42/step_0; of version 2 /system.slice/slurmstepd.scope/job_42/step_0.
@@ -72,7 +72,7 @@ class JobDevices:
                 try:
                     self._allocator.acquire(requests, consumer, view)
                 except DeviceHeld:
-                    self._reconcile()  # a job that has ended may have it
+                    self._reconcile()  # a job that has ended may still have the device
                     self._allocator.acquire(requests, consumer)
         except ContainerHostError as error:
             LOG.error("Job %s does not start here: %s", job, error)
@@ -130,7 +130,7 @@ class JobDevices:
 
     def _drain(self, reason: str) -> None:
         """Drain this node, unless an operator already did."""
-        with contextlib.suppress(HostActionFailed):  # a failed prolog or epilog drains it, too
+        with contextlib.suppress(HostActionFailed):  # Slurm also drains the node if its prolog or epilog fails
             if not (former := self._slurm.reason()) or former.startswith(OURS):
                 self._slurm.drain(f"{OURS}{reason}")
 

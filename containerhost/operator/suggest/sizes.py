@@ -10,7 +10,7 @@ from containerhost.inventory.scan import Inventory
 from containerhost.inventory.topology import NumaNode, Topology
 from containerhost.operator.suggest.offers import Offer, numa_nodes, offered, offers
 
-HOST_SHARE = 8  # this part of the memory is left to the host
+HOST_SHARE = 8  # divisor of the memory: this share is left to the host
 RDMA_SORTS = ("infiniband-vf", "roce-vf")
 _MIB, _GIB = 1 << 20, 1 << 30
 
@@ -46,7 +46,7 @@ def _of(offer: Offer, others: Sequence[Offer], inventory: Inventory, topology: T
     yield Size(((offer, 1),), cpus, memory, near)
     if offer.sort != Kind.GPU:
         return
-    count = min(collections.Counter(device.numa_node for device in offer.devices).values())  # each node with one has
+    count = min(collections.Counter(device.numa_node for device in offer.devices).values())  # on each node with one
     rdma = next((other for wanted in RDMA_SORTS for other in others
                  if other.sort == wanted and _beside(offer, other, 1)), None)
     if rdma:

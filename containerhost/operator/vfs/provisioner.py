@@ -59,7 +59,7 @@ class Provisioner:
                                       change.before)
                         self._set(change.address, change.after)
                     self._require_as_wanted(changes)
-            finally:  # also of what a killed command left
+            finally:  # includes claims of an interrupted command
                 for device_id in self._store.held_by(OPERATOR):
                     self._store.release(device_id, OPERATOR)
             return plans

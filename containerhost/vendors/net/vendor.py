@@ -21,7 +21,7 @@ from containerhost.linux.sysfs import Host
 from containerhost.vendors import base
 from containerhost.vendors.net import ports
 
-# What the kernel accepts as an interface's name (dev_valid_name): 15 bytes, no slash, colon or white space.
+# The kernel's rule for the name of an interface (dev_valid_name): 15 bytes, no slash, colon or white space.
 _NAME = re.compile(r"(?!\.\.?$)[A-Za-z0-9_.-]{1,15}")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 LIBRARY = "libcuda.so.1"
 SIZE = 1 << 30  # bytes
-PIECE = 1 << 24  # bytes that are copied back at a time
+PIECE = 1 << 24  # bytes copied back at a time
 WORD = 0x5AA5C33C
 ABSENT = 3
 

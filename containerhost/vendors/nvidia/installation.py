@@ -15,7 +15,7 @@ from containerhost.vendors.nvidia.libraries import TOOL
 
 CHECK = "drivers"
 TIMEOUT = 10.0  # s
-INTERVAL = 2.0  # s, in which a program ends that reads a GPU's state once, as nvidia-smi does
+INTERVAL = 2.0  # s; programs that read a GPU's state once, as nvidia-smi does, end within that time
 MODULE = "/sys/module/nvidia/version"
 LIBRARY = re.compile(r"libnvidia-ml\.so\.([0-9]{1,4}(?:\.[0-9]{1,4}){1,2})")
 DIRECTORIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")

@@ -17,8 +17,8 @@ from typing import Any
 
 TOOL = "nvidia-container-cli"
 TIMEOUT = 60  # s
-# Keep the tool from mounting the libraries for CUDA that an image brings, which it does by default: it follows the
-# image's links as the host's root (CVE-2024-0132, CVE-2025-23359). 1.17.4 has the second one; later ones replaced it.
+# By default the tool mounts the CUDA libraries of the image, and follows the image's links as the host's root
+# (CVE-2024-0132, CVE-2025-23359). 1.17.4 has the second option; later versions replaced it.
 NO_IMAGE_LIBRARIES = ("--cuda-compat-mode=disabled", "--no-cntlibs")
 
 
@@ -59,7 +59,7 @@ def main() -> int:
     try:
         asked = command(sys.argv[1:], int(state["pid"]), str(root), usage)
     except LookupError as error:
-        print(error, file=sys.stderr)  # Docker shows it
+        print(error, file=sys.stderr)  # visible in Docker's output
         return 1
     return subprocess.run(asked, check=False, timeout=TIMEOUT).returncode
 

@@ -20,12 +20,13 @@ from containerhost.vendors.nvidia import nvmlhealth
 
 LOG = logging.getLogger(__name__)
 TIMEOUT = 10.0  # seconds
-# Seconds more for each GPU: one without persistence mode is started by each query (NVIDIA, "Driver Persistence").
+# Additional seconds for each GPU: one without persistence mode is initialized by each query (NVIDIA, "Driver
+# Persistence").
 GPU_TIMEOUT = 3.0
-MILLI = 1000  # mW of a W
+MILLI = 1000  # mW per W
 _LIBRARY = "libnvidia-ml.so.1"
-_BOUND = "/sys/bus/pci/drivers/nvidia"  # links to the GPUs that the driver has, by address
-# NVML_ERROR_ of what is not there: INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND, FUNCTION_NOT_FOUND (nvml.h)
+_BOUND = "/sys/bus/pci/drivers/nvidia"  # links to the driver's GPUs, by address
+# NVML errors of missing functions or objects: INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND, FUNCTION_NOT_FOUND (nvml.h)
 _ABSENT = (2, 3, 6, 13)
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.0")
 

@@ -112,9 +112,9 @@ def read(library: Any, handle: Any) -> State:
     def told(call: Callable[[], Any]) -> Any:
         try:
             return call()
-        except AttributeError:  # not known to this version of the library
+        except AttributeError:  # unknown to this version of the library
             return None
-        except library.NVMLError as error:  # not on this GPU
+        except library.NVMLError as error:  # unsupported by this GPU
             if getattr(error, "value", None) in _LOST:
                 raise
             return None

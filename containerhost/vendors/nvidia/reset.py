@@ -23,7 +23,7 @@ LOG = logging.getLogger(__name__)
 TOOL = "nvidia-smi"
 TIMEOUT = 120  # s; resetting an NVLink-connected GPU retrains its links
 MODE_TIMEOUT = 30  # s
-FABRIC_TIMEOUT = 30.0  # s until a GPU has joined the fabric of its NVSwitches again
+FABRIC_TIMEOUT = 30.0  # s until a GPU has joined the fabric of its NVSwitches after a reset
 POLL_INTERVAL = 1.0  # s
 MARKS = Path("/run/containerhost/persistence")  # a file for each GPU whose persistence mode is off during a reset
 GPUS = "/proc/driver/nvidia/gpus"
@@ -59,7 +59,7 @@ def reset(address: str, others: Collection[str] = ()) -> bool:
 def _reset(addresses: Sequence[str]) -> None:
     with _without_persistence(addresses):
         _run([TOOL, "--gpu-reset", f"--id={','.join(addresses)}"], TIMEOUT)
-    wait_until(lambda: not _joining(addresses), FABRIC_TIMEOUT, POLL_INTERVAL)  # then its health says what is wrong
+    wait_until(lambda: not _joining(addresses), FABRIC_TIMEOUT, POLL_INTERVAL)  # else its health reports it
 
 
 def _joining(addresses: Sequence[str]) -> bool:

@@ -22,14 +22,14 @@ from containerhost.vendors import base
 from containerhost.vendors.nvidia import cdi, installation, libraries, nvml, nvmlhealth, peermemory, reset
 from containerhost.vendors.nvidia.xidlog import XidLog
 
-# The major is registered for NVIDIA (Documentation/admin-guide/devices.txt), so it holds even where /proc/devices
-# calls the driver by a name not known here. The uvm and caps majors are dynamic: no fallback is safe for them.
+# The major is registered for NVIDIA (Documentation/admin-guide/devices.txt), so it is valid even if /proc/devices has
+# an unknown name for the driver. The majors of uvm and caps are dynamic and have no safe default.
 _MAJOR = 195
 _MAJOR_NAMES = ("nvidia", "nvidia-frontend")
 _CONTROL_MINOR = 255
 _MODESET_MINOR = 254
 _PROC = "/proc/driver/nvidia"
-# LXD's keys by which NVIDIA's toolkit brings libraries when a container starts (LXD, "Instance options").
+# LXD's keys for the libraries that NVIDIA's toolkit adds when a container starts (LXD, "Instance options").
 RUNTIME, CAPABILITIES = "nvidia.runtime", "nvidia.driver.capabilities"
 _GPU_INSTANCE = re.compile(r"gi([0-9]{1,4})")
 _COMPUTE_INSTANCE = re.compile(r"ci([0-9]{1,4})")
@@ -48,7 +48,7 @@ class Nvidia(base.GpuVendor):
     pci_vendors: ClassVar[Mapping[str, str]] = {"10de": "NVIDIA Corporation"}
     drivers: ClassVar[frozenset[str]] = frozenset({"nvidia"})
     driver_log: ClassVar[type[DriverLog] | None] = XidLog
-    needs_render: ClassVar[bool] = False  # it is nvidia-drm's; computing does without
+    needs_render: ClassVar[bool] = False  # nvidia-drm creates it; computing does not need it
     # drivers/vfio/pci/nvgrace-gpu/main.c of Linux: GH200 120GB, 480GB, 144GB; GB200; GB300.
     coherent_gpus: ClassVar[frozenset[str]] = frozenset(
         f"10de:{product}" for product in ("2342", "2345", "2348", "2941", "31c2"))
@@ -169,7 +169,7 @@ class Nvidia(base.GpuVendor):
     def _slice(self, gpu: Device, own: CharNode, which: Slice,
                capabilities: tuple[CharNode | None, CharNode | None]) -> Device:
         gi_node, ci_node = capabilities
-        # All slices of a GPU talk through its node, and all compute instances of a GPU instance through that one's.
+        # All slices of a GPU need its node, and all compute instances of a GPU instance need that of the GPU instance.
         shared = [dataclasses.replace(node, use=NodeUse.SHARED) for node in (own, gi_node) if node]
         own_nodes = (ci_node,) if ci_node else ()
         complaints = list(health.of_nodes(self.host, [node for node in capabilities if node]))

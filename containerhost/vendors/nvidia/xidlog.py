@@ -11,14 +11,15 @@ from containerhost.vendors.nvidia.xids import NVLINK5, RECOVERY, SWITCH, Xid, xi
 
 DRIVER = "nvidia"
 
-# "NVRM: Xid (PCI:0000:3b:00): 79, pid=..., GPU has fallen off the bus."; a slice's has "GPU-I:05" in the parentheses.
+# "NVRM: Xid (PCI:0000:3b:00): 79, pid=..., GPU has fallen off the bus."; for a slice with "GPU-I:05" in the
+# parentheses.
 _XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})[^)]{0,40}\): ([0-9]{1,4})(?:,(.*))?$",
                   re.IGNORECASE)
 _RECOVERY = re.compile(r"GPU recovery action changed from 0x[0-9a-f]+ \([^)]*\) to 0x([0-9a-f]+) \(([^)]{1,60})\)",
                        re.IGNORECASE)
 # "nvidia-nvswitch1: SXid (PCI:0000:84:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"
 _SXID = re.compile(r"nvidia-nvswitch[0-9]+: SXid \(PCI:([0-9a-f:.]{7,20})\): ([0-9]{1,5}), Fatal\b", re.IGNORECASE)
-_LOADED = "NVRM: loading NVIDIA UNIX"  # the driver was loaded: every GPU begins anew
+_LOADED = "NVRM: loading NVIDIA UNIX"  # the driver was loaded: discard earlier errors of every GPU
 
 
 class XidLog(DriverLog):
@@ -26,7 +27,7 @@ class XidLog(DriverLog):
 
     def __init__(self) -> None:
         self._xids: dict[str, dict[int, Xid]] = {}
-        self._switches: dict[str, int] = {}  # the first fatal SXid of each
+        self._switches: dict[str, int] = {}  # first fatal SXid of each switch
 
     def take(self, text: str) -> None:
         if text.startswith(_LOADED):

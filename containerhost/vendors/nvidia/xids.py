@@ -28,7 +28,7 @@ class Kind(enum.StrEnum):
     RECOVERED = "recovered"
 
 
-# What the catalog's actions mean for the next one who is given the GPU.
+# Consequences of the catalog's actions for the next container on the GPU.
 KINDS = {
     "RESET_GPU": Kind.FATAL, "RESTART_BM": Kind.FATAL, "RESTART_VM": Kind.FATAL, "CHECK_MECHANICALS": Kind.FATAL,
     "WORKFLOW_NVLINK_ERR": Kind.FATAL, "RESTART_APP": Kind.APPLICATION, "IGNORE": Kind.RECOVERED,
@@ -69,9 +69,9 @@ XIDS: dict[int, tuple[str, str]] = {
     157: ("resource retirement failure", "IGNORE"),
     158: ("GPU fatal timeout", "RESET_GPU"),
 }
-NVLINK5 = range(144, 151)  # each tells in its own words whether it is fatal
+NVLINK5 = range(144, 151)  # their text says whether they are fatal
 RESET_CODES = frozenset({0, 1, 4})  # NVML_GPU_RECOVERY_ACTION_: NONE, GPU_RESET, DRAIN_AND_RESET (nvml.h)
-RECOVERY = 154  # tells in its own words what must be done, and later that nothing must
+RECOVERY = 154  # its text has the recovery action, and later that none is needed
 
 FATAL = Rule(
     name="xid-fatal", verdict=Verdict.SICK, reads="NVRM: Xid in /dev/kmsg",
@@ -83,7 +83,7 @@ FATAL = Rule(
 ACTION = Rule(
     name="xid-recovery-action", verdict=Verdict.SICK, reads="NVRM: Xid 154 in /dev/kmsg",
     says="Xid 154: its driver asks for \"{action}\"", well=FATAL.well, source=CATALOG)
-# No reset settles these: the kernel's log begins anew with the host, and the driver tells when it asks for nothing.
+# A reset does not clear these: a boot of the host does, and the driver reports when no action is needed.
 OTHER_ACTION = Rule(
     name="xid-other-action", verdict=Verdict.SICK, reads="NVRM: Xid 154 in /dev/kmsg",
     says="Xid 154: only \"{action}\" helps, which a reset of the GPU does not do",

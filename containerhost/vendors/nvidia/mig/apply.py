@@ -65,7 +65,7 @@ class Cutter:
                     for each in changes:
                         self._carry_out(each, undo)
                     self._require_as_wanted(changes, lists)
-            finally:  # also of what a killed command left
+            finally:  # includes claims of an interrupted command
                 for device_id in self._store.held_by(OPERATOR):
                     self._store.release(device_id, OPERATOR)
             return plans
@@ -87,7 +87,7 @@ class Cutter:
 
     def _carry_out(self, each: Plan, undo: Rollback) -> None:
         address, library = each.address, self._library
-        now: dict[int, int] = {}  # numbers of instances that were taken back
+        now: dict[int, int] = {}  # numbers of restored instances
 
         def part_back(gi: int, slices: int) -> None:
             library.create_part(address, now.get(gi, gi), slices)

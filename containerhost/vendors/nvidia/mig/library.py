@@ -19,7 +19,7 @@ from containerhost.vendors.nvidia.nvml import address_of, text
 
 READ_TIMEOUT = 30.0  # seconds
 CHANGE_TIMEOUT = 120.0  # seconds; turning MIG mode on resets the GPU
-MOST = 64  # instances or placements that are asked for at once; no GPU has as many
+MOST = 64  # instances or placements per query; no GPU has as many
 ABSENT = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 
 

@@ -132,7 +132,7 @@ def _steps(geometry: Geometry, wanted: Sequence[Piece], held: Collection[str]) -
             yield SetMode(False)
     elif wanted:
         yield SetMode(True)
-        # Where things can be is not told before; the largest first is the order in which all find room.
+        # Placements are known only with MIG mode on; all profiles fit if the largest is created first.
         for piece in sorted(wanted, key=lambda one: -geometry.profile(one.profile).slices):
             yield Add(piece.profile, _only_place(geometry, piece), piece.parts)
 

@@ -15,7 +15,7 @@ from containerhost.devices import migprofile
 from containerhost.errors import SpecError
 from containerhost.vendors.nvidia.mig.geometry import Geometry, Piece
 
-MOST = 64  # slices in a list; a GPU has 7
+MOST = 64  # slices in a list; a GPU has at most 7
 
 
 def lists(content: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
