@@ -71,7 +71,7 @@ from nova_lxd_ext.storage.ephemerals import Ephemerals
 from nova_lxd_ext.storage.volumecopy import Copier
 from nova_lxd_ext.storage.volumes import Volumes
 
-DOWNLOADS = "_base"  # where nova's other drivers keep fetched images, below instances_path
+DOWNLOADS = "_base"  # directory for fetched images of nova's other drivers, below instances_path
 
 
 @dataclasses.dataclass(frozen=True)

@@ -47,7 +47,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
         "supports_multiattach": True,
         "supports_tagged_attach_volume": True,
         "supports_tagged_attach_interface": True,
-        # Glance has no format of its own for containers: their images are declared raw.
+        # Glance has no disk format for containers: their images have the format raw.
         "supports_image_type_raw": True,
     }
 
@@ -59,7 +59,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
         self._leaving: frozenset[str] = frozenset()
         self._watch = watch.Watch(self._backend.engine, self._backend.states, self.emit_event)
 
-    # Start
+    # Start of the service
 
     @translated()
     def init_host(self, host: str) -> None:
@@ -106,7 +106,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
         orphans.report(self._backend.states.all(), instances)
         return self._backend.recovery.queue_reboots(context, others)
 
-    # Servers
+    # Queries
 
     @translated()
     def get_info(self, instance: objects.Instance, use_cache: bool = True) -> InstanceInfo:
@@ -124,7 +124,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
     def instance_exists(self, instance: objects.Instance) -> bool:
         return self._backend.incoming.exists(instance)
 
-    # Life
+    # Life cycle
 
     def spawn(self, context: Any, instance: objects.Instance, image_meta: objects.ImageMeta, injected_files: Any,
               admin_password: str | None, allocations: Any, network_info: model.NetworkInfo | None = None,
@@ -148,7 +148,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
     def cleanup(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,
                 block_device_info: Any = None, destroy_disks: bool = True, migrate_data: Any = None,
                 destroy_vifs: bool = True, destroy_secrets: bool = True) -> None:
-        if migrate_data is None:  # what was migrated live is kept until its destination runs it
+        if migrate_data is None:  # after a live migration the container is kept until the destination runs it
             self._backend.lifecycle.remove(instance, RequestedResources.of(network_info, block_device_info),
                                            keep_disk=not destroy_disks)
 
@@ -227,10 +227,10 @@ class LXDDriver(unsupported.UnsupportedMethods):
     def resume_state_on_host_boot(self, context: Any, instance: objects.Instance,
                                   network_info: model.NetworkInfo | None, share_info: Any,
                                   block_device_info: Any = None) -> None:
-        if instance.uuid not in self._leaving:  # nova 33 asks: it may run on its destination already
+        if instance.uuid not in self._leaving:  # nova 33 calls this although the destination may run it
             self._backend.power.on(instance, RequestedResources.of(network_info, block_device_info))
 
-    # Moving
+    # Migration
 
     def migrate_disk_and_power_off(self, context: Any, instance: objects.Instance, dest: str, flavor: objects.Flavor,
                                    network_info: model.NetworkInfo | None, block_device_info: Any = None,
@@ -241,7 +241,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
         except exception.InstanceFaultRollback:
             self._pci.refused(instance.uuid)
             raise
-        return "[]"  # the files are there already: there is nothing for nova to hand on
+        return "[]"  # the files are transferred already, so nova needs no disk information
 
     @translated(exception.MigrationError)
     def finish_migration(self, context: Any, migration: objects.Migration, instance: objects.Instance, disk_info: str,
@@ -255,7 +255,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
     def finish_revert_migration(self, context: Any, instance: objects.Instance, network_info: model.NetworkInfo | None,
                                 migration: objects.Migration, block_device_info: Any = None, power_on: bool = True,
                                 share_info: Any = None) -> None:
-        if migration.status == "reverting":  # by Recovery; nova calls it reverted before
+        if migration.status == "reverting":  # called by Recovery; nova sets another status first
             migration.status = "reverted"
             migration.save()
         self._backend.moves.revert(context, instance, migration, RequestedResources.of(network_info, block_device_info),
@@ -270,9 +270,9 @@ class LXDDriver(unsupported.UnsupportedMethods):
         return {"host": self._nodename}
 
     def check_instance_shared_storage_remote(self, context: Any, data: dict[str, str]) -> bool:
-        return data["host"] == self._nodename  # a container is on one host only
+        return data["host"] == self._nodename  # a container exists on one host only
 
-    # Moving by a restart: nova's live migration
+    # Live migration by a restart
 
     @translated(exception.MigrationPreCheckError)
     def check_can_live_migrate_destination(self, context: Any, instance: objects.Instance, src_compute_info: Any,
@@ -376,7 +376,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
     def get_device_name_for_instance(self, instance: objects.Instance, bdms: Any, block_device_obj: Any) -> str:
         return volumeconfig.name_for(instance, bdms, block_device_obj.device_name)
 
-    # Looking
+    # Console and diagnostics
 
     @translated()
     def get_console_output(self, context: Any, instance: objects.Instance) -> bytes:
@@ -398,14 +398,14 @@ class LXDDriver(unsupported.UnsupportedMethods):
                                     power_state.STATE_MAP[POWER_STATES[state.status]], engine.server().name,
                                     faults=self._backend.flavor_devices.faults(instance))
 
-    # The guest
+    # Guest
 
     @translated()
     def set_admin_password(self, instance: objects.Instance, new_pass: str) -> None:
         password.set_admin(self._backend.engine, self._backend.states.require(instance).name,
                            objects.ImageMeta.from_instance(instance), new_pass)
 
-    # The host
+    # Host
 
     def get_available_nodes(self, refresh: bool = False) -> list[str]:
         return [self._nodename]
@@ -421,7 +421,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
         provider.update(provider_tree, nodename, self._backend.resources.look())
         self._backend.device_providers.update(provider_tree, nodename)
         self._pci.refresh()
-        self._backend.deferred.started()  # nova updates its resources first at the end of its start
+        self._backend.deferred.started()  # nova calls this first at the end of its start
         self._pci.free_unrequested(nova_context.get_admin_context(), self._nodename)
 
     def get_host_uptime(self) -> str:

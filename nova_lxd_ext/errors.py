@@ -17,7 +17,7 @@ from nova.compute import task_states
 
 from containerhost import errors
 
-# Task states while a rebuild removes the former container, and boots the new one.
+# Task states from the removal of the old container to the start of the new one.
 REBUILDS = (task_states.REBUILDING, task_states.REBUILD_SPAWNING)
 
 P = ParamSpec("P")
@@ -88,7 +88,8 @@ def translated(failure: Callable[..., Exception] = LXDError) -> Callable[
     """Decorate the driver's methods with :func:`as_nova` and their argument ``instance``."""
 
     def decorate(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-        # Found once: binding the arguments at each call would be half the cost of asking for a thousand power states.
+        # Computed once: binding the arguments at each call would take half the time of a query of a thousand power
+        # states.
         names = list(inspect.signature(method).parameters)[1:]
         place = names.index("instance") if "instance" in names else len(names)
 

@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 
 TOPIC = "lxd-peers"
 VERSION = "1.2"  # 1.1: receive_disk; 1.2: receive_changes
-BASE_VERSION = "1.1"  # of all requests but the newer ones: another host may have the release before
+BASE_VERSION = "1.1"  # version of older requests: another host may have the previous release
 
 
 class Receiver(Protocol):
@@ -99,7 +99,7 @@ class Peers:
         try:
             return bool(self._ask(context, host, "receive_changes", instance, VERSION, offer=offer, last=last))
         except exception.MigrationError as error:
-            cause = error.__cause__  # of a host with the release before
+            cause = error.__cause__  # from a host with the previous release
             if (isinstance(cause, messaging.UnsupportedVersion)
                     or (isinstance(cause, messaging.RemoteError) and cause.exc_type == "UnsupportedVersion")):
                 return False

@@ -28,19 +28,19 @@ context = priv_context.PrivContext(
     cfg_section="lxd_privileged",
     pypath=f"{__name__}.context",
     capabilities=[
-        capabilities.CAP_NET_ADMIN,        # interfaces: their making, addresses and names; GUIDs of VFs
-        capabilities.CAP_SYS_ADMIN,        # binding drivers
-        capabilities.CAP_DAC_OVERRIDE,     # attributes in /sys that only root may write
-        capabilities.CAP_DAC_READ_SEARCH,  # and read
+        capabilities.CAP_NET_ADMIN,        # interfaces: creation, addresses and names; GUIDs of VFs
+        capabilities.CAP_SYS_ADMIN,        # driver binding
+        capabilities.CAP_DAC_OVERRIDE,     # writing attributes in /sys
+        capabilities.CAP_DAC_READ_SEARCH,  # reading attributes in /sys
         capabilities.CAP_CHOWN,            # owners of block nodes in containers
-        capabilities.CAP_FOWNER,           # and their modes
-        capabilities.CAP_SYS_PTRACE,       # looking at what a container's processes see
-        capabilities.CAP_SYS_CHROOT,       # acting among a container's mounts
-        capabilities.CAP_KILL,             # ending the daemon's helpers that wait for a container
-        capabilities.CAP_SETUID,           # as its root
+        capabilities.CAP_FOWNER,           # modes of block nodes in containers
+        capabilities.CAP_SYS_PTRACE,       # access to a container's processes through /proc
+        capabilities.CAP_SYS_CHROOT,       # access to a container's mounts
+        capabilities.CAP_KILL,             # killing the daemon's helpers that block a container
+        capabilities.CAP_SETUID,           # acting as the container's root
         capabilities.CAP_SETGID,           # and its group
-        *of_this_machine(capabilities.CAP_SYSLOG),        # the kernel's log, where only root may read it
-        *of_this_machine(capabilities.CAP_SYS_RESOURCE),  # limits of processes that run
+        *of_this_machine(capabilities.CAP_SYSLOG),        # reading a restricted kernel log
+        *of_this_machine(capabilities.CAP_SYS_RESOURCE),  # limits of running processes
     ])
 
 ACTIONS = frozenset(name for name in vars(Privileged) if not name.startswith("_"))

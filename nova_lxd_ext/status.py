@@ -86,7 +86,7 @@ class Checks(upgradecheck.UpgradeCommands):
 
 
 def engine_of(options: cfg.ConfigOpts) -> Engine:
-    objects.register_all()  # as nova's services do
+    objects.register_all()  # required, as in nova's services
     from nova_lxd_ext import backend  # noqa: PLC0415  (its modules name registered objects when they are loaded)
 
     return backend.build(options).engine

@@ -12,7 +12,8 @@ from oslo_concurrency import lockutils
 from containerhost.engines.contract import ContainerState, Engine, Status
 from nova_lxd_ext.storage import directories
 
-# Bytes, as nova's other drivers keep; a tenant decides how much is printed, the host how much is kept and passed on.
+# Bytes, as in nova's other drivers. The host limits what it keeps and returns, because the tenant controls the amount
+# of output.
 LIMIT = 100 * 1024
 FILE = "console.log"
 

@@ -24,10 +24,10 @@ from nova_lxd_ext.instance.states import States
 
 LOG = logging.getLogger(__name__)
 
-MAX_CLIENTS = 100  # at a time on this host, greeted or not
-HANDOVER_TIMEOUT = 5.0  # s in which the client before must have let go
+MAX_CLIENTS = 100  # concurrent clients on this host, authenticated or not
+HANDOVER_TIMEOUT = 5.0  # s for the previous client to disconnect
 POLL_INTERVAL = 0.1  # s
-TAKEN = frozenset({errno.EADDRINUSE, errno.EACCES})  # of one port, and not of all
+TAKEN = frozenset({errno.EADDRINUSE, errno.EACCES})  # the port is unusable, others may be usable
 
 
 class Consoles:

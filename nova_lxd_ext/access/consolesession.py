@@ -33,7 +33,7 @@ def serve(client: socket.socket, container: Callable[[str], str | None], attach:
     :param container: returns the container of a ticket
     :param attach: returns the console of a container
     """
-    with contextlib.suppress(OSError):  # a client who has gone
+    with contextlib.suppress(OSError):  # the client has disconnected
         client.settimeout(GREETING_TIMEOUT)
         ticket = greeting(client)
         name = container(ticket) if ticket else None
@@ -49,7 +49,7 @@ def serve(client: socket.socket, container: Callable[[str], str | None], attach:
             return
         with contextlib.closing(console):
             client.sendall(WELCOME)
-            # A proxy that died without a word is noticed by the kernel.
+            # Keepalive detects a proxy that ended without closing the connection.
             client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             consolebridge.bridge(client, console)
 

@@ -14,9 +14,9 @@ from containerhost.engines.contract import Engine, Executed
 PROGRAM = "chpasswd"
 TIMEOUT = 30  # s
 NO_PROGRAM = 127
-# The names that useradd makes; a colon or a line's end would reach another user.
+# useradd's default rule; a colon or a line break would change another user's password.
 USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
-SHOWN = 200  # characters of what chpasswd says
+SHOWN = 200  # characters of chpasswd's output
 
 
 def set_admin(engine: Engine, container: str, image: objects.ImageMeta, password: str) -> None:

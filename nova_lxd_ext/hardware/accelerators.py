@@ -13,7 +13,7 @@ from containerhost.errors import SpecError
 
 PCI: Final = "PCI"
 
-# Cyborg writes the parts of an address in hexadecimal, with and without leading zeros.
+# Cyborg writes the parts of an address in hexadecimal, with or without leading zeros.
 _PARTS: Final = {"domain": (re.compile(r"[0-9a-fA-F]{1,8}"), 4), "bus": (re.compile(r"[0-9a-fA-F]{1,2}"), 2),
                  "device": (re.compile(r"[01]?[0-9a-fA-F]"), 2), "function": (re.compile(r"[0-7]"), 1)}
 

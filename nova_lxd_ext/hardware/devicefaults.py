@@ -28,7 +28,7 @@ class DeviceFaults:
         self._notify = notify
         self._notified: tuple[faults.Fault, ...] | None = None
         self._known: dict[str, str] = {}
-        self._told: dict[str, tuple[str, ...]] | None = None  # container -> faults; None before the first look
+        self._told: dict[str, tuple[str, ...]] | None = None  # container -> faults; None before the first poll
 
     def look(self, records: Mapping[str, Allocation], inventory: Inventory) -> None:
         """Log and report what has changed since the last call.
@@ -54,7 +54,7 @@ class DeviceFaults:
             now[record.consumer.container] += [self._known[record.device_id]] if record.device_id in self._known else []
         told: dict[str, tuple[str, ...]] = {}
         for container, found in now.items():
-            # A container that is new since the last look has been told nothing.
+            # A new container has not been notified of anything.
             known = None if self._told is None else self._told.get(container, ())
             if known == tuple(found) or self._tell(container, found):
                 told[container] = tuple(found)

@@ -114,7 +114,7 @@ class FlavorDevices(AttachmentProvider):
             try:
                 return self._allocator.acquire(requests, consumer(instance), view) if requests else ()
             except errors.DeviceHeld:
-                # A slice that was free when it was chosen may be another server's by now: then another is chosen.
+                # The chosen slice may have been allocated to another server meanwhile: choose another one.
                 if requests == tried:
                     raise
                 tried = requests

@@ -93,7 +93,7 @@ class PciTracker:
                 instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=ATTRIBUTES)
             except exception.InstanceNotFound:
                 self._refused.discard(uuid)
-                continue  # nova frees what deleted servers had
+                continue  # nova frees the devices of deleted servers
             if instance.task_state is not None or instance.vm_state == vm_states.BUILDING \
                     or is_moving(context, instance):
                 continue
@@ -113,7 +113,7 @@ class PciTracker:
         ports = {vif["id"] for vif in instance.get_network_info()}
         try:
             here = self._held(instance)
-        except errors.AllocationsUnreadable:  # reported at the driver's start; nothing is known of any server
+        except errors.AllocationsUnreadable:  # reported at the driver's start; the servers' devices are unknown
             return
         gone = {device.request_id for device in devices if device.address not in here}
         left = [request for request in instance.pci_requests.requests if request.request_id in gone

@@ -22,7 +22,7 @@ from nova_lxd_ext.hardware.pcitracker import HELD
 
 MOVING = (task_states.RESIZE_PREP, task_states.RESIZE_MIGRATING, task_states.RESIZE_MIGRATED, task_states.RESIZE_FINISH,
           task_states.RESIZE_REVERTING)
-UNCLAIMED = ("accepted", "pre-migrating")  # nova's states of a move before its first request has ended
+UNCLAIMED = ("accepted", "pre-migrating")  # nova's migration states before the first request has ended
 
 
 class Unit(NamedTuple):
@@ -79,7 +79,7 @@ def name_providers(context: Any, instance: objects.Instance, tracker: Any, noden
     rest = iter(chosen)
     for request in of_flavor:
         for spec in request.spec:
-            spec.pop("rp_uuids", None)  # of an earlier host
+            spec.pop("rp_uuids", None)  # from an earlier host
         if allocated:
             request.spec[0]["rp_uuids"] = ",".join(next(rest) for _ in range(request.count))
 

@@ -40,8 +40,8 @@ def _by_provider(nodename: str, found: Iterable[Reserved],
     traits: dict[str, set[str]] = collections.defaultdict(set)
     for device, entry, reason in found:
         tags = devicespec.tags(entry)
-        # Functions of a network are for Neutron's ports: nova does not count them in Placement. Those for one use stay
-        # reported, and nova keeps them there itself.
+        # Functions with a physical network are used by Neutron's ports, and nova does not count them in Placement. Nova
+        # itself keeps devices for one-time use reserved.
         if tags is None or tags.get("physical_network") or devicespec.one_time_use(entry):
             continue
         name = provider_name(nodename, device.parent or device.address)

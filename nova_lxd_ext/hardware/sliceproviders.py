@@ -27,9 +27,9 @@ SHARED: Final = "CUSTOM_SHARED_GPU_"
 NUMA_TRAIT: Final = "CUSTOM_NUMA_NODE_"
 GPU_TRAIT: Final = "CUSTOM_GPU_"
 
-# Names the providers' uuids: the same GPU of the same host always has the same, so nothing need be remembered.
+# Namespace of the providers' UUIDs: deterministic for each GPU of a host, so they need not be stored.
 _NAMESPACE: Final = uuid.UUID("5d0c3f0e-7e55-5b0e-9d1c-6f2b1f6b8a10")
-# nova.scheduler.utils.ResourceRequest: resources, perhaps of a group
+# nova.scheduler.utils.ResourceRequest: resources, optionally with a group
 _ASKED: Final = re.compile(r"resources[a-zA-Z0-9_-]{0,64}:(CUSTOM_(?:MIG|SHARED_GPU)_[A-Z0-9_]+)")
 
 Used = Callable[[str], Mapping[str, int]]
@@ -53,7 +53,7 @@ def resource_class(device: Device) -> str | None:
         return SHARED + _normal(device.model or f"{device.vendor_id}_{device.product_id}")
     if device.kind is not Kind.GPU_SLICE or device.slice is None or not migprofile.parse(device.slice.profile):
         return None
-    return MIG + _normal(str(device.slice.profile).replace("-", "_no_"))  # normalized, "-" would be "+"
+    return MIG + _normal(str(device.slice.profile).replace("-", "_no_"))  # normalization would turn "-" into "+"
 
 
 def gpu_trait(device: Device) -> str | None:
@@ -146,7 +146,7 @@ def _totals(slices: Iterable[Device], unusable: Collection[str]) -> dict[str, di
         name = str(resource_class(part))
         totals[name] += 1
         reserved[name] += part.id in unusable
-    # Two places on one GPU are no more than one.
+    # Two shares of one GPU provide no more than one.
     return {name: providertree.entry(total, reserved=reserved[name],
                                      max_unit=1 if name.startswith(SHARED) else total)
             for name, total in totals.items()}

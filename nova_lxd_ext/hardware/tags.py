@@ -47,7 +47,7 @@ def build(interfaces: Iterable[objects.VirtualInterface], ports: Iterable[Mappin
 
 def _port(port: Mapping[str, Any], tag: str | None) -> objects.NetworkInterfaceMetadata:
     profile = port.get("profile") or {}
-    # A veth sits on no bus; a network function has the same address in the container's /sys as on the host.
+    # A veth has no bus address; a network function has the same one in the container's /sys as on the host.
     bus = {"bus": objects.PCIDeviceBus(address=profile["pci_slot"])} if profile.get("pci_slot") else {}
     vlan = {} if _vlan(port) is None else {"vlan": _vlan(port)}
     tags = {"tags": [tag]} if tag else {}

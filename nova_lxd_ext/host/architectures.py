@@ -4,7 +4,7 @@
 from nova import exception
 from nova.objects.fields import Architecture
 
-# The names of LXD (lxd/shared/osarch) that nova does not know.
+# LXD's names (lxd/shared/osarch) that nova does not know.
 SYNONYMS = {"arm64": "aarch64", "armhf": "armv7l", "armv8l": "armv7l", "ppc64el": "ppc64le"}
 
 

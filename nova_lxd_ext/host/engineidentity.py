@@ -17,7 +17,7 @@ from containerhost.linux import files, records
 
 LOG = logging.getLogger(__name__)
 
-VERSION = 2  # of the file
+VERSION = 2  # version of the file
 
 
 def require_same(conf: cfg.ConfigOpts, server: ServerInfo, in_use: bool, record: bool = True) -> None:

@@ -35,7 +35,7 @@ def _cell(node: NumaNode, cpus: CpuSets, reserved: Mapping[int, int]) -> NUMACel
         pinned_cpus=set(),
         siblings=[core for core in siblings if core],
         mempages=[_pages(size, total, reserved) for size, total in _page_counts(node).items()],
-        # Which networks are near which node is told for virtual switches; the driver reports none.
+        # Only virtual switches need the networks near each node; the driver reports none.
         network_metadata=NetworkMetadata(physnets=set(), tunneled=False))
 
 

@@ -22,7 +22,7 @@ CONF = nova.conf.CONF
 
 SERVERS = {"lxd": "CUSTOM_LXD", "incus": "CUSTOM_INCUS"}
 
-# Flags of /proc/cpuinfo whose trait has another name. All others are upper-cased, without underscores.
+# Flags of /proc/cpuinfo with a differently named trait. The others are upper-cased, without underscores.
 RENAMED = {
     "aes": "AESNI",
     "bmi1": "BMI",
@@ -35,7 +35,7 @@ RENAMED = {
     "vaes": "AVX512VAES",
     "vpclmulqdq": "AVX512VPCLMULQDQ",
 }
-# The host's CPU can do these, a container cannot: it is given no /dev/kvm and no /dev/sgx_enclave.
+# Features of the host's CPU that a container cannot use: it has no /dev/kvm and no /dev/sgx_enclave.
 NOT_INSIDE = frozenset({"vmx", "svm", "sgx"})
 FEATURE_PREFIXES = {"x86_64": "HW_CPU_X86_", "i686": "HW_CPU_X86_", "aarch64": "HW_CPU_AARCH64_"}
 
@@ -58,7 +58,7 @@ def inventory(facts: HostFacts, ratios: dict[str, float]) -> dict[str, dict[str,
     reserved_disk = ComputeDriver._get_reserved_host_disk_gb_from_config()
     found = {
         orc.VCPU: _entry(len(facts.cpus.shared), CONF.reserved_host_cpus, ratios[orc.VCPU]),
-        # A dedicated CPU has one owner, whatever the ratio of shared ones.
+        # Dedicated CPUs have no overcommit.
         orc.PCPU: _entry(len(facts.cpus.dedicated), 0, 1.0),
         orc.MEMORY_MB: _entry(facts.memory.total // units.Mi, CONF.reserved_host_memory_mb, ratios[orc.MEMORY_MB]),
         orc.DISK_GB: _entry(facts.pool.total // units.Gi, reserved_disk, ratios[orc.DISK_GB]),

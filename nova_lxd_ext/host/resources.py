@@ -92,13 +92,13 @@ def describe(facts: HostFacts, nodename: str, devices: list[dict[str, Any]], pai
     reserved = hardware.numa_get_reserved_huge_pages()
     return {
         "hypervisor_hostname": nodename,
-        # Nova has no name for Incus; both are the same kind of container to images and filters.
+        # Nova has no hypervisor type for Incus; images and filters need not distinguish them.
         "hypervisor_type": HVType.LXD,
         "hypervisor_version": hostinfo.version_number(facts.server.version),
         "supported_instances": hostinfo.supported_instances(facts.server.architectures),
         "cpu_info": jsonutils.dumps(_cpu_info(facts.topology.cpu, len(facts.topology.nodes))),
         "vcpus": len(facts.cpus.shared),
-        # The tracker sums up its servers' CPUs itself and overwrites this.
+        # The resource tracker overwrites this with its servers' total.
         "vcpus_used": 0,
         "memory_mb": facts.memory.total // units.Mi,
         "memory_mb_used": facts.memory.used // units.Mi,

@@ -21,13 +21,13 @@ from nova_lxd_ext.host import engineidentity
 
 LOG = logging.getLogger(__name__)
 
-# LXD's rule for instance names (documentation of instances): a host name that does not begin with a digit or dash.
+# LXD's rule for instance names (documentation of instances): a host name that does not begin with a digit or a dash.
 NAME = re.compile(r"[A-Za-z]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
-UNLIMITED = frozenset({"dir"})  # pool types that may not hold a disk to its size
-POLL_INTERVAL = 1.0  # seconds between two looks for a daemon that is starting
-END_TIMEOUT = 10.0  # seconds; a nova-compute that was killed is gone by then
+UNLIMITED = frozenset({"dir"})  # pool types that may not enforce a disk's size
+POLL_INTERVAL = 1.0  # seconds between two polls of a daemon that is starting
+END_TIMEOUT = 10.0  # seconds for a killed nova-compute to end
 
-_alone: dict[Path, contextlib.ExitStack] = {}  # locks, held until this process ends
+_alone: dict[Path, contextlib.ExitStack] = {}  # locks that are held until this process ends
 
 
 def require_alone(conf: cfg.ConfigOpts) -> None:
@@ -112,7 +112,7 @@ def require_usable_names(template: str) -> None:
     try:
         name = template % 2**31
     except TypeError:
-        # The other form nova knows takes fields of the server (nova.objects.Instance.name).
+        # Nova's alternative form contains fields of the server (nova.objects.Instance.name).
         name = template % collections.defaultdict(lambda: "0", uuid="0" * 36, id=2**31)
     if not NAME.fullmatch(name):
         raise exception.InvalidConfiguration(

@@ -34,17 +34,17 @@ LOG = logging.getLogger(__name__)
 
 ALIAS = "nova-"
 PARTIAL = ".part"
-BOOTING = 3600.0  # s in which a boot that asked for an image surely made its container
+BOOTING = 3600.0  # s after which a boot that requested an image has created its container
 REBUILD_TIMEOUT = 3600  # s
-REMEMBERED = 1000  # refused images
+REMEMBERED = 1000  # number of remembered refused images
 
-# Properties of an image in the store. The size and architecture are checked for every boot, not only the first.
+# Properties of an image in the store. Size and architecture are checked at every boot.
 IMAGE_ID = "nova.image_id"
-CHECKSUM = "nova.checksum."  # and Glance's id: images with the same root file system are one
+CHECKSUM = "nova.checksum."  # with Glance's id as suffix: images with the same root file system are stored once
 UNPACKED = "nova.unpacked_bytes"
 ARCHITECTURE = "nova.architecture"
 FORMAT = "nova.format"
-# An image without it was imported as its tenant made it, by an earlier release: it is fetched again.
+# Without it, an earlier release imported the image without rebuilding it: fetch it again.
 REBUILT = "nova.rebuilt"
 REBUILT_VERSION = "1"
 
@@ -165,7 +165,7 @@ class Cache:
         path = self._directory / f"{image_meta.id}{PARTIAL}"
         try:
             self._download(context, image_meta, path, trusted_certs)
-            # Without a name: nothing is left of it whenever nova-compute ends.
+            # An unnamed file, so that nothing remains when nova-compute ends.
             with path.open("rb") as file, tempfile.TemporaryFile(dir=self._directory) as rebuilt:
                 properties = self._rebuild(image_meta, file, cast(BinaryIO, rebuilt), limit)
                 self._require_fits(image_meta, properties, limit)
@@ -178,7 +178,7 @@ class Cache:
         try:
             self._glance.download(context, image_meta.id, dest_path=str(path), trusted_certs=trusted_certs)
         except OSError as error:
-            # No room here, or glanceclient found that what arrived is not what Glance promised.
+            # The disk is full, or glanceclient found a wrong checksum.
             raise exception.CouldNotFetchImage(
                 f"Image {image_meta.id} could not be fetched from Glance to {path}: {error}") from error
         expected = checksum(image_meta)
@@ -200,7 +200,7 @@ class Cache:
         except BadImage as error:
             if len(self._refused) >= REMEMBERED:
                 self._refused.clear()
-            if checksum(image_meta):  # reading it once more would cost a processor as much again
+            if checksum(image_meta):  # recomputing the checksum would need as much CPU time again
                 self._refused[image_meta.id, checksum(image_meta), limit] = str(error)
             raise exception.ImageUnacceptable(image_id=image_meta.id, reason=str(error)) from error
         except EngineTimeout as error:

@@ -20,8 +20,8 @@ from nova_lxd_ext.instance.states import States
 
 LOG = logging.getLogger(__name__)
 
-STEP = 10  # per cent between two reports
-PACKED = 50  # per cent: packing is the first half, uploading the other
+STEP = 10  # per cent between two updates
+PACKED = 50  # per cent: half for packing, half for the upload
 
 
 class Snapshots:
@@ -62,11 +62,11 @@ class Snapshots:
             image = description(instance, canonical(source.architecture))
             self._upload(context, instance, image_id, image, packed)
         except errors.EngineError as error:
-            # The tenant may delete a server in the middle: then that, and not what it led to, is the reason.
+            # If the tenant deleted the server meanwhile, report that and not its consequence.
             self._states.require(instance)
             raise LXDError(reason=f"The snapshot failed: {error}") from error
         finally:
-            instance.progress = before  # nova saves it with the task's end
+            instance.progress = before  # nova saves it at the end of the task
             self._discard(name, image_id)
             with self._lock:
                 self._running.discard(image_id)
@@ -94,11 +94,12 @@ class Snapshots:
                 data = Reported(reader, packed.size, Progress(instance, PACKED))
                 found = self._glance.update(context, image_id, image, data=data)
             except Exception:
-                # Glance has many answers to an upload whose image is gone; nova's word for it ends the task in peace.
+                # Glance returns various errors if the image was deleted during the upload; nova ends the task without
+                # an error on its own.
                 with excutils.save_and_reraise_exception():
                     self._glance.get(context, image_id)
         if found["size"] != packed.size:
-            # nova's Glance client repeats a broken upload with what is left of the stream.
+            # After an error, nova's Glance client retries with the rest of the stream only.
             raise exception.ImageUnacceptable(image_id=image_id, reason=(
                 f"Glance has {found['size']} of the snapshot's {packed.size} bytes: the upload was interrupted. "
                 f"Take the snapshot again."))

@@ -95,7 +95,7 @@ def cpu(vcpus: int, topology: objects.InstanceNUMATopology | None, host: HostCpu
     else:
         return Cpu(count=vcpus)
     if absent := cores - frozenset().union(*host.cells.values()):
-        # The engine would take them silently and run the container on what is left.
+        # The engine would silently ignore them.
         raise errors.UnsupportedOnHost(
             f"Nova gives the server host cores {sorted(absent)}, which are missing or offline. Correct "
             "cpu_shared_set and cpu_dedicated_set in [compute] on this host.")
@@ -199,7 +199,7 @@ def security(extra_specs: Mapping[str, str], *, allow_privileged: bool, isolated
         raise errors.UnsupportedOnHost(
             "The flavor requests a privileged container (lxd:privileged_allowed=true), which this host's operator does "
             "not allow. Use another flavor, or set allow_privileged in [lxd] on hosts whose tenants are trusted.")
-    # A privileged container has the host's own ids: there is no map to isolate.
+    # A privileged container uses the host's ids, so there is no map to isolate.
     own_ids = not privileged and _boolean(extra_specs, "lxd:isolated", isolated)
     return Security(privileged=privileged, isolated=own_ids,
                     nesting=_boolean(extra_specs, "lxd:nested_allowed", False))

@@ -10,8 +10,8 @@ from containerhost.engines.contract import ContainerState
 UUID = "nova.uuid"
 NAME = "nova.name"
 ASIDE = "-rescued"
-OUTGOING = "nova.outgoing"  # attachment of each volume before a live migration, a JSON object
-INCOMING = "nova.incoming"  # id of the migration that a copy came with; nova does not place its server here yet
+OUTGOING = "nova.outgoing"  # attachments of the volumes before a live migration, as a JSON object
+INCOMING = "nova.incoming"  # id of the migration that transferred it; nova does not place the server here yet
 
 
 def of(instance: objects.Instance) -> dict[str, str]:

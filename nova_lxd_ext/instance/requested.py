@@ -28,7 +28,7 @@ class RequestedResources:
            accel_info: Sequence[Mapping[str, Any]] | None = None, allocations: Mapping[str, Any] | None = None
            ) -> "RequestedResources":
         """Build the value from nova's arguments, where None means nothing."""
-        # Not tested for truth: looking into an answer of neutron that is still on its way would wait for it.
+        # Compare with None only: the truth value of an asynchronous network_info would wait for neutron.
         return cls(model.NetworkInfo() if network_info is None else network_info, block_device_info or {},
                    accel_info or (), allocations or {})
 

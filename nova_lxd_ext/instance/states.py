@@ -20,13 +20,13 @@ from nova_lxd_ext.instance import labels
 
 LOG = logging.getLogger(__name__)
 
-# Seconds; nova's shortest periodic task runs every minute.
+# Seconds; nova's most frequent periodic task runs every minute.
 SNAPSHOT_AGE = 5.0
 
 POWER_STATES: Mapping[Status, int] = {
     Status.RUNNING: power_state.RUNNING,
     Status.STOPPED: power_state.SHUTDOWN,
-    # Nova pauses and suspends a container alike: both freeze it in memory.
+    # Nova's pause and suspend both freeze a container in memory.
     Status.FROZEN: power_state.PAUSED,
     Status.STARTING: power_state.NOSTATE,
     Status.STOPPING: power_state.RUNNING,
@@ -122,7 +122,7 @@ class States:
             return None
 
     def _cached(self, name: str) -> ContainerState | None:
-        with self._lock:  # one request serves all that wait here
+        with self._lock:  # one request serves all waiting threads
             if self._taken > self._changed and self._clock() - self._taken < SNAPSHOT_AGE:
                 return self._snapshot.get(name)
             return self._take().get(name)

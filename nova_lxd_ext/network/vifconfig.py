@@ -24,7 +24,7 @@ MARK = "nova-lxd-ext"
 INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
 KILO = 1000  # nova's vif quotas are in kilobytes
 
-# What nova knows and a container cannot have, and why.
+# Port types that nova supports and a container does not, with the reason.
 REFUSED: Mapping[str, str] = {
     model.VIF_TYPE_BRIDGE: "nova itself supports Linux bridge ports no more; use Open vSwitch or OVN",
     model.VIF_TYPE_MACVTAP: "a macvtap is a virtual machine's way to an interface; use ports of Open vSwitch, or "
@@ -148,7 +148,7 @@ def awaited(vifs: Iterable[model.VIF]) -> list[tuple[str, str]]:
 # Limits.
 
 
-INBOUND, OUTBOUND = "inbound", "outbound"  # as nova calls what a server receives and what it sends
+INBOUND, OUTBOUND = "inbound", "outbound"  # nova's names for received and sent traffic
 
 
 def shape(extra_specs: Mapping[str, str], direction: str) -> Shape | None:
@@ -163,7 +163,7 @@ def shape(extra_specs: Mapping[str, str], direction: str) -> Shape | None:
             raise errors.SpecError(f"The flavor limits vif_{direction}_peak or vif_{direction}_burst without "
                                    f"quota:vif_{direction}_average, which they add to.")
         return None
-    # A tenth of a second at full rate, and no less than a few frames: the kernel's own default starves fast links.
+    # A tenth of a second at full rate, and at least a few frames: the kernel's default is too small for fast links.
     return Shape(rate=average * KILO, ceiling=max(peak or 0, average) * KILO,
                  burst=(burst or max(average // 10, 16)) * KILO)
 
@@ -199,15 +199,14 @@ def osvif(vif: model.VIF) -> Any | None:
         return None
     plugged = os_vif_util.nova_to_osvif_vif(vif)
     if isinstance(plugged, os_vif.objects.vif.VIFOpenVSwitch):
-        # Libvirt adds a machine's port to the switch itself; nothing does for a container. And the interface of that
-        # name is here already.
+        # Libvirt adds the port to the switch itself; for a container os-vif must do it. The interface exists already.
         plugged.port_profile.create_port = True
         if "create_tap" in plugged.port_profile.fields:
             plugged.port_profile.create_tap = False
     return plugged
 
 
-# Marks: enough to unplug a port of which nothing else is known any more.
+# Marks: data to unplug a port whose other records are lost.
 
 
 def owners_mark(owner: str) -> str:
@@ -237,7 +236,7 @@ def remembered(name: str, text: str) -> tuple[str, model.VIF]:
     :raises SpecError: the mark was not made by :func:`mark`
     """
     try:
-        _, owner, port, how, bridge, path, *_ = text.split(" ")  # a later release may have more fields
+        _, owner, port, how, bridge, path, *_ = text.split(" ")  # a later release may add fields
         network = model.Network(id=port, bridge=None if bridge == "-" else bridge)
         details: dict[str, Any] = {model.VIF_DETAILS_OVS_HYBRID_PLUG: Kind(how) is Kind.HYBRID}
         if path != "-":

@@ -108,7 +108,7 @@ def options(vif: model.VIF, name: str, memlock: str, management_nodes: bool) -> 
         return dataclasses.replace(chosen, node_guid=port_guid(mac), port_guid=port_guid(mac))
     if vif["vnic_type"] == model.VNIC_TYPE_DIRECT:
         return dataclasses.replace(chosen, mac=mac, vlan=int(vif["details"].get(model.VIF_DETAILS_VLAN) or 0))
-    return chosen  # a whole card has one MAC, which nova told neutron
+    return chosen  # a whole card has one MAC, which nova sent to neutron
 
 
 def port_guid(mac: str) -> str:

@@ -23,7 +23,7 @@ class Plugs:
 
     def __init__(self, veths: Veths) -> None:
         self._veths = veths
-        os_vif.initialize()  # nova-compute has done so already; the benchmarks' program has not
+        os_vif.initialize()  # needed by the benchmarks; nova-compute has initialized it
 
     def plug(self, server: InstanceInfo, vif: model.VIF) -> None:
         """Connect the existing host end. Idempotent.

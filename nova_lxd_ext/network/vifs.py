@@ -37,7 +37,7 @@ class Ports(AttachmentProvider):
         self._direct = direct
         self._events = events
 
-    # As an attachment provider
+    # Attachment provider
 
     def require_possible(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
         """Refuse ports that a container cannot have.
@@ -72,7 +72,7 @@ class Ports(AttachmentProvider):
         if self._veths.ready(pair):
             self._veths.set_up(pair.host_end, True)
         else:
-            # The switch would go on with an interface of that name that is gone.
+            # Remove the switch's port of a former interface with that name.
             self._plugs.unplug(described(instance), vif)
             self._veths.make(pair)
         self._plug(instance, vif)
@@ -89,7 +89,7 @@ class Ports(AttachmentProvider):
 
     def release_all(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
         """Unplug and remove the server's pairs; functions of its direct ports are released with its other devices."""
-        with contextlib.ExitStack() as each:  # one that fails keeps no other from being unplugged
+        with contextlib.ExitStack() as each:  # an error in one does not prevent others from being unplugged
             each.callback(self._remove_marked, vifconfig.owners_mark(instance.uuid))
             for vif in filter(vifconfig.has_pair, requested.network_info):
                 each.callback(self._unplug, described(instance), vif)
@@ -115,7 +115,7 @@ class Ports(AttachmentProvider):
         self._plugs.unplug(server, vif)
         self._veths.remove(vifconfig.host_end(vif))
 
-    # As nova asks for them
+    # Requests of nova
 
     def plug(self, instance: objects.Instance, network_info: model.NetworkInfo | None) -> None:
         """Connect the ports of a running server, for example at nova-compute's start, keeping existing interfaces.
@@ -133,7 +133,7 @@ class Ports(AttachmentProvider):
         """Disconnect the ports of a server whose container no longer runs here."""
         self.release_all(instance, RequestedResources.of(network_info), self._direct.view())
 
-    # Hot
+    # Hot-plug
 
     def attach(self, instance: objects.Instance, state: ContainerState, vif: model.VIF) -> str:
         """Attach one more port to a container, running or not, and return the name of its interface there.
@@ -147,7 +147,7 @@ class Ports(AttachmentProvider):
         name = vifconfig.free_name(vif, state.interfaces)
         with Rollback(f"attaching port {vif['id']} to server {instance.uuid}") as undo:
             if vifconfig.has_pair(vif):
-                self._veths.make(vifconfig.pair(instance.uuid, vif))  # an interface in the way stays
+                self._veths.make(vifconfig.pair(instance.uuid, vif))  # an existing interface is kept
             given: list[Part] = []
             undo.on_error("the port", self._withdraw, instance, vif, given, view)
             part = self._attach_one(instance, vif, name, view)
@@ -196,7 +196,7 @@ class Ports(AttachmentProvider):
         try:
             interfaces = self._engine.container(instance.name).interfaces
         except errors.EngineNotFound:
-            return None, ()  # neutron deleted the port while the server boots or ends
+            return None, ()  # neutron deleted the port during a boot or a deletion
         names = [name for name, parent in interfaces.items() if parent == vifconfig.inner_end(vif)]
         return (vifconfig.nic(vif, names[0]) if names else None), ()
 
@@ -206,7 +206,7 @@ class Ports(AttachmentProvider):
         else:
             self._direct.release(instance, vif, first_process(self._engine, instance.name), view)
 
-    # Frozen
+    # Pause and live migration
 
     def pause(self, instance: objects.Instance) -> None:
         """Set the links down, because a frozen container's kernel would still answer."""

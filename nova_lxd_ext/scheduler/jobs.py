@@ -32,10 +32,10 @@ LEAST_DIGITS = 12
 REQUEST: taskgroups.Resources = {"servers": 1}
 """Resources of one server of the job: all have one flavor, so hosts are measured in how many of them they can hold."""
 
-MOST_MEMBERS = 8192  # the time of a placement is linear in it: about 1 s
-LARGE = 256  # members of a job that costs milliseconds: below it no quota is read
+MOST_MEMBERS = 8192  # placement takes linear time: about 1 s
+LARGE = 256  # members; smaller jobs take milliseconds, so their quota is not checked
 QUOTAS = ("instances", "server_group_members")
-_EARLIER = -1  # a group that the request cannot name: its servers were made before
+_EARLIER = -1  # a group unknown to the request: its servers exist already
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +177,7 @@ def _server_group(spec: objects.RequestSpec, members: int, groups: int) -> objec
     if group is None:
         raise PlanError(f"scheduler hint {GROUPS} needs a server group, by which nova finds the job's other servers: "
                         f"create one with policy soft-anti-affinity and give its id as hint group")
-    if "project_id" in group and group.project_id != spec.project_id:  # nova takes every group whose id is known
+    if "project_id" in group and group.project_id != spec.project_id:  # nova accepts any group whose id is known
         raise PlanError(f"server group {group.uuid} belongs to another project: create one for the job")
     largest = -(-members // groups)
     if group.policy == "affinity" and groups > 1:

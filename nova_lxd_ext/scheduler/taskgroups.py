@@ -24,7 +24,7 @@ from nova_lxd_ext.scheduler import capacity, jobs
 
 LOG = logging.getLogger(__name__)
 
-_TRIES = 8  # times that hosts are selected before the devices of all hosts are counted
+_TRIES = 8  # selections of hosts before the devices of all hosts are counted
 
 
 class TaskGroupFilter(filters.BaseHostFilter):
@@ -61,11 +61,11 @@ class TaskGroupFilter(filters.BaseHostFilter):
                         instance_uuid=spec_obj.instance_uuid)
             if job.claimed:
                 return []
-            # How much is free is not the tenant's to know; the log has it.
+            # The amount of free resources is not disclosed to tenants; it is logged.
             raise exception.NoValidHost(
                 reason=f"no hosts have room for {len(job.pending)} servers of the job with {job.groups} task groups at "
                        f"once, so none is started") from error
-        # A request for one server needs no other hosts later, and nova would try them if the build fails on the first.
+        # A request for one server needs no alternates, which nova would try if the build fails on the selected host.
         selected = {plan[job.rank]} if spec_obj.num_instances == 1 else set(plan.values())
         return [host for host in hosts if host.host in selected]
 
@@ -108,7 +108,8 @@ def placement(hosts: Sequence[HostState], spec: objects.RequestSpec, job: jobs.J
     unusable = {host.host: capacity.unusable_devices(host, spec, room[host.host]) for host in hosts}
     if not capacity.needs_devices_or_numa(spec):
         return _place(room, paths, unusable, job)
-    # Exact counts are expensive: of the selected hosts, a few times, and of all only if the job still does not fit.
+    # Exact counts are expensive: count them for selected hosts, a few times, and for all only if the job still does not
+    # fit.
     for _ in range(_TRIES):
         plan = _place(room, paths, unusable, job)
         needed = collections.Counter(plan.values())
@@ -148,7 +149,7 @@ def _place(room: Mapping[str, int], paths: Mapping[str, tuple[str, ...]], unusab
            ) -> dict[int, str]:
     hosts = [taskgroups.Host(name, {"servers": count}, paths[name], job.held.get(name, {}), unusable[name])
              for name, count in room.items()]
-    # Full hosts do not come here: Placement or another filter left them out.
+    # Full hosts are missing: Placement or another filter removed them.
     full = [taskgroups.Host(name, {}, held=held) for name, held in job.held.items() if name not in room]
     return taskgroups.place(job.pending, hosts + full, job.groups, strict=job.strict)
 
@@ -187,11 +188,11 @@ def _groups(spec: objects.RequestSpec) -> dict[str, int]:
     if group is None or spec.instance_uuid not in group.members:
         return {}
     start = 0
-    if not jobs.is_replacement(spec):  # before a replacement, the group had the ranks alone
+    if not jobs.is_replacement(spec):  # before a replacement, only the ranks are members of the group
         if spec.num_instances != members:
             start = group.members.index(spec.instance_uuid) - rank
         elif len(group.members) != members:
-            return {}  # the group had other servers before, and which ones nova no longer tells
+            return {}  # the group had other servers before, which nova no longer reports
     divided = jobs.divide(members, groups)
     homes = {uuid: divided[at - start] for at, uuid in enumerate(group.members) if 0 <= at - start < members}
     replaced = {uuid: jobs.replaced_rank(spec, uuid) for uuid in group.members[start + members:]}

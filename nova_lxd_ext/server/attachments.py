@@ -25,7 +25,7 @@ from nova_lxd_ext.validators import GPUS_MIN
 
 LOG = logging.getLogger(__name__)
 
-KILL_TIMEOUT = 30  # s to end a container that must not go on
+KILL_TIMEOUT = 30  # s for a container to shut down before it is killed
 
 
 class DeviceAttachments:
@@ -57,7 +57,7 @@ class DeviceAttachments:
     def attach_all(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> tuple[Part, ...]:
         """Attach all parts. On an error the caller releases the attached ones."""
         with self._alone(instance):
-            pass  # the elastic service may be taking a GPU from the container, which ran a moment ago
+            pass  # wait for the elastic service, which may be detaching a GPU from the container
         return tuple(part for provider in self._providers for part in provider.attach_all(instance, requested, view))
 
     def _alone(self, instance: objects.Instance) -> AbstractContextManager[object]:

@@ -41,7 +41,7 @@ def _user_data(instance: objects.Instance) -> str | None:
     if not instance.user_data:
         return None
     try:
-        content: bytes = base64.decode_as_bytes(instance.user_data)  # as lenient as nova's API: with line breaks, say
+        content: bytes = base64.decode_as_bytes(instance.user_data)  # as lenient as nova's API
     except TypeError as error:
         raise errors.SpecError(f"The server's user data is not valid base64: {error}.") from error
     try:

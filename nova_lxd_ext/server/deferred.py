@@ -29,7 +29,7 @@ class Deferred:
         def call() -> None:
             try:
                 function(*args)
-            except Exception:  # of a client of another service, say, which nova does not translate
+            except Exception:  # clients of other services raise errors that nova does not translate
                 LOG.exception("An interrupted operation could not be ended; nova-compute tries again at its next start",
                               instance_uuid=uuid)
 

@@ -62,7 +62,7 @@ def standard(instance: Instance, state: ContainerState, metrics: Metrics, power_
     """
     found = diagnostics.Diagnostics(
         state=power_state,
-        # The API's list of drivers is closed and has no LXD; libvirt, which runs containers too, comes nearest.
+        # The API's list of drivers is fixed and has no LXD; libvirt, which also supports containers, is the closest.
         driver=HypervisorDriver.LIBVIRT,
         hypervisor=hypervisor,
         hypervisor_os=f"linux, devicefaults: {', '.join(faults)}" if faults else "linux",
@@ -72,7 +72,7 @@ def standard(instance: Instance, state: ContainerState, metrics: Metrics, power_
             maximum=instance.flavor.memory_mb, used=metrics.memory // units.Mi))
     found.add_cpu(id=0, time=metrics.cpu_time)
     for interface in metrics.interfaces:
-        # InfiniBand's twenty-byte address does not fit the field.
+        # InfiniBand's 20-byte address does not fit the field.
         mac = interface.mac if MAC.fullmatch(interface.mac) else None
         found.add_nic(mac_address=mac, rx_octets=interface.received_bytes, rx_packets=interface.received_packets,
                       rx_errors=interface.received_errors, rx_drop=interface.received_dropped,

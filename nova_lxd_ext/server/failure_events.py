@@ -43,5 +43,5 @@ def _record(context: Any, instance: objects.Instance, name: str, error: Exceptio
         event.event_finish_with_failure(context, instance.uuid, name, exc_val=error, exc_tb=error.__traceback__,
                                         want_result=False)
     except (exception.NovaException, messaging.MessagingException) as failure:
-        # The server was deleted meanwhile, or the conductor is away: the error itself matters more.
+        # The server was deleted meanwhile, or the conductor is unavailable: report the original error.
         LOG.warning("The reason of %s's failure could not be kept (%s): %s", name, failure, error, instance=instance)

@@ -35,7 +35,7 @@ from nova_lxd_ext.storage.ephemerals import Ephemerals
 
 LOG = logging.getLogger(__name__)
 
-OVER = ("confirmed", "reverted", "error", "failed", "completed", "cancelled", "done")  # nova's last states of a move
+OVER = ("confirmed", "reverted", "error", "failed", "completed", "cancelled", "done")  # final migration states
 
 
 class IncomingMigrations:
@@ -76,7 +76,7 @@ class IncomingMigrations:
             return False
         if self._is_copy(self._states.find(instance), instance):
             with self._removed_on_error(instance):
-                # A device may have gone since it was claimed.
+                # A device may have disappeared since it was claimed.
                 if instance.task_state == task_states.MIGRATING:
                     coming = self.as_it_comes_live(instance)
                 self._attachments.require_possible(coming, NOTHING, self._attachments.view())
@@ -95,11 +95,12 @@ class IncomingMigrations:
     def _make(self, instance: objects.Instance, fetch: Callable[[ContainerSpec], None]) -> None:
         coming = as_it_will_be(instance)
         spec = self.require_possible(coming, NOTHING)
-        self._attachments.end(instance.uuid)  # what a killed driver left of a container that is gone
+        self._attachments.end(instance.uuid)  # left by a killed driver, of a container that no longer exists
         with self._removed_on_error(instance):
             mark = {labels.INCOMING: str(instance.migration_context.migration_id)}
             spec = dataclasses.replace(spec, labels=dict(spec.labels) | mark, mounts=self._config_drive(coming))
-            # A copy takes long, and others wait for their cores: it gets its own when nova finishes the move.
+            # The copy takes long, and other containers need the cores: it gets its own when nova finishes the
+            # migration.
             fetch(unbound(spec))
         self._states.changed()
 
@@ -210,7 +211,7 @@ class IncomingMigrations:
         try:
             instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=[])
         except exception.InstanceNotFound:
-            return  # no evidence: it is reported as an orphan
+            return  # not sufficient evidence: it is reported as an orphan
         if not instance.deleted and instance.host == host and instance.vm_state != vm_states.SHELVED_OFFLOADED:
             self._states.relabel(state, {labels.INCOMING: None})
         elif state.status is Status.STOPPED and (

@@ -115,7 +115,7 @@ class Lifecycle:
                                      isolated=conf.isolated),
             cloud_init=cloudinit.documents(instance),
             processes=flavor.processes(chosen.extra_specs, conf.process_limit),
-            gpu_libraries=flavor.gpu_capabilities(chosen.extra_specs, ()),  # also without a GPU
+            gpu_libraries=flavor.gpu_capabilities(chosen.extra_specs, ()),  # applies also without a GPU
             labels=labels.of(instance)), own)
         return self.cores.preview(gpubounds.marked(spec, flavor.gpus(chosen.extra_specs, conf.gpu_capabilities)))
 
@@ -147,7 +147,7 @@ class Lifecycle:
         if keep_disk:
             self._stop_if_there(instance)
         elif not self._states.is_foreign(instance):
-            # Also when there is none: a creation whose caller was killed may still be going on in the engine.
+            # Called even if there is no container: a killed caller's creation may still be in progress in the engine.
             self._engine.delete(instance.name)
             self._delete_aside(instance)
         self._states.changed()
@@ -172,7 +172,7 @@ class Lifecycle:
     def _stop_if_there(self, instance: objects.Instance) -> None:
         if self._states.find(instance) is not None:
             self._engine.stop(instance.name, timeout=self._conf.lxd.stop_timeout, force=True)
-            self._engine.update_devices(instance.name, ())  # others may get them before it is at its old size
+            self._engine.update_devices(instance.name, ())  # others may allocate them before it has its old size again
 
     @staticmethod
     def has_records() -> bool:
@@ -219,7 +219,7 @@ class Lifecycle:
                 try:
                     self.remove(instance)
                 except (errors.ContainerHostError, OSError):
-                    # The other servers must not wait for this one; nova's deletion of it tries again.
+                    # One failure must not delay other servers; nova's deletion of this server retries.
                     LOG.exception("The server whose boot was interrupted could not be removed", instance=instance)
 
 

@@ -40,11 +40,11 @@ from nova_lxd_ext.server.recoveryrecords import is_under_way, set_status
 
 LOG = logging.getLogger(__name__)
 
-LEFT = "post-migrating"  # nova's status of a migration whose server is the destination's
+LEFT = "post-migrating"  # nova's migration status once the server belongs to the destination
 REFUSED = ("a container's processes share their host's kernel and cannot move while they run. Migrate the server cold "
            "(openstack server migrate), or let it be restarted: flavor key lxd:live_migration=restart, or [lxd] "
            "live_migration = restart on the new host")
-MOVED = ("numa_topology", "pci_devices", "pci_requests", "resources")  # what a migration context has of a server
+MOVED = ("numa_topology", "pci_devices", "pci_requests", "resources")  # fields in a server's migration context
 
 
 class LiveMigrations:
@@ -75,7 +75,7 @@ class LiveMigrations:
             try:
                 placedclaims.name_providers(context, instance, manager.rt, self._conf.host,
                                             instance.pci_requests.requests)
-            except exception.NovaException as error:  # after another class nova's conductor sets the server to ERROR
+            except exception.NovaException as error:  # after others, nova's conductor sets the server to ERROR
                 raise exception.MigrationPreCheckError(reason=error.format_message()) from error
         data = nothing_shared()
         if instance.numa_topology:
@@ -105,7 +105,7 @@ class LiveMigrations:
         ports, coming = model.NetworkInfo(bound) if bound else network_info, self._incoming.as_it_comes_live(instance)
         self._incoming.require_possible(coming, self._coming_to(instance, ports, block_device_info))
         self._ports.prepare(coming, ports)
-        data.vifs = []  # with them nova waits for neutron's events, which not every agent sends for such a port
+        data.vifs = []  # otherwise nova waits for neutron's events, which some agents do not send for such a port
         return data
 
     def migrate(self, context: Any, instance: objects.Instance, host: str, done: Callable[..., None],
@@ -118,7 +118,8 @@ class LiveMigrations:
             with (failure_events.record_failure(context, instance, failure_events.LIVE_MIGRATION),
                   Rollback(f"live migration of server {instance.uuid}") as undo):
                 requested = self._requested(instance, compat.volumes_before(done), data.migration)
-                # Not longer: nova has one thread for all live migrations from a host, and the image is the tenant's.
+                # Not longer: nova has one thread for all live migrations from a host, and the image belongs to the
+                # tenant.
                 longest = self._conf.shutdown_timeout
                 allowed = min(longest, compute_utils.get_value_from_system_metadata(
                     instance, "image_os_shutdown_timeout", int, longest))
@@ -176,11 +177,11 @@ class LiveMigrations:
         if objects.Instance.get_by_uuid(context, instance.uuid, expected_attrs=[]).task_state == task_states.DELETING:
             raise exception.InstanceNotFound(instance_id=instance.uuid)
         compat.allocate_claimed(self._virtapi, context, instance)
-        if instance.migration_context is not None:  # nova has not claimed devices by the ids of the new requests
+        if instance.migration_context is not None:  # nova has not claimed devices for the ids of the new requests
             instance.migration_context.new_pci_requests = instance.pci_requests
         coming = self._incoming.as_it_comes_live(instance)
         requested = self._coming_to(instance, network_info, block_device_info)
-        # A source that was killed asks once more, maybe while it is done. Neutron's events get to the source still.
+        # A restarted source repeats the request, perhaps during this one. Neutron still sends its events to the source.
         with lockutils.lock(f"lxd-arrival-{instance.uuid}"):
             self._moves.finish(context, coming, requested, power_on=True, awaits_ports=False)
         if coming.obj_attr_is_set("device_metadata"):

@@ -27,7 +27,7 @@ from nova_lxd_ext.server.recoveryrecords import log_errors, save, set_status, se
 
 LOG = logging.getLogger(__name__)
 
-ACCEPTED = "accepted"  # the request may wait in this host's queue
+ACCEPTED = "accepted"  # the request may be in this host's queue
 
 
 class LiveRecovery:
@@ -93,16 +93,16 @@ class LiveRecovery:
         context = nova_context.get_admin_context()
         instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=ATTRIBUTES)
         move = last_from(context, host, uuid)
-        if status == LEFT and move is not None and has_left(instance, host):  # its destination was not killed
+        if status == LEFT and move is not None and has_left(instance, host):  # the destination was not restarted
             self._complete(context, instance, move)
             self._moves.discard(instance)
             return
         if move is None or instance.host != host or instance.task_state not in (task_states.MIGRATING, None) \
                 or (status == ACCEPTED and move.status != ACCEPTED):
             return
-        if instance.task_state is None:  # nova 33 drops it
+        if instance.task_state is None:  # nova 33 clears it
             save(instance, task_state=task_states.MIGRATING)
-        # One that runs here was started again, while nova-compute was not told whether its record was saved.
+        # If it runs here, it was started again before the result of saving its record was known.
         (self._finish if status == LEFT and self._moves.is_off(instance) else self._undo)(context, instance, move)
 
     def _finish(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
@@ -118,11 +118,11 @@ class LiveRecovery:
                     instance=instance)
         before = self._volumes_before(context, instance, connected=True, noted=move.status != ACCEPTED)
         try:
-            if instance.vm_state != vm_states.STOPPED:  # by its user, while nova 33 had dropped the task state
+            if instance.vm_state != vm_states.STOPPED:  # stopped by its user after nova 33 had cleared the task state
                 self._moves.start_again(instance, before, move)
         except (exception.NovaException, errors.ContainerHostError):
             LOG.exception("The server does not start again: hard-reboot it once the cause is fixed", instance=instance)
-        if move.dest_compute is None:  # the conductor has not sent it
+        if move.dest_compute is None:  # not yet sent by the conductor
             self._manager()._revert_allocation(context, instance, move)
             set_status(move, FAILED)
             save(instance, task_state=None)
@@ -189,7 +189,7 @@ class LiveRecovery:
         try:
             instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=[])
         except exception.InstanceNotFound:
-            return  # no evidence: it is reported as an orphan
+            return  # not sufficient evidence: it is reported as an orphan
         move = last_from(context, host, uuid)
         left = move is not None and move.status == COMPLETED and has_left(instance, host)
         if not instance.deleted and not left:

@@ -138,7 +138,7 @@ class LiveResize:
         current = self._live.look(instance.name)
         spec = self._spec(instance, requested, current, view)
         if not self._live.differs(current, spec):
-            self._attachments.release_unused(instance, spec.grants, view)  # who was killed may have claimed more
+            self._attachments.release_unused(instance, spec.grants, view)  # may be left by a killed request
             self._notify(instance)
             return True
         volumes = ("nova disconnects volumes at a resize",) if volumeconfig.volumes(requested.block_device_info) else ()

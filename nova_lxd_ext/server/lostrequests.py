@@ -14,8 +14,8 @@ from nova import context as nova_context
 from nova import objects
 from nova.compute import instance_actions
 
-PAGE = 20  # of a server's actions, for each request to nova's database
-# Actions that set no task state: nova permits them during those that do, or before the confirmation of a resize ends.
+PAGE = 20  # actions of a server per query of nova's database
+# Actions without a task state, which nova permits during other tasks, or before the confirmation of a resize ends.
 WITHOUT_TASK = frozenset({
     instance_actions.LOCK, instance_actions.UNLOCK, instance_actions.ATTACH_INTERFACE,
     instance_actions.DETACH_INTERFACE, instance_actions.ATTACH_VOLUME, instance_actions.DETACH_VOLUME,
@@ -23,7 +23,7 @@ WITHOUT_TASK = frozenset({
     instance_actions.DETACH_SHARE, instance_actions.TRIGGER_CRASH_DUMP,
     instance_actions.NOVA_MANAGE_REFRESH_VOLUME_ATTACHMENT})
 PREFIX = "compute_"
-FAILED = "Error"  # nova's result of an event
+FAILED = "Error"  # nova's result of a failed event
 
 
 @dataclasses.dataclass(frozen=True)

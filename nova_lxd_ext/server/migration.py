@@ -89,7 +89,7 @@ class Migrations:
         self._clock = clock
         self._asked: dict[str, Wanted] = {}
 
-    # Going
+    # Source
 
     def migrate(self, context: Any, instance: objects.Instance, flavor: objects.Flavor, requested: RequestedResources,
                 timeout: int, retry_interval: int) -> None:
@@ -131,13 +131,13 @@ class Migrations:
             if host is not None:
                 undo.on_error("what arrived", self._peers.forget, context, host, instance)
                 copied = status is Status.RUNNING and self._copy_running(context, instance, host)
-            # The elastic service would overwrite the notice.
+            # Otherwise the elastic service would overwrite the notice.
             with (resizing(Path(self._conf.lxd.owners_dir), instance.name) if status is Status.RUNNING
                   else contextlib.nullcontext()):
                 if status is Status.RUNNING:
                     undo.on_error("what was announced", self._withdraw_notice, instance)
                     if self._announce_stop(instance) and copied and host is not None:
-                        copied = self._send_changes(context, instance, host, last=False)  # its checkpoint
+                        copied = self._send_changes(context, instance, host, last=False)  # with the guest's checkpoint
                 self._require_wanted(instance)
                 if status is not Status.STOPPED:
                     undo.on_error("start it again", self.start_again, instance, requested)
@@ -272,7 +272,7 @@ class Migrations:
         Containers that another host is sending have snapshots, too."""
         self._transfers.purge({state.name for state in self._states.all() if labels.INCOMING not in state.labels})
 
-    # Coming
+    # Destination
 
     def finish(self, context: Any, instance: objects.Instance, requested: RequestedResources, power_on: bool,
                awaits_ports: bool = True) -> None:
@@ -288,7 +288,7 @@ class Migrations:
             self._finish(context, instance, requested, power_on, awaits_ports, state)
         finally:
             if labels.INCOMING in state.labels:
-                self._transfers.drop_snapshots(instance.name)  # not before: the server is off meanwhile
+                self._transfers.drop_snapshots(instance.name)  # not earlier, because the server is off while this runs
 
     def _finish(self, context: Any, instance: objects.Instance, requested: RequestedResources, power_on: bool,
                 awaits_ports: bool, state: ContainerState) -> None:
@@ -318,7 +318,7 @@ class Migrations:
         self._engine.update_devices(instance.name, ())
         self._attachments.release_all(instance, requested, view)
 
-    # Going back, or not
+    # Revert and confirm
 
     def revert_in_place(self, context: Any, instance: objects.Instance, requested: RequestedResources) -> bool:
         """Revert a live resize on the same host immediately, so that the server keeps running.

@@ -31,8 +31,8 @@ from nova_lxd_ext.server.recoverysteps import REBUILDS, REVERTS, SECOND_REQUESTS
 
 LOG = logging.getLogger(__name__)
 
-# Nova's status of a migration
-CLAIMED = ("migrating", "post-migrating", "finished")  # those of one that is in the server's migration context
+# Nova's migration status
+CLAIMED = ("migrating", "post-migrating", "finished")  # while the server has a migration context
 CONFIRMING, PRE_MIGRATING, COMPLETED, FAILED = "confirming", "pre-migrating", "completed", "failed"
 ATTRIBUTES = ["metadata", "system_metadata", "flavor", "migration_context", "info_cache"]
 
@@ -83,7 +83,7 @@ class MoveRecovery:
         if move.migration_type == "evacuation":
             waits = (instance.host != host and instance.task_state == task_states.REBUILDING and lost.is_unbegun
                      and move.dest_compute in (None, host))
-            # Nova names the new host when it claims its resources, unless the user did.
+            # Nova sets the destination when it claims resources there, unless the user chose it.
             comes = waits and (move.dest_compute == host or has_resources(self._placement(), context, host, uuid))
             return (instance, lost) if comes else None
         if not is_under_way(instance, move):
@@ -95,7 +95,7 @@ class MoveRecovery:
         reverts = (instance.task_state == task_states.RESIZE_REVERTING and move.dest_compute == host
                    and lost.action is not None and not begun_reverts(lost))
         halved = is_half_done(instance, move, lost)
-        # Nova's start has cleared the task state, and fails the second request if that is still in the queue.
+        # Nova's start has cleared the task state, and fails a second request that is still in the queue.
         prepared = (move.status == PRE_MIGRATING and instance.task_state in (None, task_states.RESIZE_PREP)
                     and move.source_compute == host and "prep_resize" in lost.ended
                     and "resize_instance" not in lost.methods | lost.others)
@@ -132,7 +132,7 @@ class MoveRecovery:
                                                   and (runs or is_at_home(move))):
             self._forget(context, instance, move)
         elif runs:
-            # Nova's start, which follows, lets the driver end the copying and then clears the task state.
+            # Nova's start, which follows, lets the driver end the transfer and then clears the task state.
             self._drop(context, instance, move)
             save(instance, new_flavor=None)
         else:
@@ -220,15 +220,15 @@ class MoveRecovery:
     def _revert(self, instance: objects.Instance, move: objects.Migration, lost: Lost) -> None:
         context = lost.context(instance)
         if "finish_revert_resize" in lost.methods and instance.old_flavor is None:
-            # Nova drops it when the request fails, before it clears the task state.
+            # Nova clears old_flavor when the request fails, before it clears the task state.
             fail(context, instance, lost, "reverting it had failed; reboot it hard")
         elif "finish_revert_resize" in lost.methods:
             if instance.host != move.source_compute:
-                # Nova called it reverted already, and would free the devices that the server has here.
+                # Nova has set the status to reverted, and would free the server's devices on this host.
                 set_status(move, "reverting")
-            # Its allocations may be back already, so nova could not look up a port's part of them.
+            # Its allocations may have been restored, so nova could not look up those of its ports.
             self._requests().finish_revert_resize(context, instance, move, move.source_compute, None)
-        elif not REVERTS & lost.others:  # nova would disconnect the volumes of a server that is back
+        elif not REVERTS & lost.others:  # nova would disconnect the volumes of a server that has been restored
             self._repeat_revert(instance, move, lost)
 
     def _repeat_revert(self, instance: objects.Instance, move: objects.Migration, lost: Lost) -> None:
@@ -240,11 +240,11 @@ class MoveRecovery:
         if instance.vm_state == vm_states.RESIZED and instance.migration_context is not None:
             set_status(move, "confirming")
             forget_freed(instance)
-            # Nova fails a second confirmation, which no task state tells from the first.
+            # Nova refuses a second confirmation, which the task state does not show.
             self._deferred.call(0.0, instance.uuid, self._requests().confirm_resize, lost.context(instance), instance,
                                 move, move.source_compute)
             return
-        # All but nova's records was done.
+        # Only nova's records are not updated.
         if instance.vm_state == vm_states.RESIZED:
             off = instance.power_state == power_state.SHUTDOWN
             instance.vm_state = vm_states.STOPPED if off else vm_states.ACTIVE
@@ -256,9 +256,10 @@ class MoveRecovery:
     def _recover_evacuation(self, context: Any, host: str, step: Step, instance: objects.Instance,
                             move: objects.Migration, lost: Lost) -> None:
         """Finish or undo an evacuation to this host of a server that nova may still place on the old one."""
-        # The old host calls every evacuation completed when it starts, and removes what it has of the server.
+        # At its start the old host sets the status of every evacuation to completed, and removes its copy of the
+        # server.
         removed = move.status == COMPLETED and instance.host == move.source_compute
-        # Nova clears the task state of one that fails at the end.
+        # Nova clears the task state of an evacuation that fails at the end.
         fails = move.status == FAILED and instance.host == move.source_compute and instance.task_state in REBUILDS
         if move.status in OVER and not removed and not fails:
             free_destination(self._placement(), context, instance, move)

@@ -68,7 +68,7 @@ class Power:
         :param view: of the enclosing operation, if there is one
         """
         state = self._states.require(instance)
-        # Before it runs: an arrival that failed may have left the one, and a migration that goes on needs the other.
+        # Before it runs: a failed migration may have left INCOMING, and a migration in progress needs OUTGOING.
         left = () if instance.task_state == task_states.MIGRATING else (labels.OUTGOING,)
         self._states.relabel(state, dict.fromkeys((labels.INCOMING, *left)))
         if state.status is Status.FROZEN:
@@ -122,7 +122,7 @@ class Power:
         allowed = compute_utils.get_value_from_system_metadata(instance, "image_os_shutdown_timeout", int,
                                                                self._conf.shutdown_timeout)
         self.off(instance, timeout=allowed if soft else 0, retry_interval=self._conf.compute.shutdown_retry_interval)
-        view = self._attachments.view()  # once more: a guest may take minutes to shut down
+        view = self._attachments.view()  # scan again: a guest may take minutes to shut down
         if not soft:
             self._attachments.reset_devices(instance, view)
         self.on(instance, requested, view)

@@ -56,8 +56,8 @@ LOG = logging.getLogger(__name__)
 
 MOVES = frozenset({instance_actions.RESIZE, instance_actions.MIGRATE, instance_actions.EVACUATE})
 LIVE = "live-migration"
-RECENT = 1000  # moves that are looked at
-QUEUE_TIMEOUT = 600.0  # s that a request may wait in the queue once nova-compute has started
+RECENT = 1000  # number of migrations to examine
+QUEUE_TIMEOUT = 600.0  # s for which a request may stay in the queue after the start of nova-compute
 
 
 class Recovery:
@@ -136,7 +136,7 @@ class Recovery:
                     self._recover_here(context, host, instance, moves.get(uuid))
         for move in found:
             if move.migration_type == LIVE:
-                continue  # its source decides
+                continue  # the source handles it
             if move.status in CLAIMED or (move.status in UNCLAIMED and move is not moves.get(move.instance_uuid)):
                 with log_errors(move.instance_uuid):
                     self._moves.end_other(context, host, move)
@@ -245,16 +245,16 @@ class Recovery:
         try:
             nodes = objects.ComputeNodeList.get_all_by_host(context, host)
         except exception.ComputeHostNotFound:
-            return  # its first start
+            return  # first start of this host
         for node in nodes:
             info = self._placement().get_allocations_for_resource_provider(context, node.uuid)
             foreign = set(info.allocations) - set(mine)
             if not foreign:
                 continue
-            # With a server nova marks its moves as deleted, too.
+            # Nova soft-deletes the migrations of a deleted server, too.
             for move in objects.MigrationList.get_by_filters(context.elevated(read_deleted="yes"),
                                                              {"uuid": list(foreign)}):
-                # Nova calls a move reverted before the server is back on its old host.
+                # Nova sets the status to reverted before the server is on its old host again.
                 over = move.status in OVER and not is_in_flight(context, move.instance_uuid)
                 if over and move.instance_uuid in mine and not has_resources(self._placement(), context, host,
                                                                              move.instance_uuid):

@@ -19,7 +19,7 @@ from nova_lxd_ext.server.lostrequests import Lost
 
 LOG = logging.getLogger(__name__)
 
-UNREADABLE = (exception.NovaException, messaging.MessagingException)  # also of a conductor without the API database
+UNREADABLE = (exception.NovaException, messaging.MessagingException)  # also if the conductor lacks the API database
 
 
 class Killed(exception.NovaException):

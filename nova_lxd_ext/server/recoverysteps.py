@@ -62,7 +62,7 @@ def here(task_state: str | None, vm_state: str, methods: Collection[str], *, mov
     :param evacuates: it is an evacuation to this host
     """
     if not methods:
-        # A request of a resize was taken and not begun. Nova would clear the task state alone.
+        # A resize was requested and not begun. Nova would only clear the task state.
         return Step.FORGET_MOVE if unbegun and task_state in (None, task_states.RESIZE_PREP) else Step.NOTHING
     if evacuates and task_state is None and "rebuild_instance" in methods:
         return Step.FINISH_EVACUATION
@@ -85,7 +85,7 @@ def elsewhere(task_state: str | None, vm_state: str, methods: Collection[str], o
     """
     # The start of nova-compute on the server's host clears the task state of a resize that this host prepares.
     prepared = task_state == task_states.RESIZE_PREP or (task_state is None and not leaving)
-    # All but the server's new host is recorded.
+    # Only the server's new host is not recorded yet.
     rebuilt = task_state is None and vm_state in (vm_states.ACTIVE, vm_states.STOPPED)
     candidates = (
         (Step.FINISH_EVACUATION, "rebuild_instance" in methods and evacuates and rebuilt),

@@ -33,7 +33,7 @@ from nova_lxd_ext.storage import configdrive
 
 LOG = logging.getLogger(__name__)
 
-TARGET = "/mnt/rescue"  # where the rescuing container has the broken root
+TARGET = "/mnt/rescue"  # mount point of the original root in the rescue container
 
 
 class Rescue:
@@ -63,7 +63,7 @@ class Rescue:
         self._power.off(instance)
         with Rollback(f"rescue of server {instance.uuid}") as undo:
             undo.on_error("bring its own container back", self._recover, instance)
-            # Two containers must not name one device.
+            # Two containers must not refer to the same device.
             self._engine.update_devices(instance.name, ())
             self._engine.rename(instance.name, aside)
             self._rescuing(instance, spec, password, requested, view)
@@ -102,7 +102,7 @@ class Rescue:
             try:
                 self._bring_back(instance)
             except errors.ContainerHostError:
-                # The other servers must not wait for this one; its next rescue or unrescue tries again.
+                # One failure must not delay other servers; its next rescue or unrescue retries.
                 LOG.exception("The server's own container was not restored", instance=instance)
 
     def _rescuing(self, instance: objects.Instance, spec: ContainerSpec, password: str | None,

@@ -62,17 +62,17 @@ class TaskRecovery:
         if state in SNAPSHOTS and instance.vm_state == vm_states.ACTIVE:
             found = self._states.find(instance)
             if found is not None and found.status is Status.FROZEN:
-                self._power.unfreeze(instance)  # it was frozen for the snapshot alone
+                self._power.unfreeze(instance)  # it was frozen only for the snapshot
         if state in SENT_AGAIN:
             SENT_AGAIN[state](self._requests(), lost.context(instance), instance)
         elif state == task_states.REBOOT_STARTED:
-            # Nova asks again for a reboot that is pending. One that was begun it takes for done where the guest runs:
-            # it may have been asked to shut down.
+            # Nova repeats a pending reboot. It considers a started one done if the guest runs, although that may have
+            # been asked to shut down.
             save(instance, task_state=task_states.REBOOT_PENDING)
         elif state in FROZEN:
             self._sync_state(instance, FROZEN[state])
         elif state == task_states.UNPAUSING and self._is_off(instance):
-            clear_task(context, instance, lost)  # the host restarted; nova goes on with one that runs or is frozen
+            clear_task(context, instance, lost)  # the host restarted; nova handles a running or frozen server
         elif instance.vm_state == vm_states.SHELVED_OFFLOADED and state in UNSHELVINGS:
             self._end_unshelving(context, instance, lost)
         else:
@@ -90,13 +90,13 @@ class TaskRecovery:
             self._start_again(context, instance, lost, "it is not shelved, and was started again; its image may be "
                               "incomplete, delete that")
         elif state in REBUILDS:
-            # Until the next task state nova may not have asked for the end of the container, which is complete then.
+            # In this task state nova may not have requested the deletion of the container, which is complete then.
             if state == task_states.REBUILDING and self._states.find(instance) is not None:
                 fail(context, instance, lost, "its root disk is unchanged; rebuild it again, or reboot it hard")
                 return
             self._lifecycle.remove(instance, known.requested(context, instance))
             fail(context, instance, lost, "its root disk may be gone; rebuild it again")
-        # Nova itself does nothing about servers that it has in ERROR.
+        # Nova does not handle servers in ERROR.
         elif state in NOTHING_DONE or (instance.vm_state == vm_states.ERROR and state != task_states.DELETING):
             clear_task(context, instance, lost)
 
@@ -213,9 +213,9 @@ def is_failed(instance: objects.Instance, lost: Lost) -> bool:
     """Return whether a request has failed except for its task state, which nova clears after the event's end."""
     if instance.task_state in (None, task_states.DELETING) or lost.methods or is_pending(instance, lost):
         return False
-    # A resize that is undone is reverted after its end.
+    # A revert follows the end of the resize.
     failed = lost.failed & REVERTS if instance.task_state == task_states.RESIZE_REVERTING else lost.failed
-    # Nova fails an evacuation that begins after the old host's return, and leaves its task state.
+    # Nova fails an evacuation that begins after the old host's return, without clearing its task state.
     late = (instance.vm_state == vm_states.ERROR and instance.task_state == task_states.REBUILDING and bool(lost.ended)
             and lost.action is not None and lost.action.action != instance_actions.EVACUATE)
     return bool(failed) or late

@@ -19,8 +19,8 @@ from nova_lxd_ext.instance.states import States
 
 LOG = logging.getLogger(__name__)
 
-LIFECYCLE_DELAY = 3.0  # s a container is stopped before nova is told; starting one again takes less
-POLL_INTERVAL = 1.0  # s between two tries to reach a daemon that is away
+LIFECYCLE_DELAY = 3.0  # s for which a container is stopped before nova is notified; a restart takes less
+POLL_INTERVAL = 1.0  # s between two attempts to connect
 END_TIMEOUT = 10.0  # s for the thread to end
 
 TRANSITIONS: Mapping[Status, int] = {

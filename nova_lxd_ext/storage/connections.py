@@ -21,7 +21,7 @@ from nova_lxd_ext.storage import directories
 LOG = logging.getLogger(__name__)
 
 DIRECTORY = "volumes"
-VERSION = 2  # of the files
+VERSION = 2  # version of the files
 ID = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 

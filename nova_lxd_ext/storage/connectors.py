@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-# What os-brick lets out of its connectors.
+# Exceptions that os-brick's connectors raise.
 FAILURES = (brick.BrickException, processutils.ProcessExecutionError, OSError, ValueError, KeyError)
 
 
@@ -39,7 +39,7 @@ class BackendError(exception.NovaException):
 class Connectors:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
-        self._running: dict[str, futures.Future[Any]] = {}  # by volume: calls whose time was over
+        self._running: dict[str, futures.Future[Any]] = {}  # by volume: calls that exceeded their time limit
         if os.geteuid() == 0:
             for context in (os_brick.privileged.default, os_brick.privileged.brick_privsep_hide_output):
                 context.set_client_mode(False)
@@ -98,7 +98,7 @@ class Connectors:
             kind, utils.get_root_helper(), use_multipath=options.volume_use_multipath,
             device_scan_attempts=options.num_volume_scan_tries, transport=options.iscsi_iface or "default",
             enforce_multipath=options.volume_enforce_multipath,
-            do_local_attach=True)  # rbd: as a block device of the kernel's, not as a file object
+            do_local_attach=True)  # rbd: map a block device instead of returning a file object
 
     def _limited(self, what: str, function: Callable[[], R], volume: str | None = None,
                  too_late: Callable[[R], Any] | None = None) -> R:

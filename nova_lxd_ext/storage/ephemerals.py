@@ -69,7 +69,7 @@ class Ephemerals(AttachmentProvider):
     def _of(self, server: str) -> tuple[Disk, ...]:
         return tuple(disk for disk in self._disks.all() if labels.uuid(disk.labels) == server)
 
-    # To another host
+    # Migration
 
     def names(self, instance: objects.Instance) -> tuple[str, ...]:
         """Return the server's disks on this host."""
@@ -85,7 +85,7 @@ class Ephemerals(AttachmentProvider):
     def receive(self, instance: objects.Instance, offer: DiskOffer, timeout: int) -> None:
         self._transfers.fetch(offer, {labels.UUID: instance.uuid}, timeout)
 
-    # At the driver's start
+    # Start of the driver
 
     def reconcile(self, alive: Collection[ContainerState]) -> None:
         present = {labels.uuid(state.labels) for state in alive}

@@ -15,10 +15,10 @@ from nova.virt import block_device, driver
 
 from containerhost.errors import SpecError
 
-ROOT = "/dev/vda"  # how nova calls the root disk; a container has no node for it
+ROOT = "/dev/vda"  # nova's name for the root disk; a container has no node for it
 PATH = re.compile(r"/dev/vd[a-z]{1,2}")
 
-# Cinder's names (driver_volume_type) of what os-brick connects as a block device of the host.
+# Cinder's names (driver_volume_type) of volumes that os-brick connects as block devices of the host.
 KINDS = frozenset({"fibre_channel", "iscsi", "iser", "lightos", "local", "nvme", "nvmeof", "rbd", "scaleio",
                    "storpool"})
 

@@ -46,7 +46,7 @@ class Volumes(AttachmentProvider):
         self._copier = copier
         self._publish_tags = publish_tags
 
-    # At boot, start and end.
+    # Boot, start and deletion.
 
     def require_possible(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
         """Refuse volumes that a container cannot have.
@@ -65,7 +65,7 @@ class Volumes(AttachmentProvider):
         found = tuple(self._connect(instance.uuid, volume) for volume
                       in volumeconfig.volumes(requested.block_device_info))
         for disk in found:
-            # Not one of the same source: Cinder gives a volume that it migrated the id of the old one.
+            # Except those of the same source: when Cinder migrates a volume, the new one gets the id of the old one.
             self._disconnect_all(instance.uuid, (other for other in self._at(instance, disk.path)
                                                  if other.volume != disk.name and other.source != disk.source))
         return found
@@ -82,7 +82,7 @@ class Volumes(AttachmentProvider):
         for complaint in self._engine.restore_fenced():
             LOG.error("Remains of an interrupted nova-compute: %s", complaint)
 
-    # While the server is there.
+    # Hot-plug.
 
     def attach(self, context: Any, instance: objects.Instance, volume: Volume) -> None:
         """Connect a volume, and attach it to the server's container.
@@ -145,7 +145,7 @@ class Volumes(AttachmentProvider):
             raise BackendError(reason=(f"Volume {volume} has {size} bytes by Cinder, but its host sees {found}: look "
                                        "at its backend, or detach and attach it."))
 
-    # On the host.
+    # Host.
 
     def _at(self, instance: objects.Instance, path: str) -> tuple[Connection, ...]:
         """Find the connection by the volume's path: Cinder gives a volume that it migrated the old one's id."""

@@ -15,7 +15,7 @@ from nova_lxd_ext.suggest.pcisection import numa_policy
 
 PREFIX = "hpc."
 _MIB = 1 << 20
-_HEAT_VERSION = "2021-04-16"  # wallaby: the newest there is
+_HEAT_VERSION = "2021-04-16"  # wallaby: the latest version
 
 
 @dataclasses.dataclass(frozen=True)
