@@ -19,7 +19,7 @@ from hpcjob.files import rank_map
 from hpcjob.job import Member, parse
 from hpcjob.record import Record, Records
 
-ANSWER_TIMEOUT = 60  # seconds for a request of OpenStack
+ANSWER_TIMEOUT = 60  # seconds for one OpenStack request
 CLOUDS = click.Choice(["openstack", "opennebula"])
 _cloud = click.option("--os-cloud", metavar="NAME", help="Cloud of clouds.yaml; OS_CLOUD or OS_ variables if absent.")
 
@@ -62,7 +62,7 @@ def start(cloud: str, jobfile: Path, os_cloud: str | None, as_json: bool) -> Non
                 Records().save(ident, Record(cloud, text, tuple(members), key))
             except BadJob as error:
                 click.echo(f"no member of this job can be replaced: {error}", err=True)
-        except Interrupted as error:  # before or after what ``gang.start`` undoes itself
+        except Interrupted as error:  # outside the part that ``gang.start`` itself reverts
             interrupts.removing()
             gang.remove(connected, ident)
             Records().forget(ident)
@@ -110,7 +110,7 @@ def replace(cloud: str, ident: str, rank: int, os_cloud: str | None, force: bool
             click.echo(f"{member.name} is on its old host again: if it fails, an operator disables it", err=True)
         try:
             keep(member)
-        except BadJob as error:  # the member runs all the same
+        except BadJob as error:  # the member runs nevertheless
             click.echo(str(error), err=True)
     if as_json:
         click.echo(json.dumps({"id": ident, "member": asdict(member)}))

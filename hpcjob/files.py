@@ -17,7 +17,7 @@ from hpcjob.keys import KeyPair
 
 DIRECTORY = "/etc/hpcjob"
 KEY = "/root/.ssh/hpcjob"
-# A member that runs may not have booted so far that it lets the others in.
+# A running member may not have booted far enough to accept ssh.
 WAIT = f"""#!/bin/sh
 # Wait until every member lets this one in by ssh; status 1 after as many seconds as the first argument says, or 300.
 # A member that was replaced has another host key.
@@ -66,7 +66,7 @@ def files(job: Job, members: Sequence[Member], rank: int, key: KeyPair) -> list[
     """
     for member in members:
         try:
-            ipaddress.ip_address(member.address.replace("%", "/"))  # what follows a % may be any text
+            ipaddress.ip_address(member.address.replace("%", "/"))  # the part after % may be arbitrary
         except ValueError as error:
             raise GangFailed(f"{member.name}: the cloud returned the invalid address {member.address!r}") from error
     addresses = ",".join(member.address for member in members)
@@ -86,8 +86,8 @@ def files(job: Job, members: Sequence[Member], rank: int, key: KeyPair) -> list[
 
 def cloud_config(contents: Sequence[File]) -> str:
     """Return cloud-init user data: JSON, which is YAML."""
-    # The metadata service shows user data, which has the private key, to every process of the guest: cloud-init rejects
-    # the route to it once it has read it, at each boot.
+    # The metadata service shows user data, with the private key, to every process of the guest: at each boot,
+    # cloud-init blocks the route to it after reading it.
     return "#cloud-config\n" + json.dumps({"disable_ec2_metadata": True, "write_files": [
         {"path": file.path, "permissions": f"0{file.mode:o}", "encoding": "b64", "content": _base64(file.content)}
         | ({"append": True} if file.append else {}) for file in contents]}, indent=1) + "\n"
@@ -99,7 +99,7 @@ def script(contents: Sequence[File]) -> str:
     It does not affect what runs after it."""
     lines = ["#!/bin/sh", "(", "set -eu", "umask 077"]
     for file in contents:
-        # Every path is a constant of this module, and base64 has no character that a shell reads.
+        # Paths are constants of this module, and base64 contains no special characters of a shell.
         lines.append(f"mkdir -p '{file.path.rpartition('/')[0]}'")
         if file.append:
             lines.append(f"echo '{_base64(file.content)}' | base64 -d | while read -r line; do")
@@ -109,7 +109,7 @@ def script(contents: Sequence[File]) -> str:
             lines.append(f"echo '{_base64(file.content)}' | base64 -d > '{file.path}'")
         if not file.append or file.path.startswith("/root/"):
             lines.append(f"chmod 0{file.mode:o} '{file.path}'")
-    # Not ") || exit": with that the shell goes on after an error in the brackets.
+    # Not ") || exit": then the shell would continue after an error within the parentheses.
     return "\n".join([*lines, ")", "[ $? = 0 ] || exit 1"]) + "\n"
 
 

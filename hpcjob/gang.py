@@ -189,7 +189,7 @@ def _until_gone(cloud: Cloud, ask: Callable[[], list[str]], advice: str, sleep: 
         except JobError:
             raise
         except Exception as error:
-            # The cloud may answer again before the deadline.
+            # The cloud may respond again before the deadline.
             gone, reason = 0, f": {cloud.reason(error) or repr(error)}"
         if gone < 2:
             if clock() > deadline:
@@ -233,7 +233,7 @@ def replace(cloud: Cloud, job: Job, ident: str, members: Sequence[Member], rank:
     try:
         if anew:
             _until_gone(cloud, lambda: cloud.remove_member(ident, member), cloud.host_is_down, sleep, clock)
-            again = again.removesuffix(" --force")  # which would remove the new one, too
+            again = again.removesuffix(" --force")  # the option would remove the new member, too
             deadline = clock() + job.timeout
             cloud.launch_member(job, ident, member, files.files(job, members, rank, key), check)
         return _wait(cloud, ident, [member], check, sleep)[0]

@@ -97,7 +97,7 @@ def parse(text: str) -> Job:
     """
     try:
         content = yaml.safe_load(text)
-    # PyYAML's constructors (2020-99-99, !!bool x) fail with whatever their lookups raise.
+    # PyYAML's constructors (2020-99-99, !!bool x) do not translate the exceptions of their lookups.
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
         raise BadJob(f"the job file is not YAML: {error}") from error
     if not isinstance(content, dict):

@@ -21,7 +21,7 @@ from hpcjob.errors import BadJob, GangFailed
 from hpcjob.gang import State
 from hpcjob.job import Job, Member
 
-MINE, SEEN = -3, -2  # filters of pools: of this user, and all that this user may use
+MINE, SEEN = -3, -2  # filters of pools: VMs of this user, and all that this user may use
 ALL, ANY_BUT_DONE = -1, -1  # range and state of pools
 MERGE = 1
 HPC_VALUE = re.compile(r"[A-Za-z0-9._-]{0,64}")
@@ -105,7 +105,7 @@ class OpenNebula:
         """Terminate the VMs, and delete the VM group when they are gone."""
         vms = self._of_job(ident)
         for vm in vms:
-            # Refused during PROLOG and BOOT, and where it is being removed already: asked again while it is there.
+            # Refused during PROLOG and BOOT, and while the VM is being removed: retried until it is gone.
             with contextlib.suppress(pyone.OneActionException, pyone.OneNoExistsException):
                 self._one.vm.action("terminate-hard", vm.ID)
         if vms:
@@ -226,11 +226,11 @@ def _context(name: str, present: Mapping[str, Any], script: str) -> dict[str, st
     if own.startswith("#!") and not own.startswith(("#!/bin/sh", "#!/bin/bash")):
         raise BadJob("the template's START_SCRIPT is not a shell script, unlike the script that writes the members' "
                      "files: call it from a shell script")
-    if own.startswith("#!"):  # what the template's script is written for runs both
+    if own.startswith("#!"):  # the interpreter of the template's script runs both
         script = own.partition("\n")[0] + script.removeprefix("#!/bin/sh")
     context = {"START_SCRIPT_BASE64": base64.b64encode((script + own).encode()).decode(),
                "SET_HOSTNAME": str(present.get("SET_HOSTNAME") or name)}
-    # Some guests prefer the plain one, in which oned replaces what begins with $.
+    # Some guests prefer START_SCRIPT, in which oned replaces words that begin with $.
     return context | ({"START_SCRIPT": ""} if present.get("START_SCRIPT") else {})
 
 

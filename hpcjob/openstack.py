@@ -20,7 +20,7 @@ from hpcjob.gang import POLL_INTERVAL, State
 from hpcjob.job import Job, Member
 
 JOB, RANK = "hpcjob", "hpcjob-rank"
-MOST_USER_DATA = 65_535  # of nova: bytes after base64
+MOST_USER_DATA = 65_535  # nova's limit: bytes in base64
 _STARTING = {"BUILD", "UNKNOWN"}
 
 
@@ -152,7 +152,7 @@ class OpenStack:
         """Delete the server and wait until its port is free: nova may keep a deleted server for a while."""
         servers = [server for server in self._servers(ident) if server.metadata.get(RANK) == str(member.rank)]
         for server in servers:
-            # Also if it is being deleted: when its host was set down meanwhile, nova deletes it without the host.
+            # Also if it is being deleted: once its host is marked down, nova deletes it without the host.
             self._cloud.compute.delete_server(server.id, ignore_missing=True)
         if servers:
             return _names("server", servers)
@@ -162,7 +162,7 @@ class OpenStack:
     def launch_member(self, job: Job, ident: str, member: Member, contents: Sequence[files.File],
                       check: Callable[[], None]) -> None:
         """Create the server with the old one's port."""
-        # Without the hint the scheduler would look for room for all later ranks.
+        # Without the hint the scheduler would place all later ranks, too.
         hints = {"task_avoid": member.host or "unknown"}
         self._create(job, ident, member.rank, self._ports[0], contents, hints, check)
 

@@ -121,7 +121,7 @@ def plan(tasks: int, profile: Profile, nodes: Nodes, policy: Policy | None = Non
     tasks_of = tuple(tasks // count + (at < tasks % count) for at in range(count))
     cores = -(-tasks_of[0] // ranks_per_core)
     affinities = list(_affinities(profile, cores, nodes, ranks_per_core))
-    # Containers are of one flavor, and groups of one size or one more.
+    # All containers have one flavor; sizes of groups differ by one at most.
     while (affinity := _fitting(affinities, cores, nodes, -(-count // used))) is None:
         if used == min(nodes.count, count):
             raise NoPlacement(_refusal(tasks_of[0], cores, count, used, nodes))
@@ -153,13 +153,13 @@ def _numbers(tasks: int, profile: Profile, policy: Policy | None, nodes: Nodes, 
     """Return the number of nodes and of containers."""
     fewest = -(-tasks // slots)
     if profile is Profile.NETWORK_MEMORY:
-        # On as few sockets as possible; if there are not enough, as if it were only bound by the network.
+        # Use as few sockets as possible; if there are not enough, plan as for the network profile.
         sockets = -(-tasks * nodes.cores // (max(1, nodes.cores // nodes.sockets) * slots))
         used = -(-sockets // nodes.sockets)
         if used <= nodes.count:
             return used, sockets
     if profile in (Profile.NETWORK, Profile.NETWORK_MEMORY):
-        # One container; of a job that is larger than a node, one for each node.
+        # One container; for a job larger than a node, one container for each node.
         return fewest, fewest
     used = min(nodes.count, tasks)
     if policy is Policy.GRANULARITY:

@@ -88,7 +88,7 @@ def _sizes(requests: Sequence[Resources]) -> list[int]:
                 raise PlanError(f"a member requests {amount} of {name}; request 0 or more")
             totals[name] = totals.get(name, 0) + amount
     weights = {name: prod(other for key, other in totals.items() if other and key != name) for name in totals}
-    # A member that requests nothing counts as a member all the same.
+    # A member without a request has weight 1.
     return [sum(amount * weights[name] for name, amount in request.items()) or 1 for request in requests]
 
 

@@ -32,7 +32,7 @@ def main(words: Sequence[str]) -> int:
             from lxdone import livecopy
 
             return livecopy.act(script, argv)
-        case ["probe", "vm/execution", *sent]:  # often, and without LXD
+        case ["probe", "vm/execution", *sent]:  # runs often, and does not need LXD
             from lxdone import conf
             from onedriver.node import commands
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from onedriver.node import options
 from onedriver.node.options import NodeOptions
 
-DRIVER = "lxdone"  # its name in OpenNebula and in the allocation records
+DRIVER = "lxdone"  # the driver's name in OpenNebula and in the allocation records
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ def main() -> None:
     record = consoles.read(Path(options.state) / name / consoles.FILE)
     engine = backend.engine(options)
     with socket.socket(fileno=int(fd)) as client:
-        if record:  # else the console has ended meanwhile
+        if record:  # else the console has ended
             console_client.main(client, name, record.vnc.password, lambda: engine.console(name),
                                 lambda: engine.console_log(name))
 

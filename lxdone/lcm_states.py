@@ -3,13 +3,12 @@
 
 from onedriver.vm import Vm
 
-# LCM states (OpenNebula's VirtualMachine.h) in which the VM is to leave its host with what it has: stop; migrate;
-# undeploy.
+# LCM states (OpenNebula's VirtualMachine.h) in which the VM leaves its host with its state: stop; migrate; undeploy.
 LEAVING = frozenset({5, 7, 29})
-RESTORING = 21  # … of one that was suspended and starts again
-# … in which the core ends it by force and removes its disks (onevm recover --delete or --recreate).
+RESTORING = 21  # … in which a suspended VM starts again
+# … in which the core forces its end and removes its disks (onevm recover --delete or --recreate).
 CLEANUP = frozenset({15, 23})
-# … in which its disks, unless they are persistent, are of no use afterwards: a first boot that failed; terminate.
+# … in which its disks, unless persistent, are discarded: a first boot that failed; terminate.
 LAST = frozenset({2, 12}) | CLEANUP
 
 
@@ -22,4 +21,4 @@ def keeps_root(vm: Vm) -> bool:
     return vm.lcm_state not in LAST or (vm.is_persistent and vm.lcm_state not in CLEANUP)
 
 
-UNSUPPORTED: dict[str, str] = {}  # every action is
+UNSUPPORTED: dict[str, str] = {}  # all actions are supported

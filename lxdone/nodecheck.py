@@ -10,8 +10,8 @@ from onedriver.node.vnc import glyphs
 from onedriver.setup import nodechecks
 
 COMMANDS = ("lxdone", "lxdone-monitor")
-# OpenNebula's transfer drivers enlarge a disk to its SIZE with qemu-img on the node; without it they only say that they
-# cannot resize.
+# OpenNebula's transfer drivers run qemu-img on the node to enlarge a disk to its SIZE; without it they only report that
+# they cannot resize it.
 TOOLS = (*rebuild.TOOLS, "qemu-img")
 USES = (("vmm", "deploy"), ("probe", "host/system"))
 OLDEST = {"lxd": (5, 0), "incus": (6, 0)}
@@ -48,7 +48,7 @@ def memlock() -> Iterable[str]:
     try:
         daemon = backend.engine(chosen).client.server()["environment"].get("server_pid", 0)
     except EngineError:
-        return ()  # the check of the engine says so
+        return ()  # reported by the check of the engine
     return nodechecks.memlock(chosen.memlock, daemon)
 
 

@@ -18,7 +18,7 @@ from onedriver.node.names import labels, name
 from onedriver.section import own_flag
 from onedriver.vm import OVS, Disk, Nic, Vm
 
-IMAGE_LABEL = "one.image"  # fingerprint of the image its root was made of
+IMAGE_LABEL = "one.image"  # fingerprint of the image that its root was created from
 NESTING, PRIVILEGED = "LXD_SECURITY_NESTING", "LXD_SECURITY_PRIVILEGED"
 LIBRARIES = "LXD_GPU_CAPABILITIES"
 PROCESS_LIMIT = "LXD_PROCESS_LIMIT"
@@ -28,7 +28,7 @@ GIB = 1 << 30
 KILOBYTE = 8 * 1000  # bits, in OpenNebula's bandwidth attributes
 VOLATILE = "FS"
 SWAP = "SWAP"
-IMAGES = frozenset({"FILE", "BLOCK", "RBD", "CDROM"})  # types of disks with content
+IMAGES = frozenset({"FILE", "BLOCK", "RBD", "CDROM"})  # types of disks that have content
 NUMBER_OF_DISK = re.compile(r"[0-9]{1,5}")
 
 

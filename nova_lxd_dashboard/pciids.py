@@ -36,7 +36,7 @@ def parse(database: str) -> dict[tuple[str, str], str]:
     """Parse the database: https://pci-ids.ucw.cz. Pure."""
     found, vendor, name = {}, "", ""
     for line in database.splitlines():
-        if line.startswith("C "):  # classes of devices: the vendors are over
+        if line.startswith("C "):  # the list of device classes follows that of vendors
             break
         if line and line[0] not in "#\t":
             vendor, _, name = line.partition("  ")

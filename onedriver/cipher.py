@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from onedriver.errors import BadInput
 
-PADDING = 11  # bytes of a block that PKCS #1 v1.5 takes
+PADDING = 11  # bytes; overhead of PKCS #1 v1.5
 PEM = re.compile(r"-+BEGIN (?P<kind>(RSA )?PUBLIC KEY)-+(?P<body>[A-Za-z0-9+/=\s]+)-+END (?P=kind)-+")
 
 Encrypt = Callable[[bytes], bytes]
@@ -18,7 +18,7 @@ def encryption(pem: str) -> Encrypt:
     :param pem: the public key; onemonitord may have replaced its line feeds by spaces
     :raises BadInput: it is not a key
     """
-    # Only clients of a front-end with keys load this large library.
+    # Imported on demand: only clients of a front-end with keys need this large library.
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric import padding, rsa  # noqa: PLC0415
 

@@ -12,12 +12,12 @@ from lxml import etree
 
 from onedriver.errors import BadInput
 
-LIMIT = 8 << 20  # bytes; a VM with hundreds of disks and snapshots is below one MiB
-INPUT_LIMIT = LIMIT * 3 // 2  # bytes of base64 with its line ends
+LIMIT = 8 << 20  # bytes; a VM with hundreds of disks and snapshots has less than one MiB
+INPUT_LIMIT = LIMIT * 3 // 2  # bytes in base64, with line ends
 CUT = ("it was probably cut short: a line 'EOT' in an attribute of the template ends oned's here-document early; "
        "remove that line from the template")
 
-Element = Any  # lxml's; it ships no type information
+Element = Any  # an element of lxml, which has no type information
 
 
 def read(stream: BinaryIO) -> bytes:

@@ -13,9 +13,9 @@ from onedriver.errors import BadInput
 from onedriver.section import require_few
 
 VNC = "VNC"
-OTHERS = frozenset({"SDL", "SPICE"})  # of other drivers, and ignored here as OpenNebula's own driver for LXC does
+OTHERS = frozenset({"SDL", "SPICE"})  # types of other drivers; ignored, as by OpenNebula's own driver for LXC
 LOOPBACK = "127.0.0.1"
-# VNC's own ports begin here, and so do oned's (VNC_PORTS). Below are the host's services.
+# First port of VNC, and of oned (VNC_PORTS). Lower ports belong to services of the host.
 FIRST_PORT, LAST_PORT = 5900, 65535
 PASSWORD = re.compile(r"[ -~]{1,64}")
 

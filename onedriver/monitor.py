@@ -14,7 +14,7 @@ from xml.sax import saxutils
 
 from onedriver.cipher import Encrypt
 
-DATAGRAM_LIMIT = 65507  # bytes of an IPv4 datagram
+DATAGRAM_LIMIT = 65507  # bytes; the largest IPv4 datagram
 
 
 class Type(enum.StrEnum):

@@ -13,8 +13,8 @@ from onedriver.monitor import Type
 
 ROOT = "MONITOR_CONFIGURATION"
 AUTO = "auto"
-USUAL_PERIOD = 60  # seconds, of what the configuration does not name
-SHORT_PERIOD = 5  # seconds, likewise, for what somebody waits for
+USUAL_PERIOD = 60  # seconds; default if the configuration has no period
+SHORT_PERIOD = 5  # seconds; likewise, for information that users wait for
 NUMBER = re.compile(r"-?[0-9]{1,9}")
 HIGHEST_PORT = 65535
 

@@ -24,7 +24,7 @@ OTHER_STATUS = 1
 #: What the host lacks, which is no mistake of this program.
 HOST_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENOMEM, errno.EMFILE,
                          errno.ENFILE})
-KNOWN_LENGTH = 2000  # letters; what is longer is cut, as the core would
+KNOWN_LENGTH = 2000  # characters; longer messages are truncated, as by the core
 
 
 class OnedFormatter(logging.Formatter):
@@ -60,7 +60,7 @@ def log_to(stream: TextIO) -> None:
 def start(main: Callable[[Sequence[str]], int]) -> int:
     """Run a driver's command with the arguments of this process, and return the exit status."""
     if os.geteuid() == 0:
-        os.chdir("/")  # programs look for their configuration where they are called, which may be anybody's directory
+        os.chdir("/")  # programs read configuration files in their working directory, which others may be able to write
     return print_version() if sys.argv[1:] == ["--version"] else main(sys.argv[1:])
 
 

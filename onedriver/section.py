@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 YES, NO = frozenset({"YES", "TRUE", "1", "ON"}), frozenset({"NO", "FALSE", "0", "OFF"})
 MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 INTERFACE = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.-]{1,15}")
-MOST_NAMES = 4096  # attributes of one section that a tenant names
+MOST_NAMES = 4096  # attributes of one section with names chosen by a tenant
 INTEGER = re.compile(r"-?[0-9]{1,18}")
 DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 

@@ -5,7 +5,7 @@ from onedriver.program import reason
 
 #: Keys and users are oneadmin's, in ~/.ssh, as OpenNebula has them.
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o", "ServerAliveInterval=15", "--")
-UNREACHABLE = 255  # ssh's own exit status
+UNREACHABLE = 255  # ssh's own exit status for a failed connection
 
 
 def problem(host: str, what: str, status: int | None, complaints: bytes) -> str:

@@ -27,8 +27,8 @@ VLANS = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*")
 ID_LIST = re.compile(r"[0-9]{1,5}(,[0-9]{1,5})*")
 #: Limits of a disk's speed; 0 is none.
 SPEEDS = tuple(f"{which}_{unit}_SEC" for which in ("TOTAL", "READ", "WRITE") for unit in ("BYTES", "IOPS"))
-OVS = "openvswitch"  # a BRIDGE_TYPE
-NOT_ROOTS = frozenset({"CDROM", "SWAP", "FS"})  # types of disks
+OVS = "openvswitch"  # value of BRIDGE_TYPE
+NOT_ROOTS = frozenset({"CDROM", "SWAP", "FS"})  # types of disks that cannot be a root
 CEPH_IMAGE = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]{0,127}/[A-Za-z0-9_.][A-Za-z0-9_.-]{0,127}")
 CEPH_USER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]{0,127}")
 

@@ -26,7 +26,7 @@ def device(file: Path, allowed: Sequence[str]) -> Path | None:
         with datastores.open_directory(file.parent) as directory:
             target = os.path.normpath(os.readlink(file.name, dir_fd=directory.fd))
     except OSError as error:
-        if error.errno == errno.EINVAL:  # it is no link
+        if error.errno == errno.EINVAL:  # not a symbolic link
             return None
         raise DriverError(f"disk {file} cannot be opened: {error.strerror}") from error
     if not target.startswith("/dev/"):
@@ -34,7 +34,7 @@ def device(file: Path, allowed: Sequence[str]) -> Path | None:
     if not any(PurePosixPath(target).match(pattern) for pattern in allowed):
         raise NotSupported(f"disk {file} is a link to {target[:200]!r}, which is not among the devices that this node "
                            f"permits for VMs: {', '.join(allowed) or 'none'} (option block_devices)")
-    found = Path(os.path.realpath(target))  # in /dev nobody but root makes links
+    found = Path(os.path.realpath(target))  # safe: only root can create links in /dev
     if not found.is_relative_to("/dev") or not stat.S_ISBLK(found.stat().st_mode):
         raise DriverError(f"disk {file} is a link to {target}, which is {found}, not a block device")
     return found

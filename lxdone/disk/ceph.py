@@ -15,7 +15,7 @@ from onedriver.vm import Disk
 
 TIMEOUT = 60  # s
 LONG_TIMEOUT = 3600  # s
-SNAPSHOT = "lxdone-unfinished"  # of an image that is being written: what it was
+SNAPSHOT = "lxdone-unfinished"  # the previous content of an image that is being written
 
 
 def image(vm_id: int, disk: Disk) -> str:

@@ -3,12 +3,12 @@
 
 import enum
 
-HEAD = 36864  # bytes that tell; an ISO image begins to after 16 sectors of 2048
+HEAD = 36864  # bytes to examine; the header of an ISO image follows 16 sectors of 2048 bytes
 
 
 class Format(enum.Enum):
     TARBALL = "tarball"
-    EXT = "ext4"  # which also mounts ext2 and ext3
+    EXT = "ext4"  # this driver also mounts ext2 and ext3
     XFS = "xfs"
     SQUASHFS = "squashfs"
     ISO = "iso9660"
@@ -18,9 +18,9 @@ class Format(enum.Enum):
 
 
 PACKED = frozenset({Format.TARBALL, Format.SQUASHFS})
-FILE_SYSTEMS = frozenset({Format.EXT, Format.XFS})  # those that are mounted
+FILE_SYSTEMS = frozenset({Format.EXT, Format.XFS})  # formats that are mounted
 
-# An ext file system leaves its first sector to a boot loader, which may end in a partition table's signature.
+# An ext file system leaves its first sector to a boot loader, which may end with the signature of a partition table.
 MAGICS = (
     (0, b"\x1f\x8b", Format.TARBALL),  # gzip
     (0, b"\xfd7zXZ\x00", Format.TARBALL),
@@ -31,7 +31,7 @@ MAGICS = (
     (0, b"hsqs", Format.SQUASHFS),
     (0, b"XFSB", Format.XFS),
     (1080, b"\x53\xef", Format.EXT),
-    (32769, b"CD001", Format.ISO),  # before the partition table that one for USB sticks has too
+    (32769, b"CD001", Format.ISO),  # before the partition table, because images for USB sticks have both
     (510, b"\x55\xaa", Format.PARTITIONED),
 )
 

@@ -26,7 +26,7 @@ from onedriver.errors import BadInput, DriverError, NotSupported
 from onedriver.node.programs import run
 
 PARTITIONS_TIMEOUT = 30  # s
-EMPTY_PIECE = 4 << 20  # bytes looked at
+EMPTY_PIECE = 4 << 20  # bytes examined for each piece
 
 # $1 type, $2 options, $3 block device, $4 where to mount it. What is mounted is tenants' data: none of it is run or
 # followed. Holes stay holes: a file may be much longer than its disk. The order is that of the names: the same disk
@@ -112,12 +112,13 @@ def archived(disk: Path, found: FileSystem, directory: Path, timeout: int) -> It
     try:
         with tempfile.TemporaryFile() as errors:
             process, problem = over_loop(command, disk, found, point, errors), f"disk {disk} cannot be used"
-            # Another program inherits the pipe, so it must block: the time limit alone ends what hangs.
+            # Non-blocking mode is impossible, because another program inherits the pipe: only the time limit ends a
+            # hung read.
             with limited(process, timeout) as wait, cast(BinaryIO, process.stdout) as pipe:
                 try:
                     yield pipe
                 finally:
-                    # One that was read to its end has ended, and this ends any other.
+                    # Closing the pipe ends a program that still writes.
                     pipe.close()
                     status = wait()
                     if status not in (0, -signal.SIGPIPE):

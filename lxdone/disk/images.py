@@ -34,7 +34,7 @@ LOG = logging.getLogger(__name__)
 
 DIRECTORY = "disks"
 RECORD, COPY = ".json", ".raw"
-VERSION = 2  # of the records
+VERSION = 2  # version of the records
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Images:
                 record = dataclasses.replace(record, copied=copied, stamp=stamp, store=store)
                 self._write(directory, record)
                 if found is not Format.ISO:
-                    # else a crash left what was not written back
+                    # else a crash left a copy that was not written back
                     if copied and not directory.with_suffix(COPY).exists():
                         origin = qcow2.Origin(self._datastores, disk.source, disk.size)
                         qcow2.to_raw(file, origin, directory.with_suffix(COPY), self._timeout)
@@ -142,7 +142,7 @@ class Images:
         directory = self._directory(vm_id, disk.id)
         if os.path.ismount(directory):
             return True
-        # A killed release may have left the record alone.
+        # A killed release may have left only the record.
         return self._record(directory).exists() and directory.is_dir() and any(directory.iterdir())
 
     def is_replaced(self, vm_id: int, disk_id: int) -> bool:
@@ -270,7 +270,7 @@ class Images:
             self._remove(directory, self._read(directory))
         _remove_home(self._home(vm_id))
 
-    # A VM that is suspended has its disks mounted, for its processes, though OpenNebula may copy, move or end it.
+    # The disks of a suspended VM stay mounted for its processes, though OpenNebula may copy, move or remove them.
 
     def hold_all(self, vm_id: int) -> None:
         """Write all changes to the disks' files, and block further writes. Idempotent."""

@@ -23,9 +23,9 @@ from lxdone.disk import filesystems
 from onedriver.errors import DriverError, NotSupported
 from onedriver.node.programs import beside
 
-MESSAGES = 1 << 20  # bytes that it may write to a file: there is one for its errors
-ENTRIES = 100_000  # most files and directories of an image
-# $1 is a directory that serves as the root, in a mount namespace of its own; then the command that is run there.
+MESSAGES = 1 << 20  # bytes of a file that it may write, for its error messages
+ENTRIES = 100_000  # maximum number of files and directories of an image
+# Arguments: a directory to become the root in a new mount namespace, then the command to run there.
 ALONE = """
 set -e
 root=$1
@@ -38,7 +38,7 @@ for directory in /usr/bin /usr/lib /usr/lib64 /lib /lib64; do
 done
 exec chroot --userspec=65534:65534 --groups= "$root" "$@"
 """
-DEPTH = 64  # directories within one another; shutil.rmtree calls itself for each, and Python allows 1000 calls
+DEPTH = 64  # depth of directories; shutil.rmtree is recursive, and Python's limit is 1000
 
 
 def extract(iso: Path, directory: Path, timeout: int) -> None:
@@ -57,7 +57,7 @@ def extract(iso: Path, directory: Path, timeout: int) -> None:
         directory.mkdir(mode=0o755, parents=True)
         with members(iso, directory, timeout) as archive:
             for member in archive:
-                cast(Any, archive).members.clear()  # with all that their headers had
+                cast(Any, archive).members.clear()  # frees their headers
                 place = inside(directory, member.name)
                 room -= member.size
                 number += 1 + sum(not (directory / above).exists() for above in place.relative_to(directory).parents)
@@ -79,7 +79,7 @@ def make(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path, links: 
         place.mkdir(mode=0o755, parents=True, exist_ok=True)
     elif member.issym() and place != directory:
         links.append((place, member.linkname))
-    elif member.islnk():  # the same content once more
+    elif member.islnk():  # repeats the content
         place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         os.link(inside(directory, member.linkname), place, follow_symlinks=False)
     elif member.isfile():

@@ -10,7 +10,7 @@ from lxdone.disk.filesystems import partitions
 from onedriver.errors import DriverError, NotSupported
 from onedriver.node.programs import run
 
-PRIMARY = 4  # partitions of an MBR
+PRIMARY = 4  # maximum number of partitions of an MBR
 
 
 def stretch(disk: Path, start: int, timeout: int) -> None:
@@ -25,7 +25,7 @@ def stretch(disk: Path, start: int, timeout: int) -> None:
     part = next(part for part in partitions(disk) if part.start == start)
     command = [*confined(timeout), "sfdisk", "--quiet", "--no-reread", "--no-tell-kernel"]
     problem = f"partition {part.number} of disk {disk} cannot grow"
-    if part.scheme == "gpt":  # whose second table is at the end of the disk
+    if part.scheme == "gpt":  # the second table is at the end of the disk
         run([*command, "--relocate", "gpt-bak-std", str(disk)], timeout, problem)
     run([*command, "-N", str(part.number), str(disk)], timeout, problem, input=", +\n")
     now = next((now for now in partitions(disk) if now.number == part.number), part)

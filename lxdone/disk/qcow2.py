@@ -22,9 +22,9 @@ from onedriver.node import room
 from onedriver.node.programs import run
 
 INFO_TIMEOUT = 30  # s
-LONGEST = 64  # files behind one another
+LONGEST = 64  # maximum length of a chain of backing files
 FORMATS = frozenset({"raw", "qcow2"})
-SNAPSHOTS = ".snap"  # ends the name of the directory with an image's or a disk's snapshots
+SNAPSHOTS = ".snap"  # suffix of the directory with the snapshots of an image or a disk
 MIB = 1 << 20
 
 
@@ -106,7 +106,7 @@ def write(raw: Path, new: Path, timeout: int, over: Sequence[str] = ()) -> None:
     :param over: options that name a backing file; without them the image has none
     :raises DriverError: it cannot be written, or would use the space that other disks need to grow
     """
-    if not over:  # else only what differs from the backing file is written
+    if not over:  # else write only the differences to the backing file
         room.require(new, room.allocated(raw))
     with raw.open("rb") as source, new.open("wb") as target:
         os.fchown(source.fileno(), *owner(new))
@@ -174,7 +174,7 @@ def behind(info: Mapping[str, Any], disk: str) -> tuple[Path | None, str]:
         return None, ""
     kind = info.get("backing-filename-format")
     if kind not in FORMATS:
-        # Guessing it would let the content of a raw file decide which files are opened.
+        # Guessing the format would let the content of a raw file choose which files are opened.
         raise NotSupported(f"disk {disk} has a backing file whose format is {kind or 'unknown'}; it must be "
                            "raw or qcow2")
     if not name.startswith("/"):

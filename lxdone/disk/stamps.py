@@ -10,8 +10,8 @@ from containerhost.linux.files import Directory
 from onedriver.errors import DriverError
 from onedriver.node import datastores
 
-STORE = ".lxdone"  # in the datastore's own directory: who sees it sees the datastore, not the place where it is to be
-IDENTITY = re.compile(r"[0-9a-f]{32}")  # its content; an empty mount point may have a file of that name, too
+STORE = ".lxdone"  # in the datastore's own directory: it is visible only if the datastore is mounted
+IDENTITY = re.compile(r"[0-9a-f]{32}")  # its content, because the directory below an absent mount may have such a file
 
 
 def stamp(file: Path) -> str:

@@ -28,8 +28,8 @@ from onedriver.node.names import LABEL
 
 LOG = logging.getLogger(__name__)
 AWAY = (Status.STOPPED, Status.FROZEN)
-FAILED = "reconcile_failed"  # in the VM's directory: when this failed last
-POLL_INTERVAL = 60  # s after that
+FAILED = "reconcile_failed"  # in the VM's directory: time of the last failure
+POLL_INTERVAL = 60  # s between two attempts
 
 
 class Reconciler:

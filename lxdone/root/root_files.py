@@ -42,7 +42,7 @@ def opened(root: RootFile, *, read_only: bool = True) -> Iterator[Path]:
         with datastores.opened(root.file) as disk:
             yield disk.path
         return
-    ceph.disconnect(root.image)  # what a killed command left
+    ceph.disconnect(root.image)  # left by a killed command
     try:
         yield ceph.connect(root.image, root.user, read_only=read_only)
     finally:

@@ -26,8 +26,8 @@ from onedriver.node.imagelocks import Busy, ImageLocks
 if TYPE_CHECKING:
     from containerhost.engines.capabilities import Image, ImageStore
 
-PREFIX = "lxdone-rebuilt-"  # images "lxdone-…" of earlier releases are as their tenants made them
-LOCKS = ".rootimages"  # whoever imports or removes an image holds its lock alone, who makes a container of it shares it
+PREFIX = "lxdone-rebuilt-"  # images "lxdone-…" of earlier releases were not rebuilt
+LOCKS = ".rootimages"  # importing or removing an image locks it exclusively, creating a container from it shared
 REFUSED = {
     Format.QCOW2: "is a qcow2 image within another",
     Format.ISO: "is an ISO image, which has no root file system",
@@ -129,7 +129,7 @@ class RootImages:
             with contextlib.suppress(Busy), contextlib.ExitStack() as stack:
                 for alias in names:
                     stack.enter_context(self._locks.held(alias, wait=False))
-                if image.fingerprint not in images_of(containers()):  # one may have come before the lock
+                if image.fingerprint not in images_of(containers()):  # else one was created before the lock
                     self._images.delete(image.fingerprint)
 
 

@@ -23,12 +23,12 @@ from onedriver.node.programs import beside
 if TYPE_CHECKING:
     from containerhost.engines.capabilities import Exports, Packed, Reader
 
-MARGIN = 16 << 20  # bytes that a new file system has at least beside its content
-# No journal, which nobody would replay; a file needs a block and an inode.
+MARGIN = 16 << 20  # bytes; minimum free space of a new file system
+# No journal, which would not be replayed; a file needs a block and an inode.
 NEW = ("-m", "0", "-i", "4096", "-O", "^has_journal")
 
-# $1 type, $2 options, $3 block device, $4 directory. The archive comes in; what is below rootfs/ becomes all
-# that there is: root follows no link in it (nosymfollow), and writes nothing beside what could not be removed.
+# $1 type, $2 options, $3 block device, $4 directory. The archive on standard input replaces the content; its files are
+# below rootfs/. Root follows no symbolic link (nosymfollow), and stops if a file cannot be removed.
 UNPACK = """
 set -e
 mount -t "$1" -o "$2" -- "$3" "$4"
@@ -36,7 +36,7 @@ find "$4" -mindepth 1 -maxdepth 1 -exec rm -rf --one-file-system -- '{}' +
 [ -z "$(ls -A "$4")" ] || { echo "what was on it cannot be removed" >&2; exit 1; }
 tar --extract --directory "$4" --strip-components=1 --numeric-owner --same-owner --same-permissions --xattrs \
     --xattrs-include='*' --acls rootfs
-# Only this tells that a file behind a loop device had no room: what is written later fails silently.
+# Only sync reports that the file behind a loop device has no space: later writes fail silently.
 sync -f -- "$4" || { echo "not all of it reached the disk; is there room in the datastore?" >&2; exit 1; }
 umount -- "$4"
 """
@@ -50,7 +50,7 @@ def packed(exports: "Exports", name: str, home: Path, timeout: int) -> Iterator[
     :param home: the VM's directory on the node
     :param timeout: seconds that each of the long steps may take
     """
-    exports.discard(name, name)  # what a killed command left
+    exports.discard(name, name)  # left by a killed command
     try:
         yield PackedRoot(exports, exports.pack(exports.take(name, name), name, lambda percent: None), home, timeout)
     finally:
@@ -114,7 +114,7 @@ def feed(command: list[str], reader: "Reader", timeout: int, what: str) -> None:
     try:
         with beside(command, timeout, problem, stdin=out):
             os.close(out)
-            # One that ended early says why by itself.
+            # A reader that ended early reports the reason itself.
             with contextlib.suppress(BrokenPipeError), pipes.writer(open(end, "wb", 0), problem) as sink:
                 shutil.copyfileobj(reader, sink)
     except DriverError as error:

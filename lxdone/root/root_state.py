@@ -26,9 +26,9 @@ from onedriver.errors import DriverError
 from onedriver.node import datastores
 
 FILE = "root.json"  # in the VM's directory on the node
-VERSION = 2  # of that file
-RUNNING = "lxdone.running"  # in its directory in the datastore: which node has a newer root
-OFFERED = "lxdone.offered"  # the same, once the node that it names takes it
+VERSION = 2  # version of that file
+RUNNING = "lxdone.running"  # in the root's directory in the datastore: the node that has a newer root
+OFFERED = "lxdone.offered"  # the same, after the destination of a live migration has taken over
 NODE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -142,7 +142,7 @@ def unmark(record: RootState) -> None:
         with datastores.open_directory(record.directory) as directory:
             directory.unlink(RUNNING)
     except FileNotFoundError:
-        return  # OpenNebula removed the directory
+        return  # OpenNebula has removed the directory
     except OSError as error:
         raise datastores.unwritable(error) from error
 

@@ -29,7 +29,7 @@ from onedriver.vm import Vm
 if TYPE_CHECKING:
     from containerhost.engines.capabilities import Exports
 
-# How LXD is to pack what came packed so, by its first bytes.
+# LXD's compression for each format, by its magic number.
 COMPRESSIONS = ((b"\x1f\x8b", "gzip"), (b"\xfd7zXZ\x00", "xz"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bzip2"))
 UNPACKED = "none"
 KEPT = frozenset({Format.TARBALL, Format.PARTITIONED}) | diskformat.FILE_SYSTEMS  # formats that can be written
@@ -48,7 +48,7 @@ class RootWriteback:
         self._datastores = datastores
         self._timeout = timeout
 
-    # What is known of a root.
+    # State of a root.
 
     def require_possible(self, vm: Vm, file: Path, disk: Path) -> None:
         """Refuse a root that could not be written back.
@@ -100,7 +100,7 @@ class RootWriteback:
         root_state.write(home, record)
         root_state.mark(record)
 
-    # The root of a VM that migrates while it runs. Its container is off meanwhile.
+    # Root of a VM in a live migration. Its container is stopped meanwhile.
 
     @staticmethod
     def offer(home: Path, node: str) -> None:
@@ -134,7 +134,7 @@ class RootWriteback:
         :raises DriverError: it is no longer offered
         """
         wanted = root_files.of(vm, file)
-        # First the record, by which the root is this node's as soon as the mark says so.
+        # The record comes first: with the mark, the root belongs to this node.
         record = RootState(str(file), vm.root.size or 0, vm.root.save, wanted.image, wanted.user,
                            root_files.stamp(wanted), store=stamps.store_of(file.parent), peer=node)
         root_state.write(home, record)
@@ -196,7 +196,7 @@ class RootWriteback:
 
     def is_current(self, home: Path, vm: Vm, file: Path) -> bool:
         """Return whether the disk still has the root's source; raise DriverError if both were written."""
-        self.withdraw(home)  # a live migration may have been killed
+        self.withdraw(home)  # a live migration may have been interrupted
         record = root_state.read(home)
         if record is None:
             return True
@@ -217,7 +217,7 @@ class RootWriteback:
                               f"its disk, remove {file.parent / root_state.RUNNING}")
         validation.of_a_new_container(vm, kept=record is None or not record.unsaved)
 
-    # Saving.
+    # Write-back.
 
     def save(self, name: str, home: Path) -> None:
         """Write the root into its disk. Idempotent.
@@ -226,7 +226,7 @@ class RootWriteback:
         :param home: the VM's directory on the node
         :raises DriverError, EngineError: the disk is unchanged, and this can be repeated
         """
-        self.withdraw(home)  # a live migration may have been killed
+        self.withdraw(home)  # a live migration may have been interrupted
         record = root_state.read(home)
         if record is None or not record.unsaved:
             return
@@ -278,7 +278,7 @@ class RootWriteback:
     def _fill(self, disk: Path, new: Path, record: RootState, found: Format, packed: PackedRoot) -> None:
         """Fill a new, empty file of the disk's format with the packed root."""
         if found is not Format.TARBALL and record.persistent:
-            room.duplicate(disk, new, self._timeout, f"disk {disk}")  # whose blocks are written anew
+            room.duplicate(disk, new, self._timeout, f"disk {disk}")  # its blocks are about to be overwritten
         else:
             room.require(new, packed.size)
         if found is Format.TARBALL:

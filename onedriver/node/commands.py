@@ -29,10 +29,10 @@ from onedriver.errors import BadInput, DriverError
 from onedriver.node import single_instance
 
 FILE = "command.json"
-SENT_ONCE = "command.sent"  # the name of the file after one round has sent it
+SENT_ONCE = "command.sent"  # name of the file after one round has sent it
 DIRECTORY = re.compile(r"one-(?P<id>[0-9]{1,9})")
 CANCEL_TIMEOUT = 30  # seconds
-REPORTED_FOR = 3600  # seconds, where no round acknowledges: an earlier release's script of the probe passes nothing on
+REPORTED_FOR = 3600  # seconds if no round acknowledges, as with an earlier release's script of the probe
 
 
 class CommandFailed(DriverError):
@@ -102,7 +102,7 @@ def leave(directory: Path, outcome: Outcome) -> None:
             "STATUS": outcome.status, "RETURN_CODE": outcome.code,
             "STDOUT": base64.b64encode(outcome.stdout).decode(),
             "STDERR": base64.b64encode(outcome.stderr).decode()}).encode())
-        os.utime(directory.parent)  # by which the monitoring, which is not root, sees that there is an outcome
+        os.utime(directory.parent)  # notifies the monitoring, which cannot read the file
 
 
 def unreported(state: Path, sent: Collection[str] = ()) -> str:
@@ -113,13 +113,13 @@ def unreported(state: Path, sent: Collection[str] = ()) -> str:
 def lines(state: Path, sent: Collection[str]) -> Iterator[str]:
     for file in sorted((*state.glob(f"*/{FILE}"), *state.glob(f"*/{SENT_ONCE}"))):
         vm = DIRECTORY.fullmatch(file.parent.name)
-        with contextlib.suppress(FileNotFoundError):  # a new command, or the VM's end, removed it
+        with contextlib.suppress(FileNotFoundError):  # removed by a new command, or at the VM's end
             line = template.vector("VM", {"ID": vm["id"], **json.loads(file.read_text(encoding="utf-8"))}) if vm else ""
             if not line or (file.name == SENT_ONCE and token(line) in sent):
                 file.unlink()
                 continue
             if time.time() - file.stat().st_mtime > REPORTED_FOR:
-                file.unlink()  # it is reported once more: the clock may have jumped before the first time
+                file.unlink()  # it is reported once more, because the clock may have jumped
             elif token(line) in sent:
                 file.rename(file.with_name(SENT_ONCE))
             yield line

@@ -28,11 +28,11 @@ from onedriver.vm import Vm
 LOG = logging.getLogger(__name__)
 
 FILE = "console.json"
-VERSION = 2  # of that file
+VERSION = 2  # version of that file
 HOLDER, CLIENT = "one-console/", "one-console-client/"
 END_TIMEOUT = 10  # s
-BACKLOG = 8  # clients
-RETRY = 60  # s from one try to bring a console back to the next
+BACKLOG = 8  # pending connections
+RETRY = 60  # s between two attempts to restart a console
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ from onedriver.section import require_few
 
 FILE = "context.sh"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-FROM_DATASTORE = ("FILES", "FILES_DS")  # files that only the context disk would bring
+FROM_DATASTORE = ("FILES", "FILES_DS")  # files that only a context disk could contain
 
 
 def script(variables: Mapping[str, str]) -> str:
@@ -57,7 +57,7 @@ class Contexts:
         self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._state.chmod(0o700)
         directory.mkdir(parents=True, exist_ok=True)
-        directory.chmod(0o755)  # for the container's users: the mount begins here
+        directory.chmod(0o755)  # for users of the container: this directory is the root of the mount
         if bring:
             self._replace_files(directory, self.home(name) / "files", bring)
         atomic_write(directory / FILE, script(variables).encode(), 0o600 if owner and not shared else 0o644, owner)

@@ -21,7 +21,7 @@ from containerhost.linux.files import Directory, closing
 from onedriver.errors import BadInput, DriverError, NotSupported
 
 MARK_LIMIT = 256  # bytes
-UNFINISHED = ".unfinished"  # ends the name of a disk's new file; one that a killed process left is replaced
+UNFINISHED = ".unfinished"  # suffix of a disk's new file; a leftover of a killed process is replaced
 
 
 class Disk(NamedTuple):
@@ -69,7 +69,7 @@ def opened(file: Path, *, write: bool = False) -> Iterator[Disk]:
     with contextlib.ExitStack() as stack:
         try:
             directory = stack.enter_context(open_directory(file.parent))
-            # O_PATH opens nothing yet: no FIFO waits, no device acts.
+            # O_PATH does not open the file itself: a FIFO cannot block, a device is not accessed.
             fd = stack.enter_context(closing(os.open(file.name, os.O_PATH | os.O_CLOEXEC, dir_fd=directory.fd)))
             disk = _checked(fd, directory, file)
             handle = stack.enter_context(closing(os.open(disk.path, flags)))

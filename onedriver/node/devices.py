@@ -19,7 +19,7 @@ from onedriver.vm import Pci
 
 KILOBYTES_PER_MEGABIT = 125
 UNKNOWN_SLICE = "f000"
-_SHORT = {"": "f", "+me": "e"}  # suffix -> first digit of a number with four
+_SHORT = {"": "f", "+me": "e"}  # suffix -> first digit of a four-digit number
 
 
 def requests(pcis: Iterable[Pci], inventory: Inventory, options: NodeOptions) -> tuple[Request, ...]:

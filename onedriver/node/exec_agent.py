@@ -67,7 +67,7 @@ def stay(begun: contract.Command, task: dict[str, Any], options: NodeOptions, li
         over.set()
 
     def await_end() -> None:
-        # Not even the interpreter's own end closes it, only the kernel after it: then nothing of this is left.
+        # Detached, so that only the kernel closes it: then no part of this process remains.
         single_instance.await_end(listener).detach()
         over.set()
 
@@ -78,7 +78,7 @@ def stay(begun: contract.Command, task: dict[str, Any], options: NodeOptions, li
         begun.kill()
         return
     commands.leave(Path(options.state) / name, found[0])
-    # At once: who sees the outcome may begin the next command, and the interpreter would take its time to let go.
+    # Exit at once: a client that sees the result may start the next command, and the interpreter's exit takes time.
     os._exit(0)
 
 

@@ -18,7 +18,7 @@ from onedriver.vm import MIB, Disk, Topology, Vm
 JOB = re.compile(r"[A-Za-z0-9._-]{1,64}")
 NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 GPUS = "gpus"
-NETWORK = "02"  # begins the class of PCI network functions
+NETWORK = "02"  # prefix of the class of PCI network functions
 BOUNDS = re.compile(r"(?P<key>cores|memory|priority|gpus)=(?P<least>[0-9]{1,9})(?:-(?P<most>[0-9]{1,9}))?", re.I | re.A)
 
 

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-LAST = "cpu-times.json"  # total and idle nanoseconds of the round before
-SAMPLES = "vm-cpu-times.json"  # of the round before, by container
+LAST = "cpu-times.json"  # total and idle nanoseconds of the previous round
+SAMPLES = "vm-cpu-times.json"  # samples of the previous round, by container
 DISKS = "vm-disk-use.json"
-UNHARMED = "vm-no-faults-told.json"  # first processes of containers that know that nothing is wrong, by container
-DISK_ROUNDS = 20  # in which the use of every disk is asked for
-DISK_TIME = 0.1  # s of a round
-WHOLE = "vm-states-told"  # its time is that of the last complete list
+UNHARMED = "vm-no-faults-told.json"  # first processes of containers that were notified of no faults, by container
+DISK_ROUNDS = 20  # rounds between two measurements of the use of every disk
+DISK_TIME = 0.1  # s per round
+WHOLE = "vm-states-told"  # its mtime is the time of the last complete list
 ASKED = ".monitor"  # in a datastore's directory
-TELL_TIME = 5.0  # s; what is written into a container takes some milliseconds
+TELL_TIME = 5.0  # s; writing into a container takes some milliseconds
 WHOLE_PERIOD = 180  # seconds; a complete list costs oned a write to its database
 
 

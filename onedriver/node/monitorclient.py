@@ -117,7 +117,7 @@ def go_on(directory: Path, fd: int, argv: Sequence[str], stdin: bytes) -> None:
     with socket.socket(fileno=fd) as listener:
 
         def await_end() -> None:
-            # Not even the interpreter's own end closes it, only the kernel after it: then nothing of this is left.
+            # Detached, so that only the kernel closes it: then no part of this process remains.
             single_instance.await_end(listener).detach()
             ended.set()
 

@@ -3,8 +3,8 @@
 
 from onedriver.vm import Vm
 
-LABEL = "one.vm"  # on each container of a VM: the VM's id
-STIME = "one.stime"  # likewise: when OpenNebula made the VM, see onedriver.vm.Vm.stime
+LABEL = "one.vm"  # on each container of a VM: id of the VM
+STIME = "one.stime"  # likewise: start time of the VM in OpenNebula, see onedriver.vm.Vm.stime
 PREFIX = "one-"
 
 

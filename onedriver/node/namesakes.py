@@ -13,7 +13,7 @@ from containerhost.linux.files import atomic_write
 from onedriver.node.names import STIME
 from onedriver.vm import Vm
 
-MARKS = "namesakes"  # directory below the driver's
+MARKS = "namesakes"  # below the driver's directory
 
 
 def require_own(state: ContainerState, vm: Vm, directory: Path) -> None:
@@ -41,5 +41,5 @@ def is_marked(state: ContainerState, directory: Path) -> bool:
         return False
     if mark.read_text(encoding="ascii") == state.labels.get(STIME):
         return True
-    mark.unlink()  # that container is gone
+    mark.unlink()  # that container no longer exists
     return False

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from onedriver.errors import BadInput
 
 ACTION = "limit_nic"
-TIMEOUT = 60  # s to wait for another action of the VM: the network driver has a lock of the node meanwhile
+TIMEOUT = 60  # s to wait for another action of the VM: the network driver holds a lock of the node meanwhile
 DEPLOY_ID = re.compile(r"one-([0-9]{1,9})")
 NUMBER = re.compile(r"[0-9]{1,12}")
 KILOBYTE = 1000  # bytes, in OpenNebula's bandwidth attributes

@@ -11,7 +11,7 @@ from onedriver.errors import DriverError
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-STALL_TIMEOUT = 1800.0  # s; an engine may take long to commit a large container before it sends the first byte
+STALL_TIMEOUT = 1800.0  # s; an engine may need long to commit a large container before it sends data
 
 
 class Pipe(io.RawIOBase):

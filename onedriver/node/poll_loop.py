@@ -14,11 +14,11 @@ from onedriver.node import commands, probe_directory
 from onedriver.node.probe_directory import Found
 
 LOG = logging.getLogger(__name__)
-FIRST = (Type.SYSTEM_HOST, Type.MONITOR_HOST, Type.STATE_VM, Type.MONITOR_VM)  # of the answer to the start
+FIRST = (Type.SYSTEM_HOST, Type.MONITOR_HOST, Type.STATE_VM, Type.MONITOR_VM)  # in the response to a start
 OF_HOST = (Type.SYSTEM_HOST, Type.MONITOR_HOST, Type.BEACON_HOST)
-LAST_ROUND = 10  # seconds for probes that run when the end comes
+LAST_ROUND = 10  # seconds for probes that run at the end
 WATCH_INTERVAL = 2.0  # s
-BACK_OFF_LIMIT = 300  # seconds; a round that failed for an unknown reason waits twice as long each time, at most so
+BACK_OFF_LIMIT = 300  # seconds; after unknown errors the pause doubles up to this
 
 Send = Callable[[Type, bool, str], None]
 
@@ -41,10 +41,10 @@ class PollLoop:
         self._directory = directory
         self._allocations = allocations
         self._state = state
-        self._silent: int | None = None  # when the state last changed before a round without outcomes
+        self._silent: int | None = None  # mtime of the state before the last round without results
         self._argv = argv
         self._stdin = stdin
-        self._sent: tuple[str, ...] = ()  # tokens of the outcomes of commands that the last round sent
+        self._sent: tuple[str, ...] = ()  # tokens of the commands' results that the last round sent
 
     def found(self, kind: Type) -> Found:
         argv = (*self._argv, *self._sent) if kind is Type.EXEC_VM else self._argv
@@ -102,7 +102,7 @@ class PollLoop:
         if kind is Type.EXEC_VM:
             changed = modified(self._state)
             if changed is not None and changed == self._silent:
-                return  # no program is started every few seconds where no command ends
+                return  # avoids running the probe every few seconds if no command has ended
         found = self.found(kind)
         if kind is Type.EXEC_VM:
             self._sent = ()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from containerhost.linux.run import end
 
-LIMIT = 90  # seconds; a probe's own requests end long before
+LIMIT = 90  # seconds; a probe's own requests have shorter limits
 LEFT_BY_PACKAGES = (".rpmnew", ".rpmsave", ".dpkg-old", ".dpkg-new", ".dpkg-dist")
 
 

@@ -24,7 +24,7 @@ from onedriver.pciaddress import from_device_id
 if TYPE_CHECKING:
     from containerhost.inventory.topology import MemoryUse, NumaNode, Topology
 
-ROOT = "root"  # the root disk's name in the container
+ROOT = "root"  # name of the root disk in the container
 KIB, MIB = 1 << 10, 1 << 20
 SECOND = 1_000_000_000  # ns
 CLASS_NAMES = {"0200": "Ethernet controller", "0207": "Infiniband controller", "0208": "Fabric controller",

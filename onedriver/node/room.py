@@ -15,8 +15,8 @@ from typing import Final
 from onedriver.errors import DriverError
 from onedriver.node.programs import run
 
-RESERVED: Final = 64 << 20  # bytes that a copy leaves
-BLOCK: Final = 512  # bytes, as stat(2) counts
+RESERVED: Final = 64 << 20  # bytes that stay free after a copy
+BLOCK: Final = 512  # bytes; the unit of stat(2)
 FICLONE: Final = 0x40049409  # <linux/fs.h>
 #: ioctl_ficlone(2): the file system, or these two files, cannot share blocks.
 NOT_SHARED: Final = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.EPERM)

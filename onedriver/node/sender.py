@@ -8,7 +8,7 @@ from onedriver import monitor
 from onedriver.monitor import Message, Type
 from onedriver.monitorconfig import MonitorConfig
 
-TIMEOUT = 10  # seconds to be connected
+TIMEOUT = 10  # seconds to connect
 SURE = frozenset({Type.STATE_VM, Type.EXEC_VM})
 
 

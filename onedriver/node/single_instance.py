@@ -22,10 +22,10 @@ from onedriver.errors import DriverError
 
 RUN, HOME = Path("/run/onedriver"), ".onedriver"
 NAME = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
-LONGEST = 107  # bytes of a socket's path, see unix(7)
-END = b"e"  # asks the holder to end; who only looks whether it is there sends nothing
-TIMEOUT = 5.0  # s in which a process that connects says what it wants
-LOCK_TIMEOUT = 30.0  # s; others hold it while they ask one process
+LONGEST = 107  # bytes; maximum length of a socket's path, see unix(7)
+END = b"e"  # asks the holder to end; a process that only checks its existence sends nothing
+TIMEOUT = 5.0  # s for a connecting process to send its request
+LOCK_TIMEOUT = 30.0  # s; held while a process is asked to end
 
 
 class AlreadyRunning(DriverError):
@@ -70,7 +70,7 @@ def asked_to_end(listener: socket.socket) -> socket.socket | None:
             connection.settimeout(None)
             return connection
     except OSError:
-        pass  # it went without a word, which is to ask for nothing
+        pass  # it closed the connection without a request
     connection.close()
     return None
 
@@ -83,7 +83,7 @@ def end(name: str, timeout: float) -> bool:
     :raises AlreadyRunning: it does not end
     """
     until, found = time.monotonic() + timeout, False
-    # The kernel may close a connection of a process that ends before it closes what that listens at.
+    # The kernel may close a connection of an ending process before the listening socket.
     while (connection := connected(name)) is not None:
         found = True
         with connection:
@@ -94,7 +94,7 @@ def end(name: str, timeout: float) -> bool:
             except TimeoutError as error:
                 raise AlreadyRunning(f"{name} did not end within {timeout:g} s") from error
             except (BrokenPipeError, ConnectionResetError):
-                pass  # it ended without a look at who waits
+                pass  # it ended without accepting the connection
     if found:
         forget(name)
     return found

@@ -19,7 +19,7 @@ def tar(arguments: list[str], problem: str, source: BinaryIO | None = None, out:
         inherited: Sequence[int] = ()) -> None:
     """Run tar between two streams; raise DriverError with its output if it fails, or if a stream stalls."""
     with tempfile.TemporaryFile() as complaints:
-        # No `with`: a program that waits in the kernel for its storage is not waited for.
+        # No `with`: its exit would wait for a program in state D.
         process = start(["tar", "--file", "-", *arguments], problem, DriverError, bufsize=0, stderr=complaints,
                         stdin=subprocess.PIPE if source else subprocess.DEVNULL,
                         stdout=subprocess.PIPE if out else subprocess.DEVNULL, pass_fds=inherited)

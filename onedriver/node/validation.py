@@ -8,9 +8,9 @@ from onedriver.errors import BadInput, DriverError, NotSupported
 from onedriver.node.names import name
 from onedriver.vm import MIB, Disk, Nic, Vm
 
-# LCM states (OpenNebula's VirtualMachine.h) in which a VM's container is to stay on its host: poweroff; suspend.
+# LCM states (OpenNebula's VirtualMachine.h) in which the container stays on its host: poweroff; suspend.
 STAYING = frozenset({6, 18})
-# … in which a VM starts that ran before.
+# … in which a VM starts again.
 BOOT_STOPPED = 22
 RESUMING = {19: "unknown", 20: "powered off", 21: "suspended", BOOT_STOPPED: "stopped", 32: "undeployed",
             35: "migrated"}

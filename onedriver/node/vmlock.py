@@ -9,8 +9,8 @@ from pathlib import Path
 from containerhost.linux.lock import byte_held, byte_is_held
 from onedriver.errors import DriverError
 
-FILE = ".vms"  # the VM with id N has byte N of it
-WORKERS = ".workers"  # each process that does long work for stopped VMs has a byte of it
+FILE = ".vms"  # byte N is the lock of the VM with id N
+WORKERS = ".workers"  # each process with long work for stopped VMs locks one byte
 MOST_WORKERS = 4
 
 

@@ -69,7 +69,7 @@ class BaseVmm(abc.ABC):
         self._host = host
         self._notices = ResourceNotices(engine, options.shrink_notice)
 
-    # Life.
+    # Life cycle.
 
     def deploy(self, call: Call) -> str:
         """Create and start the VM's container, and return the deploy id."""
@@ -101,7 +101,7 @@ class BaseVmm(abc.ABC):
     def _stop_and_start(self, call: Call, *, force: bool) -> None:
         own, spec = self._existing(call).name, self._spec(call.vm)
         view = self._allocator.view()
-        if not force:  # a reset may mend its devices
+        if not force:  # a reset may repair the devices
             self._require_startable(call.vm, view)
         self._stop(own, force=force)
         if force:
@@ -125,7 +125,7 @@ class BaseVmm(abc.ABC):
                               f"container {state.name} is {state.status.value} and its memory is lost; its disk is not")
         self._unfreeze(call.vm)
 
-    # Network interfaces and devices of a VM that exists.
+    # Hot-plug of network interfaces and devices.
 
     def attach_nic(self, call: Call) -> None:
         part = attached(call)
@@ -166,17 +166,17 @@ class BaseVmm(abc.ABC):
     def _detach_device(self, vm: Vm, own: str, part: Pci) -> None:
         device_id, consumer, view = part.chosen().device_id, self._consumer(vm.id), self._allocator.view()
         if device_id not in self._allocator.held_by(consumer):
-            self._notices.devices(own, self._allocator.held(consumer, view))  # a detachment may have been killed
+            self._notices.devices(own, self._allocator.held(consumer, view))  # a detachment may have been interrupted
             return
         try:
             requests = self._requests(vm, [part], view)
         except DeviceNotFound as error:
-            # The engine's configuration names it until the next start, which makes that anew.
+            # The engine's configuration keeps the device until the next start, which creates a new one.
             LOG.warning("The VM's device is detached without it: %s", error)
             complain(self._release(vm.id, device_id, view))
             self._notices.devices(own, self._allocator.held(consumer, view))
             return
-        self._allocator.repair.rebind_driver(consumer, view)  # an attachment may have been killed at work on a function
+        self._allocator.repair.rebind_driver(consumer, view)  # an attachment may have been interrupted
         (grant,) = self._allocator.grants(requests, consumer, view)
         others = self._others(vm.id, grant, view)
         with self._notices.losing(own, others):
@@ -235,7 +235,7 @@ class BaseVmm(abc.ABC):
     def _snapshot(self, call: Call) -> str:
         return f"{SNAPSHOT}{validation.snapshot_number(call.arguments['snapshot'].removeprefix(SNAPSHOT))}"
 
-    # What the engine alone has.
+    # Engine-specific actions.
 
     @abc.abstractmethod
     def has_container(self, vm_id: int) -> bool:
@@ -310,7 +310,7 @@ class BaseVmm(abc.ABC):
     def _acquire_anew(self, vm: Vm, view: HostView) -> tuple[Grant, ...]:
         """Acquire a stopped container's devices again: oned calls no script for detachments while it is off."""
         with self._alone(vm):
-            pass  # the elastic service may be taking a GPU from the container, which ran a moment ago
+            pass  # wait for the elastic service, which may be detaching a GPU from the container
         consumer, bounds = self._consumer(vm.id), limits.elastic_gpus(vm, ())
         requests = self._all_requests(vm, view)
         wanted = {request.address for request in requests} | self._gone(vm, view)
@@ -333,7 +333,7 @@ class BaseVmm(abc.ABC):
         elastic = limits.elastic_gpus(vm, ()) is not None
         return resizing(Path(self._options.owners), name(vm.id)) if elastic else nullcontext()
 
-    # Questions.
+    # Queries.
 
     def _consumer(self, vm_id: int) -> Consumer:
         return consumer(self.driver, self._engine.name, vm_id)

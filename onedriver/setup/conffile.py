@@ -15,7 +15,7 @@ def replace(path: Path, text: str, driver: str) -> None:
     file = path.resolve()
     shutil.copy2(file, backup(file, driver))
     status = file.stat()
-    os.chown(backup(file, driver), status.st_uid, status.st_gid)  # OpenNebula can read it when it is moved back
+    os.chown(backup(file, driver), status.st_uid, status.st_gid)  # OpenNebula can read the backup after it is restored
     write(file, text)
 
 

@@ -13,7 +13,7 @@ from onedriver.setup import conffile, stanza
 from onedriver.setup.remotes import as_owner
 
 FILE = Path("vnm/nic.rb")
-CLASS = "NicLXC"  # of interfaces that are called <deploy id>-<NIC_ID>
+CLASS = "NicLXC"  # class of interfaces named <deploy id>-<NIC_ID>
 #: `onevm nic-update` calls set_qos on the node, as oneadmin; the class of LXC's does nothing there.
 CLASS_OF_DRIVER = """
 VNMMAD::VNMNetwork::HYPERVISORS['DRIVER'] = Class.new(VNMMAD::VNMNetwork::NicLXC) do

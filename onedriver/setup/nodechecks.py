@@ -85,7 +85,7 @@ def memlock(wanted: str, daemon: int) -> Iterable[str]:
         status = Path(f"/proc/{daemon}/status").read_text(encoding="utf-8", errors="replace")
         ids = Path(f"/proc/{daemon}/uid_map").read_text(encoding="ascii").split()
     except OSError:
-        return  # it is on another host
+        return  # it runs on another host
     hard = re.search(r"^Max locked memory +\S+ +(\S+)", limits, re.M)
     capable = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.M)
     if hard is None or capable is None or (int(capable[1], 16) & CAP_SYS_RESOURCE and ids == EVERY_ID):

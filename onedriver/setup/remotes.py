@@ -83,6 +83,6 @@ def uninstall(remotes: Path, driver: str) -> list[Path]:
             for directory in (remotes / file).parents:
                 if directory == remotes:
                     break
-                with contextlib.suppress(OSError):  # somebody else's files are in it
+                with contextlib.suppress(OSError):  # it contains files of others
                     directory.rmdir()
     return found

@@ -80,7 +80,7 @@ def members(text: str, section: str, option: str) -> re.Match[str] | None:
                      re.M)
 
 
-# A list of words in a file of shell variables: ``LIVE_DISK_SNAPSHOTS="kvm-qcow2 kvm-ssh"``.
+# Lists in a file of shell variables: ``LIVE_DISK_SNAPSHOTS="kvm-qcow2 kvm-ssh"``.
 
 
 def with_words(text: str, variable: str, words: Sequence[str]) -> str:
@@ -105,7 +105,7 @@ def replaced(text: str, found: re.Match[str], words: Sequence[str]) -> str:
     return text if words == found[1].split() else text[:found.start(1)] + " ".join(words) + text[found.end(1):]
 
 
-# Operations in ``oned.conf``: words that commas or line breaks part.
+# Operations in ``oned.conf``: words separated by commas or line breaks.
 
 OWNERS_OPERATIONS = re.compile(r'^[ \t]*VM_MANAGE_OPERATIONS\s*=\s*"([^"]*)"', re.M)
 

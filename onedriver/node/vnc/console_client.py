@@ -17,8 +17,8 @@ from containerhost.errors import ContainerHostError
 from onedriver.node import single_instance
 from onedriver.node.vnc import session
 
-HANDOVER_TIMEOUT = 20  # s in which the client before must have let go, and the engine of him
-KEPT = 8192  # bytes: more than a screen
+HANDOVER_TIMEOUT = 20  # s for the previous client, and the engine, to disconnect
+KEPT = 8192  # bytes; more than a screen
 REFUSED = b"\r\nThe console is unavailable: the container does not run, or another client uses its console.\r\n"
 
 
@@ -39,7 +39,7 @@ def main(client: socket.socket, name: str, password: str | None, attach: Callabl
             ours.close()
             session.main(client, theirs, password, name, hold_console)
         finally:
-            os._exit(0)  # whatever happens, it never goes on as this process does
+            os._exit(0)  # in any case: the child must not continue as this process
     client.close()
     theirs.close()
     with ours:
@@ -48,7 +48,7 @@ def main(client: socket.socket, name: str, password: str | None, attach: Callabl
                 serve(ours, name, attach, printed)
             except (ContainerHostError, single_instance.AlreadyRunning):
                 ours.sendall(REFUSED)
-                while ours.recv(KEPT):  # it is to be read before the client goes
+                while ours.recv(KEPT):  # wait until the client has read it
                     pass
 
 
@@ -60,7 +60,7 @@ def hold_console() -> None:
 def serve(ours: socket.socket, name: str, attach: Callable[[], Console], printed: Callable[[], bytes]) -> None:
     """Serve the console to one client; raise AlreadyRunning or ContainerHostError if it is unavailable."""
     single_instance.end(holder(name), HANDOVER_TIMEOUT)
-    place = single_instance.take(holder(name))  # until this process ends
+    place = single_instance.take(holder(name))  # held until this process ends
     attached = threading.Event()
     threading.Thread(target=give_way, args=(place, ours, attached), daemon=True).start()
     with contextlib.closing(attach()) as console:
@@ -71,7 +71,7 @@ def serve(ours: socket.socket, name: str, attach: Callable[[], Console], printed
 
 def give_way(place: socket.socket, ours: socket.socket, attached: threading.Event) -> None:
     """End the session for the next client, or at the end of the VM, even while the engine does not respond."""
-    single_instance.await_end(place).detach()  # the kernel closes it once nothing of this process is left
+    single_instance.await_end(place).detach()  # the kernel closes it with this process
     if not attached.is_set():
         os._exit(0)
     consolebridge.hang_up(ours)

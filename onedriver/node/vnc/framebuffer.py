@@ -10,7 +10,7 @@ from onedriver.node.vnc.terminal import COLUMNS, LINES, Cell
 
 WIDTH, HEIGHT = COLUMNS * glyphs.WIDTH, LINES * glyphs.HEIGHT
 RECTANGLE = struct.Struct(">HHHHi")
-RAW = 0  # the encoding that every viewer has
+RAW = 0  # encoding that every viewer supports
 
 Lines = Sequence[Sequence[Cell]]
 

@@ -8,9 +8,9 @@ from PIL import Image, ImageDraw, ImageFont
 from onedriver.errors import DriverError
 
 FONT, SIZE = "DejaVuSansMono.ttf", 13
-WIDTH, HEIGHT = 8, 16  # dots of a letter in this size
-UNDERLINE = HEIGHT - 2  # the line of dots that it is
-LINES = range(0x2500, 0x25A0)  # letters that are to touch their neighbours; the font has them one dot left and short
+WIDTH, HEIGHT = 8, 16  # pixels of a character in this size
+UNDERLINE = HEIGHT - 2  # row of the underline
+LINES = range(0x2500, 0x25A0)  # box-drawing characters, which must touch; the font has them one pixel left and short
 FULL = 0xFF
 
 

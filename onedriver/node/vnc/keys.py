@@ -13,7 +13,7 @@ PLAIN: Mapping[int, bytes] = {
     0xFF08: b"\x7f", 0xFF09: b"\t", 0xFE20: b"\x1b[Z", 0xFF0D: b"\r", 0xFF8D: b"\r", 0xFF1B: b"\x1b",
     0xFF63: b"\x1b[2~", 0xFFFF: b"\x1b[3~", 0xFF50: b"\x1b[1~", 0xFF57: b"\x1b[4~", 0xFF55: b"\x1b[5~",
     0xFF56: b"\x1b[6~",
-    # The keypad without and with NumLock.
+    # Keypad without and with NumLock.
     0xFF9E: b"\x1b[2~", 0xFF9F: b"\x1b[3~", 0xFF95: b"\x1b[1~", 0xFF9C: b"\x1b[4~", 0xFF9A: b"\x1b[5~",
     0xFF9B: b"\x1b[6~", 0xFFAA: b"*", 0xFFAB: b"+", 0xFFAC: b",", 0xFFAD: b"-", 0xFFAE: b".", 0xFFAF: b"/",
     **{0xFFB0 + digit: b"%d" % digit for digit in range(10)},
@@ -53,7 +53,7 @@ def text(key: int) -> str:
     if 0x20 <= key <= 0x7E or 0xA0 <= key <= 0xFF:
         return chr(key)
     number = key - UNICODE
-    # Halves of a pair (surrogates) are no letters.
+    # Surrogates are not characters.
     if UNICODE < key <= LAST_UNICODE and number >= 0x20 and not 0x7F <= number < 0xA0 and not 0xD800 <= number < 0xE000:
         return chr(number)
     return ""

@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives.ciphers import Cipher, modes
 from onedriver.errors import DriverError
 
 VERSION = b"RFB 003.008\n"
-NONE, PASSWORD = 1, 2  # kinds of security
+NONE, PASSWORD = 1, 2  # security types
 CHALLENGE = 16  # bytes
-KEY = 8  # letters of a password that count
-LONGEST_TEXT = 1 << 18  # bytes that a viewer may have copied
+KEY = 8  # significant bytes of a password
+LONGEST_TEXT = 1 << 18  # bytes of clipboard text from a viewer
 FORMAT = struct.Struct(">BBBBHHHBBBxxx")
 
 
@@ -63,7 +63,7 @@ class Key:
     down: bool
 
 
-Message = PixelFormat | UpdateRequest | Key | None  # None is one that a console has no use for
+Message = PixelFormat | UpdateRequest | Key | None  # None is a message that is ignored
 
 
 def description(name: str, width: int, height: int) -> bytes:
@@ -81,7 +81,7 @@ def failure(reason: str) -> bytes:
 def answers(challenge: bytes, response: bytes, password: str) -> bool:
     """Return whether a viewer knows the password: DES of the challenge, with the key's bits reversed in each byte."""
     key = bytes(int(f"{byte:08b}"[::-1], 2) for byte in password.encode()[:KEY].ljust(KEY, b"\0"))
-    # DES is three times DES with the same key. ECB, as the protocol has it.
+    # TripleDES with three equal keys is DES. The protocol requires ECB.
     encryptor = Cipher(TripleDES(key * 3), modes.ECB()).encryptor()  # noqa: S305
     return hmac.compare_digest(encryptor.update(challenge), response)
 

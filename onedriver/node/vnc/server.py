@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from onedriver.node import single_instance
 
-MAX_CLIENTS = 4  # at a time, admitted or not
+MAX_CLIENTS = 4  # concurrent clients, authenticated or not
 
 
 def main(argv: Sequence[str]) -> None:
@@ -36,10 +36,10 @@ def main(argv: Sequence[str]) -> None:
         if first_process in ready:
             return
         if place.fileno() in ready and (ending := single_instance.asked_to_end(place)):
-            ending.detach()  # the kernel closes it once nothing of this process is left
+            ending.detach()  # the kernel closes it with this process
             return
         if port.fileno() in ready:
-            with contextlib.suppress(OSError):  # who came is gone already
+            with contextlib.suppress(OSError):  # the client has disconnected
                 client, _ = port.accept()
                 with client:
                     workers = with_room([worker for worker in workers if worker.poll() is None])

@@ -21,14 +21,14 @@ from onedriver.node.vnc.terminal import Terminal
 
 LOG = logging.getLogger(__name__)
 
-ADMITTED = b"\1"  # told to the other processes: one keeps the place, one attaches to the console
+ADMITTED = b"\1"  # sent to the other processes: one holds the instance, one attaches to the console
 USER, NOBODY = "nobody", 65534
 GREETING_TIMEOUT, SEND_TIMEOUT = 10, 30  # s
-PENALTY = 1  # s that a wrong password takes
-FRAME = 1 / 30  # s from one framebuffer to the next
+PENALTY = 1  # s of delay after a wrong password
+FRAME = 1 / 30  # s between two framebuffers
 CHUNK = 4096  # bytes
-POLITE = 10  # of nice: a guest may print without an end
-MEMORY = 256 << 20  # bytes of data: a guest may begin an escape sequence and never end it
+POLITE = 10  # nice value: a guest may print endlessly
+MEMORY = 256 << 20  # bytes of data: a guest may never end an escape sequence
 VIEWER = re.compile(rb"RFB (\d{3})\.(\d{3})\n")
 
 
@@ -90,10 +90,10 @@ def greet(client: socket.socket, password: str | None, name: str, hold_console: 
         require_password(client, password, end)
     hold_console()
     client.sendall(struct.pack(">I", 0))
-    exactly(client, 1, end)  # whether others may look on; who comes last has the console
+    exactly(client, 1, end)  # the shared flag is ignored: the latest client gets the console
     client.sendall(rfb.description(name, WIDTH, HEIGHT))
     client.settimeout(SEND_TIMEOUT)
-    # A proxy that died without a word is noticed by the kernel.
+    # Keepalive detects a proxy that ended without closing the connection.
     client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
@@ -148,7 +148,7 @@ class Session:
     def _show(self) -> bool:
         data = self._guest.recv(CHUNK)
         answers = self._terminal.show(data)
-        # What was printed before this client came may hold questions that others have answered.
+        # Output from before this connection may contain queries that earlier clients answered.
         if answers and self._typed:
             self._type(answers)
         self._changed = True

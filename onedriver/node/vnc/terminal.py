@@ -15,7 +15,7 @@ COLOURS = {"black": BLACK, "red": 0xAA0000, "green": 0x00AA00, "brown": 0xAA5500
            "magenta": 0xAA00AA, "cyan": 0x00AAAA, "white": GREY}
 BRIGHT = {"black": 0x555555, "red": 0xFF5555, "green": 0x55FF55, "brown": 0xFFFF55, "blue": 0x7777FF,
           "magenta": 0xFF55FF, "cyan": 0x55FFFF, "white": 0xFFFFFF}
-APPLICATION_KEYS = 1 << 5  # DECCKM, as pyte keeps private modes
+APPLICATION_KEYS = 1 << 5  # DECCKM, in pyte's numbering of private modes
 
 
 class Cell(NamedTuple):
@@ -57,8 +57,8 @@ class Terminal:
         try:
             self._stream.feed(data)
         except Exception:
-            # pyte raises whatever its code meets in sequences that it does not know, and its parser has ended then: a
-            # tenant prints what he wants, and sees it, less this piece.
+            # pyte raises arbitrary exceptions on unknown sequences, which end its parser: restart it without this piece
+            # of the output, which only this tenant sees.
             self._stream = pyte.ByteStream(self._screen)
         answers, self._screen.answers = self._screen.answers, b""
         return answers
@@ -88,7 +88,7 @@ def shown(char: pyte.screens.Char) -> Cell:
     ground = rgb(char.bg, BLACK, False)
     if char.reverse:
         colour, ground = ground, colour
-    # Of what is put on top of a letter, the letter; the second half of a wide one is empty.
+    # Of a combined character, its base; the second half of a wide one is empty.
     return Cell(char.data[:1] or " ", colour, ground, char.underscore)
 
 
