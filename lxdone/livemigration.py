@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Protocol, cast
+from typing import IO, Any, BinaryIO, cast
 
 from containerhost.engines.capabilities import ChangesOffer, Transfers
 from containerhost.engines.spec import ContainerSpec
@@ -43,24 +43,6 @@ REFUSED = (f"use onevm migrate without --live, or {translate.LIVE_MIGRATION} = {
            "while they run")
 
 
-class Destination(Protocol):
-    """Receive a VM on another node.
-
-    :ivar node: its name there
-    """
-
-    node: str
-
-    def fetch_changes(self, offer: ChangesOffer) -> None:
-        """Fetch the container, or its changes since the former offer."""
-
-    def start(self) -> None:
-        """Take the root that the source offers, and start the VM."""
-
-
-Connect = Callable[[Call], AbstractContextManager[Destination]]
-
-
 def require_allowed(vm: Vm, address: str) -> None:
     """Refuse a VM that cannot leave, with the remedy, before any change.
 
@@ -75,10 +57,11 @@ def require_allowed(vm: Vm, address: str) -> None:
                            "address of this node's LXD")
 
 
-class RemoteDestination:
+class Destination:
     """Send requests to the destination's process, and read its answers.
 
     :param timeout: seconds until an answer comes
+    :ivar node: the destination's own name
     """
 
     def __init__(self, host: str, ssh: "subprocess.Popen[bytes]", complaints: IO[bytes], timeout: float) -> None:
@@ -92,9 +75,11 @@ class RemoteDestination:
         self.node = self._ask({"document": document.decode(), "node": os.uname().nodename})["node"]
 
     def fetch_changes(self, offer: ChangesOffer) -> None:
+        """Make it fetch the container, or its changes since the former offer."""
         self._ask({"offer": dataclasses.asdict(offer)})
 
     def start(self) -> None:
+        """Make it take the root that the source offers, and start the VM."""
         self._ask({"start": True})
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -109,6 +94,9 @@ class RemoteDestination:
             self._complaints.seek(0)
             raise DriverError(problem(self._host, "the live migration", self._ssh.poll(), self._complaints.read()))
         return answer
+
+
+Connect = Callable[[Call], AbstractContextManager[Destination]]
 
 
 def connector(datastores: Path, timeout: float) -> Connect:
@@ -126,7 +114,7 @@ def connector(datastores: Path, timeout: float) -> Connect:
                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints, bufsize=0,
                         start_new_session=True, **identity(datastores.stat().st_uid, call.arguments.get("agent", "")))
             try:
-                destination = RemoteDestination(host, ssh, complaints, timeout)
+                destination = Destination(host, ssh, complaints, timeout)
                 destination.open(call.document)
                 yield destination
             finally:

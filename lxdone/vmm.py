@@ -1,30 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run oned's actions on a VM's container on LXD: those parts that are specific to LXD."""
 
-import contextlib
 import dataclasses
 import functools
 import logging
-import math
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from containerhost.allocation.allocator import DeviceAllocator
-from containerhost.engines import copyrounds
 from containerhost.engines.contract import ContainerState, Engine, Status
-from containerhost.engines.corebinding import unbound
 from containerhost.engines.network import openvswitch
 from containerhost.engines.spec import ContainerSpec, Mount, Part, grants_of
-from containerhost.errors import (
-    ContainerHostError,
-    EngineBusy,
-    EngineConflict,
-    EngineError,
-    EngineNotFound,
-    EngineTimeout,
-)
+from containerhost.errors import EngineBusy, EngineConflict, EngineError, EngineNotFound
 from containerhost.guest import resources
 from containerhost.inventory.scan import HostView
 from containerhost.linux.poll import retry
@@ -36,19 +24,20 @@ from lxdone.conf import DRIVER, Options
 from lxdone.disk import diskformat, filesystems
 from lxdone.disk.images import Images
 from lxdone.disk.qcow2 import Origin
+from lxdone.migrations import AWAY, MigratingVmm
 from lxdone.root import root_files, root_state
 from lxdone.root.root_images import RootImages
 from lxdone.root.root_writeback import RootWriteback
 from onedriver import graphics
 from onedriver.actions import Call
-from onedriver.errors import BadInput, DriverError, NotSupported
+from onedriver.errors import BadInput, DriverError
 from onedriver.node import context, datastores, validation
 from onedriver.node.commands import Commands
 from onedriver.node.consoles import Consoles
 from onedriver.node.context import Contexts
 from onedriver.node.limits import shared_memory
 from onedriver.node.vm_ids import attached_disk, complain, own_name
-from onedriver.node.vmm import SNAPSHOT, BaseVmm
+from onedriver.node.vmm import SNAPSHOT
 from onedriver.vm import OVS, Disk, Nic, Vm
 
 if TYPE_CHECKING:
@@ -56,14 +45,12 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-AWAY = (Status.STOPPED, Status.FROZEN)
-STDOUT = 1
 BUSY_INTERVAL = 1.0  # s from one look at a busy container to the next
 COPY = "lxdone.copy."  # begins the name of a disk's copy, in the VM's directory in the datastore
 IMAGE_TRIES = 3  # an image may be removed between its import and its use
 
 
-class Vmm(BaseVmm):
+class Vmm(MigratingVmm):
     """Run oned's actions on LXD containers, their disks, snapshots and consoles included.
 
     :param transfers: of containers to other nodes
@@ -136,128 +123,6 @@ class Vmm(BaseVmm):
             super().restore(call)
             self._consoles.provide(call.vm)
 
-    # Live migration. The container is copied while it runs, and stopped for its last changes alone.
-
-    def migrate(self, call: Call) -> None:
-        """Restart a VM on another node. A failure before that one takes the root leaves the VM running here."""
-        vm = call.vm
-        livemigration.require_allowed(vm, self._options.migration_address)
-        own = self._existing(call).name
-        if not self._is_running(own):
-            raise DriverError(f"container {own} does not run: migrate the VM while it is off")
-        spec, home = self._spec(vm), self._contexts.home(own)
-        with self._connect(call) as there, Rollback(f"live migration of VM {vm.id}") as undo:
-            undo.on_error("end the transfers", self._transfers.withdraw, own)
-            self._copy_running(own, home, there)
-            if not self._is_running(own):
-                raise DriverError(f"container {own} was shut down meanwhile")
-            undo.on_error("let it run here", self._stay, vm, spec)
-            self._commands.cancel(own)
-            self._stop_at_last(own)
-            self._disks.release_all(vm.id)
-            self._send_changes(own, there)
-            self._require_wanted(home)
-            self._writeback.offer(home, there.node)
-            try:
-                there.start()
-            except DriverError as error:
-                if self._writeback.withdraw(home):
-                    raise
-                raise DriverError(f"VM {vm.id} is on {there.node}, which did not report whether it runs: {error}"
-                                  ) from error
-        try:
-            self.forget(vm.id)
-        except (ContainerHostError, DriverError, OSError) as error:
-            LOG.error("VM %s runs on %s, and its remains here are removed later: %s", vm.id, there.node, error)
-
-    def _copy_running(self, own: str, home: Path, there: livemigration.Destination) -> None:
-        """Let the destination copy the container repeatedly, until a round brings few further changes."""
-        self._transfers.withdraw(own)  # what a killed migration left
-        took = math.inf
-        for number in range(1, copyrounds.ROUNDS + 1):
-            began, before = time.monotonic(), took
-            self._send_changes(own, there)
-            self._require_wanted(home)
-            took = time.monotonic() - began
-            LOG.info("Round %d of copying %s to %s while it runs took %.1f s", number, own, there.node, took)
-            if copyrounds.is_last(took, before):
-                return
-
-    def _send_changes(self, own: str, there: livemigration.Destination) -> None:
-        offer = self._transfers.offer_changes(own, self._options.migration_address)
-        if offer is None:
-            raise NotSupported("use onevm migrate without --live: differences take LXD 5.0.3 or later and a storage "
-                               f"pool of type btrfs or zfs, which container {own} has not")
-        there.fetch_changes(offer)
-
-    def _require_wanted(self, home: Path) -> None:
-        if self._writeback.is_ended(home) or livemigration.is_abandoned(STDOUT):
-            raise DriverError("OpenNebula has cancelled the live migration")
-
-    def _stop_at_last(self, own: str) -> None:
-        """Stop the container, by force if it does not end in time."""
-        try:
-            self._stop(own, force=False)
-        except EngineTimeout:
-            self._stop(own, force=True)
-
-    def _stay(self, vm: Vm, spec: ContainerSpec) -> None:
-        """Run the VM here, unless the destination has its root, or OpenNebula ended it."""
-        home = self._contexts.home(spec.name)
-        if self._writeback.is_ended(home):
-            self.remove(vm.id)
-        elif self._writeback.withdraw(home):
-            self._run_again(vm, spec, self._allocator.view())
-
-    @contextlib.contextmanager
-    def arriving(self, call: Call, source: str) -> Iterator[livemigration.Arrival]:
-        """Receive a VM from another node; on an error the copy is removed.
-
-        :param source: the node's name
-        :raises DriverError: this host does not support it; nothing has changed
-        """
-        vm, own = call.vm, translate.name(call.vm_id)
-        home, file = self._contexts.home(own), self._root_file(vm)
-        if root_state.elsewhere(file.parent, None) != source:
-            raise NotSupported("use onevm migrate without --live: a live migration needs a shared system datastore "
-                               f"(TM_MAD shared or qcow2), but this node does not share the directory {file.parent} "
-                               f"with node {source}")
-        spec = self._spec(vm)
-        self._cores.preview(spec)
-        state = self._find(own, vm)
-        if self._writeback.is_unsaved(home) or (state is not None and state.status not in AWAY):
-            raise EngineConflict(f"this node has container {own} of the VM, or a record of it, which may be newer: "
-                                 "look at it, and delete it when it is not needed")
-        self.forget(vm.id)  # what an earlier migration left
-        with Rollback(f"arrival of VM {vm.id}") as undo:
-            undo.on_error("remove what arrived", self._remove_arrived, vm.id)
-            self._writeback.announce(home, vm, file)
-            mounts = (Mount("context", str(self._write_context(vm, None)), "/context"),)
-            yield livemigration.Arrival(self._transfers, dataclasses.replace(unbound(spec), mounts=mounts),
-                                        self._options.migration_peers, self._options.migration_timeout,
-                                        lambda: self._take_over(vm, spec, source, undo))
-
-    def _take_over(self, vm: Vm, spec: ContainerSpec, source: str, undo: Rollback) -> None:
-        home = self._contexts.home(spec.name)
-        undo.on_error("give the root back", self._give_back, vm.id, source)
-        self._writeback.take(home, vm, self._root_file(vm), source)
-        self._restart(vm, spec, self._allocator.view())
-        self._consoles.provide(vm)
-
-    def _give_back(self, vm_id: int, source: str) -> None:
-        """Return the root to the source, which starts it again, after stopping the VM here."""
-        own = translate.name(vm_id)
-        if self._is_running(own):
-            self._stop(own, force=True)
-        self._disks.release_all(vm_id)
-        self._writeback.give_back(self._contexts.home(own), source)
-
-    def _remove_arrived(self, vm_id: int) -> None:
-        """Remove a copy, unless it may be the only one of the VM."""
-        if self._writeback.is_unsaved(self._contexts.home(translate.name(vm_id))):
-            raise DriverError(f"the root of VM {vm_id} is this node's and stays")
-        self.forget(vm_id)
-
     def _leave_what_is_old(self, vm: Vm) -> None:
         own = translate.name(vm.id)
         state = self._find(own, vm)
@@ -306,7 +171,7 @@ class Vmm(BaseVmm):
         super()._unfreeze(vm)
 
     def _end(self, call: Call, *, force: bool, patience: bool = True) -> None:
-        """Stop the container, by killing it if needed without ``patience``, and update its disks."""
+        """Stop the container, without ``patience`` by force if it does not end in time, and update its disks."""
         own = own_name(call)
         state = self._find(own, call.vm)
         if state is not None:
@@ -315,12 +180,10 @@ class Vmm(BaseVmm):
                 if lcm_states.keeps_root(call.vm):
                     self._writeback.reopen(self._contexts.home(own))
                 self._disks.let_go_all(call.vm_id)
-            try:
+            if patience:
                 self._stop(own, force=force)
-            except EngineTimeout:
-                if patience:
-                    raise
-                self._stop(own, force=True)
+            else:
+                self._stop_at_last(own)
             if lcm_states.keeps_root(call.vm):
                 self._writeback.save(own, self._contexts.home(own))
         elif lcm_states.keeps_root(call.vm):
@@ -459,12 +322,6 @@ class Vmm(BaseVmm):
 
     # Steps.
 
-    def _root_file(self, vm: Vm) -> Path:
-        return self._file(vm, vm.root.id)
-
-    def _file(self, vm: Vm, disk_id: int) -> Path:
-        return Path(self._options.datastores) / str(vm.system_ds) / str(vm.id) / f"disk.{disk_id}"
-
     def _write_context(self, vm: Vm, owner: tuple[int, int] | None) -> Path:
         """Write the context: variables come with the VM, files on the context disk created by the TM driver."""
         bring = None
@@ -537,17 +394,13 @@ class Vmm(BaseVmm):
         grants = self._acquire_anew(vm, view)
         self._write_context(vm, self._engine.root_ids(spec.name))
         self._disks.provide(vm)
-        fitted = self._fitted(vm, spec, grants)
+        image = self._engine.container(spec.name).labels.get(translate.IMAGE_LABEL, "")
+        parts = (*translate.nics(vm), *self._disks.parts(vm), *grants, *self._shared_memory(vm))
+        fitted = dataclasses.replace(spec, parts=parts, labels=dict(spec.labels) | {translate.IMAGE_LABEL: image})
         with self._cores.bound(fitted) as bound:
             self._engine.reconfigure(spec.name, self._notices.noted(bound))
         self._disks.release_others(vm)
-        self._start(vm, fitted.parts)
-
-    def _fitted(self, vm: Vm, spec: ContainerSpec, grants: Sequence[Part]) -> ContainerSpec:
-        image = self._engine.container(spec.name).labels.get(translate.IMAGE_LABEL, "")
-        parts = (*translate.nics(vm), *self._disks.parts(vm), *grants, *self._shared_memory(vm))
-        return dataclasses.replace(spec, parts=parts,
-                                   labels=dict(spec.labels) | {translate.IMAGE_LABEL: image})
+        self._start(vm, parts)
 
     def _shared_memory(self, vm: Vm) -> tuple[Part, ...]:
         memory = self._join_job(vm)

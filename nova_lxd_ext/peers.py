@@ -93,7 +93,7 @@ class Peers:
                       ) -> bool:
         """Make ``host`` fetch the changes of the server's container that it does not have, and wait.
 
-        :param last: no further changes follow
+        :param last: no further changes follow; only a host of an earlier release reads this
         :returns: whether it did; otherwise it cannot, and has nothing
         """
         try:

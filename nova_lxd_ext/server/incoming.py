@@ -66,7 +66,7 @@ class IncomingMigrations:
 
         On an error the copy is removed.
 
-        :param last: it is stopped, and no further changes follow
+        :param last: not read; a source names it for hosts of an earlier release
         :returns: False if this host cannot; nothing was changed
         """
         found, timeout = ChangesOffer(**offer), self._conf.lxd.migration_timeout

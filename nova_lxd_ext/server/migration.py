@@ -12,7 +12,6 @@ has left keeps it unchanged.
 import contextlib
 import dataclasses
 import enum
-import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -126,18 +125,16 @@ class Migrations:
         :param view: of the enclosing operation, if there is one
         :raises Aborted:
         """
+        running = status is Status.RUNNING
         with self._withdrawn_on_error(instance):
             copied = False
             if host is not None:
                 undo.on_error("what arrived", self._peers.forget, context, host, instance)
-                copied = status is Status.RUNNING and self._copy_running(context, instance, host)
+                copied = running and self._copy_running(context, instance, host)
             # Otherwise the elastic service would overwrite the notice.
-            with (resizing(Path(self._conf.lxd.owners_dir), instance.name) if status is Status.RUNNING
-                  else contextlib.nullcontext()):
-                if status is Status.RUNNING:
-                    undo.on_error("what was announced", self._withdraw_notice, instance)
-                    if self._announce_stop(instance) and copied and host is not None:
-                        copied = self._send_changes(context, instance, host, last=False)  # with the guest's checkpoint
+            with resizing(Path(self._conf.lxd.owners_dir), instance.name) if running else contextlib.nullcontext():
+                if running and self._announce_stop(instance, undo) and copied and host is not None:
+                    copied = self._send_changes(context, instance, host, last=False)  # with the guest's checkpoint
                 self._require_wanted(instance)
                 if status is not Status.STOPPED:
                     undo.on_error("start it again", self.start_again, instance, requested)
@@ -189,8 +186,9 @@ class Migrations:
                 f"the server uses {used / units.Gi:.1f} GiB of its root disk, and flavor {flavor.name} gives it "
                 f"{flavor.root_gb} GiB; delete files in it, or choose a larger flavor"))
 
-    def _announce_stop(self, instance: objects.Instance) -> bool:
+    def _announce_stop(self, instance: objects.Instance, undo: Rollback) -> bool:
         """Announce the stop to a guest that listens, wait for it, and return whether there is one."""
+        undo.on_error("what was announced", self._withdraw_notice, instance)
         document = self._states.require(instance).labels.get(resources.LABEL)
         return document is not None and self._notice.announce(instance.name, document, resources.stopping(document))
 
@@ -208,18 +206,13 @@ class Migrations:
 
         :returns: whether it has copied all but later changes
         """
-        took = math.inf
-        for number in range(1, self._conf.lxd.migration_rounds + 1):
-            began, before = self._clock(), took
+        for _ in copyrounds.rounds(f"server {instance.uuid} to {host}", self._conf.lxd.migration_rounds, self._clock):
             if not self._send_changes(context, instance, host, last=False):
                 return False
-            took = self._clock() - began
-            LOG.info("Round %d of copying the server to %s while it runs took %.1f s", number, host, took,
-                     instance=instance)
             self._require_wanted(instance)
-            if copyrounds.is_last(took, before) or instance.uuid in self._asked:
+            if instance.uuid in self._asked:
                 break
-        return took < math.inf
+        return bool(self._conf.lxd.migration_rounds > 0)
 
     def _send_changes(self, context: Any, instance: objects.Instance, host: str, last: bool) -> bool:
         """Send the changes of the container that the other host does not have.
