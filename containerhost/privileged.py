@@ -68,8 +68,6 @@ LIMITS = {
 class Inside(NamedTuple):
     """Describe what a container's first process sees.
 
-    :ivar nodes: path -> major and minor of each character node
-    :ivar netdevs: names of its interfaces
     :ivar limits: hard limits by name: ``unlimited`` or a number
     """
 
@@ -291,10 +289,7 @@ class Privileged:
         return apparentsize.measure(int(server), check(POOL, pool), check(CONTAINER, container), float(timeout))
 
     def copy_block(self, source: str, target: str, place: int, size: int) -> int:
-        """Copy a piece of a block device of the host to another.
-
-        :returns: bytes copied; 0 at its end
-        """
+        """Copy a piece of a block device of the host to another."""
         return blockcopy.copy(check(VOLUME, source), check(VOLUME, target), int(place), int(size))
 
     def mount_memory(self, name: str, size: int) -> None:

@@ -40,9 +40,7 @@ class DeviceAllocator:
     :param view: returns the view of a new operation
     :param foreign: device id -> container, for what containers of the engine use by their configuration, in any
         project; an engine's ``held``
-    :param holders: of :class:`~containerhost.allocation.cleaning.Cleaner`
     :ivar repair: repairs what stays allocated
-    :ivar reconciler: finishes or undoes what a crash interrupted
     """
 
     def __init__(self, store: AllocationStore, view: View, privileged: Privileged,
@@ -63,7 +61,6 @@ class DeviceAllocator:
                 ) -> tuple[Grant, ...]:
         """Claim, prepare and attach all the devices, or none. Idempotent: the consumer keeps those that it already has.
 
-        :returns: one grant for each request, in order
         :raises DeviceNotFound, DeviceUnhealthy, DeviceHeld, AllocationsUnreadable, SpecError: nothing was changed
         :raises HostActionFailed: preparing failed; what was newly claimed is released
         """
@@ -98,7 +95,6 @@ class DeviceAllocator:
         """Detach faulty GPUs from a stopped container that can run without some; they stay allocated.
 
         :param least: the minimum number of GPUs
-        :returns: the requests for the devices that it starts with
         :raises SpecError, DeviceUnhealthy: it cannot have that many
         """
         view, mine = view or self.view(), self._store.held_by(consumer)
@@ -110,10 +106,7 @@ class DeviceAllocator:
         return tuple(request for request in requests if view.inventory.get(request.address).id not in left)
 
     def require_gpus(self, requests: Sequence[Request], consumer: Consumer, least: int, view: HostView) -> None:
-        """Refuse a container whose minimum of GPUs exceeds what it can have. Changes nothing.
-
-        :raises SpecError, DeviceUnhealthy: it is refused
-        """
+        """Refuse a container whose minimum of GPUs exceeds what it can have. Changes nothing."""
         refusals.require_gpus(view.inventory, requests, self._store.held_by(consumer), least)
 
     def present(self, requests: Sequence[Request], consumer: Consumer) -> tuple[Request, ...]:
@@ -158,10 +151,7 @@ class DeviceAllocator:
         return self._users_of(nodes)
 
     def require_unused(self, grants: Iterable[Grant]) -> None:
-        """Refuse devices that a container process has open; not detectable for a share of a GPU.
-
-        :raises DeviceInUse: a process in a container has a device of ``grants`` open
-        """
+        """Refuse devices that a container process has open; not detectable for a share of a GPU."""
         for grant in grants:
             users = self._users_of(grant.own_nodes)
             if users:

@@ -80,10 +80,7 @@ class Cleaner:
         return None
 
     def evidence(self, done: Sequence[str], device_id: str, inventory: Inventory) -> dict[str, Any]:
-        """Return the hand-over record's entry for a cleaning.
-
-        :param done: what :meth:`clean` returned
-        """
+        """Return the hand-over record's entry for a cleaning."""
         whole, _, _ = device_id.partition("/")
         device = inventory.get(whole if has_ended(device_id, inventory) else device_id)
         directory = pci.directory(self._host, device.address)

@@ -16,7 +16,6 @@ class Fault(NamedTuple):
     """Describe a device that no new container gets: it is sick, tainted, blocked, or missing from the host.
 
     :ivar kind: None if it has left the host
-    :ivar complaints: of its health, the taint's included
     :ivar blocked: why it could not be cleaned; None if it is not blocked
     :ivar consumer: None if it is not allocated
     """
@@ -33,7 +32,6 @@ class Fault(NamedTuple):
 def of(records: Iterable[Allocation], inventory: Inventory) -> tuple[str, ...]:
     """Describe the faults of one consumer's devices.
 
-    :param records: of one owner
     :returns: one text for each device that is sick or gone: ``0000:3b:00.0: fallen off the bus; ...``
     """
     found = []
@@ -46,10 +44,7 @@ def of(records: Iterable[Allocation], inventory: Inventory) -> tuple[str, ...]:
 
 
 def of_host(records: Mapping[str, Allocation], inventory: Inventory) -> tuple[Fault, ...]:
-    """Return the faulty devices of the host by id, without those that the host itself uses.
-
-    :param records: all of the host
-    """
+    """Return the faulty devices of the host by id, without those that the host itself uses."""
     present = {device.id: device for device in inventory.devices}
     found = []
     for device_id in sorted(present.keys() | records.keys()):

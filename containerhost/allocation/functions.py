@@ -29,7 +29,6 @@ class Functions:
     def prepare(self, device: Device, options: GrantOptions, consumer: Consumer, former: Allocation | None) -> bool:
         """Prepare a function's interfaces, GUIDs, MAC, VLAN and rate; return whether an interface was changed.
 
-        :param former: the consumer's record, if it had the device before
         :raises UnsupportedOnHost: the card does not support this limit on its VFs
         """
         if device.kind is not Kind.NET:

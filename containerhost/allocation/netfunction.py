@@ -115,10 +115,7 @@ class NetFunction:
         return [(netdev, index) for netdev in self._parent_netdevs]
 
     def await_mac(self, mac: str) -> None:
-        """Wait until the interface has this MAC.
-
-        :raises HostActionFailed: the driver does not show it in time
-        """
+        """Wait until the interface has this MAC."""
         if not wait_until(lambda: self.mac() == mac, BIND_TIMEOUT):
             raise HostActionFailed(f"{self._device.address} shows MAC {self.mac()}, not {mac}, {BIND_TIMEOUT:g} s "
                                    f"after "
@@ -127,7 +124,6 @@ class NetFunction:
     def rebind(self, *, reset: bool = False, driver: str | None = None, count: int = 1) -> bool:
         """Restart the function: unbind its driver, reset it if asked, bind, and wait for its interfaces.
 
-        :param count: how many interfaces it has
         :param driver: the driver to bind when it has none, because an earlier rebind was interrupted
         :returns: whether it was reset
         """
@@ -145,19 +141,13 @@ class NetFunction:
         return was_reset
 
     def await_guids(self, node_guid: str, port_guid: str) -> None:
-        """Wait until the function has these GUIDs.
-
-        :raises HostActionFailed: the driver does not show them in time
-        """
+        """Wait until the function has these GUIDs."""
         if not wait_until(lambda: self.guids() == (node_guid, port_guid), BIND_TIMEOUT):
             raise HostActionFailed(f"{self._device.address} shows GUIDs {self.guids()}, not {(node_guid, port_guid)}, "
                                    f"{BIND_TIMEOUT:g} s after they were set")
 
     def rename(self, names: Sequence[str]) -> None:
-        """Restore the interfaces' ``names``: the kernel returns them under whatever names are free.
-
-        :raises HostActionFailed: they do not have these names in time
-        """
+        """Restore the interfaces' ``names``: the kernel returns them under whatever names are free."""
         self._each(len(names), lambda port, present: self._privileged.rename_netdev(present, names[port])
                    if present != names[port] else None)
         if not wait_until(lambda: self.netdevs() == tuple(names), RETURN_TIMEOUT):
@@ -165,10 +155,7 @@ class NetFunction:
                                    f"{', '.join(names)}, {RETURN_TIMEOUT:g} s after they were renamed")
 
     def link_down_and_flush(self, count: int = 1) -> None:
-        """Set the interfaces down and remove their addresses.
-
-        :param count: how many it has
-        """
+        """Set the interfaces down and remove their addresses."""
         self._each(count, lambda port, present: self._privileged.link_down_and_flush(present))
 
     def _each(self, count: int, act: Callable[[int, str], None]) -> None:

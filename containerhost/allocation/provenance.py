@@ -71,7 +71,6 @@ class Provenance:
         """Record the hand-over of a device, unless no container had it. Called under the store's lock.
 
         :param cleaning: the steps and results of the cleaning; None if the operator freed it manually
-        :param released: time of the release
         """
         if record.given is None:
             return

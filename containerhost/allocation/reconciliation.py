@@ -109,10 +109,7 @@ class Reconciler:
                          if (record.consumer.driver, record.consumer.engine) == (driver, engine) and is_due(record))
 
     def _recover(self, device_id: str, consumer: Consumer, exists: bool, view: HostView) -> tuple[str, ...]:
-        """Finish or undo the allocation of one device after a crash.
-
-        :returns: complaints
-        """
+        """Finish or undo the allocation of one device after a crash."""
         with self._store.working([device_id]):
             record = self._store.held_by(consumer).get(device_id)
             if record is None:

@@ -84,10 +84,7 @@ def file_name(device_id: str) -> str:
 
 
 def hidden_name(name: str, suffix: str) -> str:
-    """Return the name of another file about a device.
-
-    :param name: of :func:`file_name`
-    """
+    """Return the name of another file about a device."""
     return f".{name.removesuffix(SUFFIX)}{suffix}"
 
 

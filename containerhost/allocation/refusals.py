@@ -55,10 +55,7 @@ def left_out(inventory: Inventory, requests: Iterable[Request], mine: Mapping[st
     """Return the faulty GPUs that a stopped container must start without, if enough are left.
 
     Tainted ones are preferred to sick ones. Only GPUs already allocated to it count: a new claim on a faulty GPU is
-    refused.
-
-    :param least: the minimum number of GPUs
-    """
+    refused."""
     had = {name for name, record in mine.items() if record.state in (State.ATTACHED, State.DETACHED)}
     gpus = whole_gpus(inventory, requests)
     ready = [device for device in gpus if device.healthy or device.id not in had]
@@ -118,10 +115,7 @@ def require_distinct(wanted: Iterable[tuple[Device, GrantOptions]], mine: Iterab
 
 def granted(inventory: Inventory, requests: Iterable[Request], mine: Mapping[str, Allocation], consumer: Consumer
             ) -> tuple[Grant, ...]:
-    """Return the grants of those requested devices that the consumer has.
-
-    :raises DeviceHeld: it does not have one of them
-    """
+    """Return the grants of those requested devices that the consumer has."""
     grants = []
     for request in requests:
         device = inventory.get(request.address)
@@ -157,7 +151,6 @@ def refuse_configured(users: Mapping[str, str], inventory: Inventory, devices: I
     """Refuse devices that, or whose related devices, another container's configuration names.
 
     :param users: device id -> container
-    :raises DeviceHeld: such a container exists
     """
     for device in devices:
         for other in (device, *inventory.related(device)):

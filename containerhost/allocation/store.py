@@ -110,7 +110,6 @@ class AllocationStore:
         A device that a container may have had stays ATTACHED.
 
         :returns: the record as it is now
-        :raises DeviceNotFound: the device is not allocated
         :raises DeviceHeld: another consumer does
         """
         with self._locked():
@@ -236,11 +235,7 @@ class AllocationStore:
     # Reading
 
     def _record(self, device_id: str) -> Allocation:
-        """Read one record; the others may be unreadable.
-
-        :raises DeviceNotFound: the device is not allocated
-        :raises AllocationsUnreadable: its record cannot be read
-        """
+        """Read one record; the others may be unreadable."""
         path = self._root / file_name(device_id)
         if not os.path.lexists(path):
             raise DeviceNotFound(f"no container holds device {device_id}")
@@ -278,10 +273,7 @@ class AllocationStore:
         return found
 
     def _last(self, name: str) -> Consumer | None:
-        """Return the consumer that claimed a device last; None if that is unknown.
-
-        :param name: of the file of the device's record
-        """
+        """Return the consumer that claimed a device last; None if that is unknown."""
         try:
             found = Consumer(**load(self._root / hidden_name(name, _LAST)))
         except (AllocationsUnreadable, TypeError):
@@ -316,10 +308,7 @@ class AllocationStore:
                 self._forget_journal()
 
     def _moved(self, record: Allocation, state: State, **more: Any) -> Allocation:
-        """Return the record in another state.
-
-        :raises DeviceHeld: there is no such transition
-        """
+        """Return the record in another state."""
         require_transition(record.device_id, record.state, state)
         if not self.in_this_boot(record):
             kept = {name: value for name, value in record.restore.items() if name not in OF_BOOT}

@@ -68,10 +68,7 @@ class Timing:
 
 
 class Timings:
-    """Count acquisitions and releases in a file that all processes of the host share.
-
-    :param directory: of the allocation records
-    """
+    """Count acquisitions and releases in a file that all processes of the host share."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

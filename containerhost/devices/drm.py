@@ -10,10 +10,7 @@ _NODE = re.compile(r"(?:card|renderD)[0-9]{1,4}")
 
 
 def nodes(host: Host, function: str) -> tuple[CharNode, ...]:
-    """Return the DRM nodes of a function.
-
-    :param function: the PCI function's directory in sysfs
-    """
+    """Return the DRM nodes of a function."""
     directory = f"{function}/drm"
     found = []
     for name in host.names(directory):

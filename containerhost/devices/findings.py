@@ -17,11 +17,7 @@ class Severity(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Finding:
-    """Describe a problem that a check of the host found, and its remedy.
-
-    :ivar check: the group of checks, ``devices``, ``cgroups``…
-    :ivar subject: the device or part of the host
-    """
+    """Describe a problem that a check of the host found, and its remedy."""
 
     severity: Severity
     check: str

@@ -24,7 +24,6 @@ class GrantOptions:
     :ivar netdev_name: name of the interface in the container (``ib0``, ``eth1``)
     :ivar management_nodes: give umad and issm too (the operator's choice, never a tenant's)
     :ivar memlock: locked-memory limit an RDMA container gets: ``unlimited`` or bytes
-    :ivar gpu_capabilities: driver capabilities to bring libraries for, of :data:`GPU_CAPABILITIES`; empty brings none
     :ivar node_guid: GUID to give an InfiniBand VF; None keeps the one it has
     :ivar port_guid: likewise for its port
     :ivar mac: MAC that its physical function makes an Ethernet VF use; None leaves the VF free to choose
@@ -54,8 +53,6 @@ class NetdevGrant:
     """Describe an interface that moves into the container.
 
     :ivar host_name: its name on the host, to which it returns
-    :ivar name: its name in the container
-    :ivar setup: its IP configuration, from the options
     """
 
     host_name: str

@@ -88,7 +88,6 @@ class PciFunction:
 
     :ivar directory: where sysfs has it, links resolved: ``/sys/devices/pci0000:00/...``
     :ivar class_code: six digits: class, subclass, interface (``030200``)
-    :ivar parent: the address of a VF's physical function
     :ivar health: complaints that hold for any kind of device
     :ivar notes: observations that are not complaints
     """

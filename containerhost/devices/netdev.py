@@ -51,7 +51,6 @@ class Found:
     """Hold the network interfaces of a PCI function, and what the host uses them for.
 
     :ivar netdevs: the function's interfaces in this network namespace, one for each port, in the order of its ports
-    :ivar away: the function has an interface, in another network namespace
     :ivar uses: uses by the host of these interfaces, or of interfaces stacked on them
     """
 
@@ -71,10 +70,7 @@ class Netdevs:
         self._host = host
 
     def of(self, function: str) -> Found:
-        """Find the interfaces of a function, which are in its directory or in that of the virtio device below it.
-
-        :param function: its directory in sysfs (:func:`containerhost.devices.pci.directory`)
-        """
+        """Find the interfaces of a function, which are in its directory or in that of the virtio device below it."""
         found = self._in(f"{function}/net")
         if found is None:
             nested = (self._in(f"{function}/{name}/net") for name in self._host.names(function)

@@ -35,10 +35,7 @@ def is_beyond_nova(address: str) -> bool:
 
 
 def functions(host: Host, log: Log) -> Iterator[PciFunction]:
-    """Yield every function that could be a network card or an accelerator, by address.
-
-    :param log: the kernel's messages about them
-    """
+    """Yield every function that could be a network card or an accelerator, by address."""
     places: dict[str, tuple[str, int]] = {}
     for address in host.names(_DIRECTORY):
         found = _read(host, address, places, log)
@@ -110,10 +107,7 @@ def _function(host: Host, address: str, directory: str, ids: re.Match[str],
 
 
 def _places(host: Host, parent: str, directory: str) -> Iterator[tuple[str, tuple[str, int]]]:
-    """Yield the address of each VF with its parent and index, from the PF's ``virtfn<index>`` links.
-
-    :param directory: the PF's
-    """
+    """Yield the address of each VF with its parent and index, from the PF's ``virtfn<index>`` links."""
     for entry in host.names(directory):
         index = entry.removeprefix("virtfn")
         if entry != index and index.isascii() and index.isdigit():

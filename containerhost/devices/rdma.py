@@ -42,8 +42,6 @@ class RdmaDevices:
 
     def of(self, directory: str) -> Found:
         """Return the function's first InfiniBand device, its first port that has a link, and all nodes of the function.
-
-        :param directory: the function's in sysfs (:func:`containerhost.devices.pci.directory`)
         """
         ibdevs = self._host.names(f"{directory}/infiniband")
         if not ibdevs:

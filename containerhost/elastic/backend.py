@@ -12,7 +12,6 @@ def engine(text: str, settings: local.Settings) -> tuple[str, ManagedEngine]:
     """Return an engine by its name.
 
     :param text: ``lxd``, ``incus`` or ``docker``; or with its endpoint, ``docker=unix:///run/docker.sock``
-    :param settings: without the endpoint
     :raises SpecError: there is no such engine
     """
     name, _, endpoint = text.partition("=")

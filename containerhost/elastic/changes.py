@@ -27,7 +27,6 @@ FAILURES = (errors.ContainerHostError, OSError)
 class Changes:
     """Track announced changes of containers, and persist them so that a restarted service continues.
 
-    :param notices: by engine
     :param notice: seconds that a guest has to release resources
     :param locks: the directory that all drivers of the host share: one that changes a container writes its files
         alone

@@ -19,7 +19,6 @@ Cores = frozenset[int]
 class Share(NamedTuple):
     """Describe a container's part in the division of cores.
 
-    :ivar size: number of cores it should have
     :ivar allowed: those that it may have
     :ivar present: those that it has
     """
@@ -34,8 +33,6 @@ class Matching:
     """Give cores to takers, each core to one at most.
 
     :param allowed: by taker, which cores it may have
-    :param held: by taker, which it has already
-    :ivar held: by taker, which it has
     """
 
     def __init__(self, allowed: Sequence[int], held: Sequence[int] | None = None) -> None:
@@ -74,10 +71,7 @@ class Matching:
         return False
 
     def exchange(self, present: Sequence[int]) -> None:
-        """Exchange cores while that returns more of them to the takers that had them before.
-
-        :param present: by taker, which it had before
-        """
+        """Exchange cores while that returns more of them to the takers that had them before."""
         wanted = [cores & allowed for cores, allowed in zip(present, self._allowed, strict=True)]
         while any(cores & ~held for cores, held in zip(wanted, self.held, strict=True)):
             cycle = self._better([*wanted, 0])
@@ -119,10 +113,7 @@ class Matching:
 
 
 class Supply:
-    """Count the cores that containers can still get; those with the same permitted cores are counted together.
-
-    :param permitted: by container
-    """
+    """Count the cores that containers can still get; those with the same permitted cores are counted together."""
 
     def __init__(self, permitted: Mapping[str, Cores]) -> None:
         sets = list(set(permitted.values()))

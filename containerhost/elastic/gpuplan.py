@@ -47,12 +47,7 @@ class Gpus(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Decide which GPUs a container gets back or loses, and whether its resource document must be corrected.
-
-    :ivar give: GPUs that it gets back now
-    :ivar take: GPUs that it will lose
-    :ivar correct: whether its document is out of date
-    """
+    """Decide which GPUs a container gets back or loses, and whether its resource document must be corrected."""
 
     give: tuple[str, ...] = ()
     take: tuple[str, ...] = ()
@@ -76,10 +71,7 @@ def allocated(engine: str, name: str, records: Mapping[str, Allocation], invento
 
 
 def decide(member: GpuMember, gpus: Gpus, well: Collection[str]) -> Decision:
-    """Return the decision for a container.
-
-    :param well: ids of healthy GPUs
-    """
+    """Return the decision for a container."""
     give = tuple(name for name in gpus.detached if name in well)
     # A device without a driver has no nodes, so there is nothing to detach.
     bad = sorted((device for device in gpus.present if not device.healthy and device.nodes),
@@ -91,9 +83,6 @@ def decide(member: GpuMember, gpus: Gpus, well: Collection[str]) -> Decision:
 
 
 def row(member: GpuMember, gpus: Gpus, reasons: Mapping[str, str]) -> dict[str, Any]:
-    """Return the status row of a container's GPUs.
-
-    :param reasons: faults of each faulty device
-    """
+    """Return the status row of a container's GPUs."""
     return {"present": sorted(gpus.ids), "least": member.bounds.least, "most": len(gpus.present) + len(gpus.detached),
             "detached": {name: reasons.get(name, "") for name in gpus.detached}}

@@ -74,7 +74,6 @@ class GpuRounds:
     def round(self, members: Sequence[GpuMember]) -> list[GpuMember]:
         """Bring each container one step closer to its decided GPUs.
 
-        :returns: the containers as they are now
         :raises EngineUnavailable: an engine does not answer
         """
         keys = {member.key for member in members}

@@ -59,10 +59,7 @@ def gpu_family(rows: Iterable[Mapping[str, Any]]) -> Metric:
 
 
 class ElasticCollector(Collector):
-    """Export the elastic service's metrics to Prometheus at each scrape.
-
-    :param read: returns what was seen and done
-    """
+    """Export the elastic service's metrics to Prometheus at each scrape."""
 
     def __init__(self, read: Callable[[], tuple[Seen, Done]]) -> None:
         self._read = read

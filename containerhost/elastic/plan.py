@@ -22,7 +22,6 @@ class Running:
     """Describe a running container that opted in.
 
     :ivar key: engine and name, ``lxd/c1``
-    :ivar pid: its first process
     :ivar mark: its bounds, as they are written
     :ivar document: of its resources, as the driver or this service wrote it; None if there is none yet
     """

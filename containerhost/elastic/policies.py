@@ -26,7 +26,6 @@ class Demand(NamedTuple):
     """State how many units (cores or pieces of memory) a container may have, has, and could use.
 
     :ivar least, most: between these it may be
-    :ivar present: what it has
     :ivar priority: 10 is served first
     :ivar need: what it could use now
     """

@@ -61,7 +61,6 @@ class ManagedEngine(NamedTuple):
 class Options:
     """Hold the operator's settings of the elastic service.
 
-    :ivar policy: its name
     :ivar notice: seconds that a guest has to release resources
     :ivar reserved: cores that no container gets
     :ivar reserved_memory: bytes that stay free on the host
@@ -225,10 +224,7 @@ class Service:
     # Change sizes
 
     def _begin(self, member: Member, size: Size) -> Member:
-        """Begin a change: announce a loss to a guest that listens, otherwise apply it.
-
-        :returns: the container as it is now
-        """
+        """Begin a change: announce a loss to a guest that listens, otherwise apply it."""
         document = member.coming(size)
         step = Step(member.generation, member.mark, document)
         if not member.loses(size):
@@ -259,10 +255,7 @@ class Service:
         return self._apply(member, step, outcome) if outcome else member
 
     def _apply(self, member: Member, step: Step, outcome: str) -> Member:
-        """Apply a change, if the container is unchanged since it was planned. Idempotent.
-
-        :returns: the container as it is now
-        """
+        """Apply a change, if the container is unchanged since it was planned. Idempotent."""
         managed = self._engines[member.key.partition("/")[0]]
         coming = resources.parse(step.document) or {}
         size = Size(frozenset(coming["cpus"]["cores"]), coming["memory"])

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 class Request:
     """Hold the criteria by which the cores and NUMA nodes of one container are chosen.
 
-    :ivar count: cores of the container
     :ivar ranks: MPI processes of the container, for ``cpumempin``; None is one for each core
     :ivar near: NUMA nodes of its devices, one entry for each device
     """
@@ -39,7 +38,6 @@ class Request:
 class Binding:
     """Name the cores and NUMA nodes that one container is bound to.
 
-    :ivar cores: those the container runs on; empty leaves the choice to the engine
     :ivar nodes: those its memory must come from; empty is every node
     :ivar ranks: the cores of each rank, for ``cpumempin``
     """
@@ -66,7 +64,6 @@ def parse(text: str, key: str) -> Affinity:
     """Return the affinity of that name.
 
     :param key: the flavor key or attribute, for the message
-    :raises SpecError: there is no such affinity
     """
     try:
         return Affinity(text.strip().lower())

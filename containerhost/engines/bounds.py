@@ -61,7 +61,6 @@ class Bounds:
 def bounds_of(wanted: Wanted, cpu: Cpu, memory: Memory, source: str) -> Bounds:
     """Return the bounds of a container.
 
-    :param cpu, memory: all that the cloud has claimed for it, which is the most that it can have
     :param source: flavor or template, for the message
     :raises SpecError: it requests more than that, or nothing, or another option fixes its cores or memory
     """

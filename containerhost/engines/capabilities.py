@@ -61,7 +61,6 @@ class Disk(NamedTuple):
     """Describe one further disk of a storage pool.
 
     :ivar size: bytes; 0 if unspecified
-    :ivar labels: its labels at creation
     :ivar used: a container has it in its configuration
     """
 
@@ -247,10 +246,7 @@ class Exports(Protocol):
     """Export a container's root as one file."""
 
     def take(self, name: str, key: str) -> Source:
-        """Capture the container's root in its present state.
-
-        :param key: identifies this export
-        """
+        """Capture the container's root in its present state."""
 
     def pack(self, source: Source, key: str, progress: Callable[[int], None]) -> Packed:
         """Pack the root into one file of the engine's image store.
@@ -263,15 +259,11 @@ class Exports(Protocol):
     def reading(self, packed: Packed) -> AbstractContextManager[Reader]: ...
 
     def discard(self, name: str, key: str) -> None:
-        """Remove all parts of an export. Idempotent.
-
-        :param name: the container; "" if it no longer exists
-        """
+        """Remove all parts of an export. Idempotent."""
 
     def purge(self, names: Collection[str], running: Collection[str]) -> tuple[str, ...]:
         """Remove the remains of interrupted exports of containers.
 
-        :param names: the containers
         :param running: keys of exports in progress
         :returns: keys of those removed
         """

@@ -33,7 +33,6 @@ class ContainerState:
     """Describe one container of the list of all.
 
     :ivar labels: the driver's own marks, keys as given in ``ContainerSpec.labels``
-    :ivar last_used: last start; None when it never started
     :ivar cores: its exclusive cores among containers with an affinity
     :ivar reserved: former cores that it may need again
     :ivar interfaces: configured ones: name in the container -> host interface that moves in
@@ -103,7 +102,6 @@ class PoolUsage(NamedTuple):
 class ServerInfo(NamedTuple):
     """Describe the daemon that runs the containers, and its host.
 
-    :ivar name: ``lxd`` or ``incus``
     :ivar architectures: as the kernel names them (``x86_64``), the host's own first
     :ivar certificate: fingerprint of the daemon's certificate, which identifies it; "" where unknown
     """
@@ -219,10 +217,7 @@ class Containers(Protocol):
         """Start a container. Idempotent."""
 
     def stop(self, name: str, *, timeout: int, force: bool = False) -> None:
-        """Ask its init to end, or kill it with ``force``. Idempotent.
-
-        :raises EngineTimeout: it did not end within ``timeout`` and still runs
-        """
+        """Ask its init to end, or kill it with ``force``. Idempotent."""
 
     def freeze(self, name: str) -> None: ...
 
@@ -302,16 +297,10 @@ class Engine(Containers, Protocol):
         """Return the host's user and group ids of the container's root."""
 
     def require_rescuable(self, name: str) -> None:
-        """Refuse unless the container's root disk can be mounted in another container.
-
-        :raises SpecError: another container cannot mount this one's root disk
-        """
+        """Refuse unless the container's root disk can be mounted in another container."""
 
     def fenced(self, name: str, disk: BlockDevice) -> AbstractContextManager[None]:
-        """Fence a disk: no process of the container can open it within the block.
-
-        :raises DeviceInUse: a process uses it
-        """
+        """Fence a disk: no process of the container can open it within the block."""
 
     def restore_fenced(self) -> tuple[str, ...]:
         """Restore disks that killed processes left fenced in running containers; return complaints."""

@@ -28,7 +28,6 @@ TIMEOUT = 600.0  # s; a holder creates or changes a container
 class CoreBinding:
     """Bind containers with an affinity to free cores of this host and the NUMA nodes of those cores.
 
-    :param host: the machine whose cores are chosen
     :param directory: shared by all processes that create containers on this host
     :param consumer: the label with the owner of a container: a replacement gets the same cores
     :param reserved: cores that no container gets exclusively
@@ -43,10 +42,7 @@ class CoreBinding:
         self._reserved = reserved
 
     def preview(self, spec: ContainerSpec) -> ContainerSpec:
-        """Return the specification as :meth:`bound` would; another container may get the cores first.
-
-        :raises UnsupportedOnHost: the host lacks free cores where the affinity needs them
-        """
+        """Return the specification as :meth:`bound` would; another container may get the cores first."""
         found = self._chosen(spec) if spec.cpu.is_chosen or spec.cpu.may_revert else spec
         gpus = [grant.device.address for grant in found.grants if grant.gpu]
         return dataclasses.replace(found, cpu=dataclasses.replace(

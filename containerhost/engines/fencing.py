@@ -29,9 +29,7 @@ VERSION = 3  # suffix of the records
 class Node:
     """Locate a container's block device node as the daemon names it.
 
-    :ivar container: its name
     :ivar directory: the daemon's name for the directory of the container's nodes
-    :ivar device: the daemon's name for it
     """
 
     container: str
@@ -43,11 +41,7 @@ class Node:
 class Fenced:
     """Record a fenced block device, so that its node can be restored after the process that fences it was killed.
 
-    :ivar by: the process that fences it
-    :ivar container: the container's first process
     :ivar node: None in a record of a release that stored the path in the container
-    :ivar number: major and minor of the device
-    :ivar mode: of the node before
     """
 
     by: Process
@@ -59,10 +53,7 @@ class Fenced:
 
     @classmethod
     def parse(cls, text: str) -> "Fenced":
-        """Parse a record.
-
-        :raises ValueError, TypeError, KeyError: it is malformed
-        """
+        """Parse a record."""
         data = json.loads(text)
         records.version(data)
         major, minor = data["number"]

@@ -24,7 +24,6 @@ MOST = 999  # more GPUs than any host has
 class GpuBounds:
     """Define how many of a container's GPUs the elastic service must keep, even if faulty ones are detached.
 
-    :ivar least: whole GPUs that the container keeps
     :ivar libraries: the driver's libraries that come with a GPU
     """
 

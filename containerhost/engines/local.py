@@ -27,8 +27,6 @@ class Settings:
 
     :ivar endpoint: of the daemon; empty is the default one
     :ivar project: of LXD or Incus; empty is the default one
-    :ivar locks: the directory that all drivers of the host share
-    :ivar records: of Docker's containers
     """
 
     endpoint: str
@@ -64,10 +62,7 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str, settings: Settings) -> LocalEngine:
-    """Return an engine by its name.
-
-    :raises SpecError: it is not installed
-    """
+    """Return an engine by its name."""
     try:
         build: Callable[[Settings], LocalEngine] = DriverManager(GROUP, name).driver
     except NoMatches as error:

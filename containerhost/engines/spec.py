@@ -24,7 +24,6 @@ PROCESSES = 16384
 class Cpu:
     """Describe a container's virtual CPUs and the host cores and NUMA nodes that it is bound to.
 
-    :ivar count: virtual CPUs the tenant asked for
     :ivar cores: host cores the container is bound to; empty lets the engine choose ``count`` of them
     :ivar affinity: how the cores are chosen, by :class:`containerhost.engines.corebinding.CoreBinding`
     :ivar choice: the host cores it chooses from; None if the cloud chose the cores
@@ -100,12 +99,7 @@ class RootDisk(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Nic:
-    """Describe a network interface that the cloud created on the host and that moves into the container unchanged.
-
-    :ivar name: its name in the container
-    :ivar parent: the host interface that moves into the container
-    :ivar setup: None leaves it to the container
-    """
+    """Describe a network interface that the cloud created on the host and that moves into the container unchanged."""
 
     name: str
     parent: str
@@ -118,11 +112,8 @@ class Nic:
 class BridgedNic:
     """Describe a network interface that the engine creates and plugs into a bridge of the host at each start.
 
-    :ivar name: its name in the container
-    :ivar bridge: the host's bridge
     :ivar host_name: name of its end on the host, by which the cloud's rules find it
     :ivar received: receive limit in bits per second; None is no limit
-    :ivar sent: transmit limit, likewise
     :ivar vlan: untagged VLAN on a VLAN-aware bridge; None leaves the bridge's default
     :ivar tagged: VLANs whose tagged frames it may send and receive
     """
@@ -140,12 +131,7 @@ class BridgedNic:
 
 @dataclasses.dataclass(frozen=True)
 class BlockDevice:
-    """Describe a block device of the host that the container may use, such as a connected volume.
-
-    :ivar name: identifies it among the container's block devices, now and later: a volume's id
-    :ivar source: its node on the host
-    :ivar path: its node in the container
-    """
+    """Describe a block device of the host that the container may use, such as a connected volume."""
 
     name: str
     source: str
@@ -154,10 +140,7 @@ class BlockDevice:
 
 @dataclasses.dataclass(frozen=True)
 class PoolDisk:
-    """Describe an additional disk of the storage pool, with a file system, mounted in the container at ``path``.
-
-    :ivar volume: its name in the pool
-    """
+    """Describe an additional disk of the storage pool, with a file system, mounted in the container at ``path``."""
 
     name: str
     pool: str
@@ -168,10 +151,7 @@ class PoolDisk:
 
 @dataclasses.dataclass(frozen=True)
 class DirectoryDisk:
-    """Describe a directory of the host that the *driver* created, such as a mounted image, mounted at ``path``.
-
-    :ivar name: identifies it among the container's disks
-    """
+    """Describe a directory of the host that the *driver* created, such as a mounted image, mounted at ``path``."""
 
     name: str
     source: str
@@ -224,7 +204,6 @@ class Health(NamedTuple):
     """Describe the health check of the program: a command that the engine runs periodically in the container.
 
     :ivar interval, timeout, start: seconds; None is the engine's
-    :ivar retries: consecutive failures that make it unhealthy
     """
 
     command: tuple[str, ...]
@@ -237,7 +216,6 @@ class Health(NamedTuple):
 class Program(NamedTuple):
     """Describe the container's program, as arguments, never for a shell; None keeps the image's.
 
-    :ivar directory: its working directory
     :ivar user: a name or number of the container's, perhaps with its group: ``1000:1000``
     """
 

@@ -140,10 +140,7 @@ def environment(document: Document) -> dict[str, str]:
 
 
 def threads(resources: Document) -> int:
-    """Return how many threads can run at once: the number that the host states, limited by the usable CPUs.
-
-    :param resources: what a :class:`Follower` applies; {} if the host states nothing
-    """
+    """Return how many threads can run at once: the number that the host states, limited by the usable CPUs."""
     allowed = len(os.sched_getaffinity(0))
     return max(1, min(int(resources["cpus"]["count"]), allowed)) if resources else allowed
 
@@ -173,10 +170,7 @@ class Follower:
         self.poll()
 
     def poll(self) -> bool:
-        """Check for a change, with two system calls if there is none.
-
-        :returns: whether there was one
-        """
+        """Check for a change, with two system calls if there is none."""
         seen = signature(os.path.join(self._directory, "resources.json")), os.sched_getaffinity(0)
         if seen == self._seen:
             return False
@@ -203,7 +197,6 @@ def follow(command: list[str], directory: str) -> int:
 
     Before a stop of the container it is only ended; if the stop is cancelled, it is started again.
 
-    :returns: its exit status when it exits
     :raises CannotFollow: it starts an MPI program
     """
     name = os.path.basename(command[0])
@@ -253,10 +246,7 @@ def end(job: subprocess.Popen[bytes]) -> None:
 
 
 def run(command: list[str], document: Document) -> int:
-    """Run a command with the environment of the document.
-
-    :returns: its exit status
-    """
+    """Run a command with the environment of the document."""
     return subprocess.run(command, env={**os.environ, **environment(document)}, check=False).returncode
 
 

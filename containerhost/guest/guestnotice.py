@@ -92,10 +92,7 @@ class GuestNotice:
         return awaited
 
     def notify(self, name: str, document: str) -> bool:
-        """Write the document into the container.
-
-        :returns: whether the file could be written
-        """
+        """Write the document into the container."""
         try:
             self._write(name, document)
         except errors.EngineUnavailable:

@@ -59,10 +59,7 @@ def _environment(devices: Sequence[Device]) -> dict[str, str]:
 
 
 def with_document(spec: ContainerSpec, before: str | None = None) -> ContainerSpec:
-    """Return the specification with the document among its labels.
-
-    :param before: the container's present document; kept if nothing changes
-    """
+    """Return the specification with the document among its labels."""
     return dataclasses.replace(spec, labels=dict(spec.labels) | {LABEL: following(of(spec), before)})
 
 
@@ -74,10 +71,7 @@ def following(body: Document, before: str | None) -> str:
 
 
 def resized(before: str | None, count: int, cores: Collection[int], memory: int) -> str:
-    """Return the document of a container with another size and the same devices.
-
-    :param before: its present document
-    """
+    """Return the document of a container with another size and the same devices."""
     return following({"cpus": {"count": count, "cores": sorted(cores)}, "memory": memory, **devices_in(before)}, before)
 
 
@@ -100,12 +94,7 @@ def devices_in(document: str | None) -> Document:
 
 
 def exchanged(before: str, going: Collection[str], coming: Sequence[Grant], known: Mapping[str, Device]) -> str:
-    """Return the document of a container that loses some devices and gets others, with the same size.
-
-    :param before: its present document
-    :param going: ids of devices
-    :param known: the host's devices by id
-    """
+    """Return the document of a container that loses some devices and gets others, with the same size."""
     present = parse(before) or {}
     kept = [device for device in present.get("devices", []) if device["id"] not in going]
     there = {device["id"] for device in kept}
@@ -115,10 +104,7 @@ def exchanged(before: str, going: Collection[str], coming: Sequence[Grant], know
 
 
 def stopping(before: str) -> str:
-    """Return the document to acknowledge before a container is stopped.
-
-    :param before: its present document
-    """
+    """Return the document to acknowledge before a container is stopped."""
     present = parse(before) or {}
     return text(present | {"generation": generation(present) + 1, STOP: True})
 
@@ -128,10 +114,7 @@ def renumbered(document: str, number: int) -> str:
 
 
 def announcing(before: str, coming: str, until: int) -> str:
-    """Return the document that announces a change.
-
-    :param before, coming: documents
-    """
+    """Return the document that announces a change."""
     later = parse(coming) or {}
     stop = {STOP: True} if later.get(STOP) else {}
     return text((parse(before) or {}) | {"announced": {key: later.get(key) for key in ("generation", *BODY)} | stop

@@ -22,10 +22,7 @@ VERSION_2, VERSION_3, VERSION_MASK, EFFECTIVE = 0x02000000, 0x03000000, 0xFF0000
 
 
 def allowed(headers: Mapping[str, str]) -> dict[str, bytes]:
-    """Return the permitted ones of a member's pax headers.
-
-    :param headers: as ``tarfile`` decodes them (UTF-8 with surrogate escapes)
-    """
+    """Return the permitted ones of a member's pax headers."""
     found = {}
     for key in sorted(headers):
         if not key.startswith("SCHILY."):

@@ -9,11 +9,7 @@ class BadImage(ContainerHostError):
 
 
 class TooLarge(BadImage):
-    """Signal that an image takes more bytes unpacked than are allowed.
-
-    :ivar size: bytes unpacked, at least
-    :ivar limit: bytes allowed
-    """
+    """Signal that an image takes more bytes unpacked than are allowed."""
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(f"it takes at least {size} bytes unpacked, {limit} are allowed")

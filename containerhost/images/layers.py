@@ -63,10 +63,7 @@ def rebuild(stream: Stream, target: Writer, image: str) -> None:
 
 
 class Content:
-    """Digest a member's data while it is written.
-
-    :param keep: whether it may be a configuration
-    """
+    """Digest a member's data while it is written."""
 
     def __init__(self, stream: Stream, *, keep: bool) -> None:
         self._stream = stream

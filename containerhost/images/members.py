@@ -61,7 +61,6 @@ class Member:
     """Describe a validated member of an image's tar archive.
 
     :ivar path: components of its name, without empty ones, ``.`` and ``..``; () is the archive's top
-    :ivar link: target of a symbolic link
     :ivar target: path of the member that a hard link refers to
     :ivar size: bytes of the file, holes included
     :ivar segments: offset and length of the parts of a sparse file that have data; None where the file has no holes
@@ -87,10 +86,7 @@ class Member:
 
 
 class Stream:
-    """Read a tar stream once, forwards. ``tarfile`` reads headers from it.
-
-    :param limit: maximum of bytes to read
-    """
+    """Read a tar stream once, forwards. ``tarfile`` reads headers from it."""
 
     def __init__(self, source: BinaryIO, limit: int) -> None:
         self._source = source
@@ -147,10 +143,7 @@ class Stream:
         return data
 
     def count_holes(self, member: Member) -> None:
-        """Count the holes of a sparse file, which take no bytes of the stream.
-
-        :raises BadImage: those of all files are too large
-        """
+        """Count the holes of a sparse file, which take no bytes of the stream."""
         self._holes += member.size - member.stored
         if self._holes > HOLES * self._limit:
             raise BadImage(f"its sparse files have holes of {self._holes} bytes, {HOLES * self._limit} are allowed")
@@ -164,7 +157,6 @@ class Stream:
 def _require_records(header: bytes) -> None:
     """Refuse an extended header without valid records.
 
-    :param header: padded with zeros
     :raises BadImage: it is not a list of records, or would take ``tarfile`` long
     """
     content = header.rstrip(b"\0")
@@ -289,10 +281,7 @@ def _segments(info: tarfile.TarInfo, shown: str) -> Sequence[tuple[int, int]] | 
 
 
 def components(name: str) -> Path:
-    """Split a member's name.
-
-    :raises BadImage: it leads out of the archive, or is too long for a file system
-    """
+    """Split a member's name."""
     path = tuple(part for part in name.split("/") if part not in ("", "."))
     if ".." in path:
         raise BadImage(f"its member {name[:200]!r} is outside of the image")

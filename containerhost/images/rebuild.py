@@ -36,10 +36,8 @@ def rebuild(image: BinaryIO, target: BinaryIO, limit: int | None, timeout: int) 
     :param image: a file at its beginning, or the reading end of a pipe with a plain tar
     :param target: an empty file for the new archive, packed with zstd
     :param limit: bytes the image may have unpacked; reading stops there
-    :param timeout: seconds it may take
     :raises BadImage: it is damaged, hostile, or not bootable as a container
     :raises TooLarge: it has more than ``limit`` bytes unpacked
-    :raises EngineTimeout: not done in time
     """
     most = UNPACKED_LIMIT if limit is None else limit
     with readable(image, target) as content, started(
@@ -50,10 +48,7 @@ def rebuild(image: BinaryIO, target: BinaryIO, limit: int | None, timeout: int) 
 
 @contextlib.contextmanager
 def readable(image: BinaryIO, target: BinaryIO) -> Iterator[BinaryIO]:
-    """Copy a squashfs that only root may read for the worker, whose program opens it by name.
-
-    :raises EngineError: the copy cannot be written
-    """
+    """Copy a squashfs that only root may read for the worker, whose program opens it by name."""
     if not (source.head(image.fileno()) or b"").startswith(source.SQUASHFS) or os.geteuid() != 0:
         yield image
         return
@@ -74,7 +69,6 @@ def layers(archive: BinaryIO, image: str, timeout: int) -> contextlib.AbstractCo
 
     :param archive: a file at its beginning, or the reading end of a pipe
     :param image: the engine's id of it
-    :param timeout: seconds it may take
     """
     return started(("layers", image), timeout, stdin=archive, stdout=subprocess.PIPE)
 
@@ -100,10 +94,7 @@ class Worker:
         return piece
 
     def result(self) -> dict[str, Any]:
-        """Wait for its end and return its result.
-
-        :raises BadImage, TooLarge, EngineTimeout, EngineError: it failed
-        """
+        """Wait for its end and return its result."""
         said = cast(IO[bytes], self._process.stderr).read(RESULT_LIMIT).decode("utf-8", "replace").strip()
         try:
             status = self._process.wait(self._timeout)

@@ -126,10 +126,7 @@ class Tree:
 
 
 class Rebuild:
-    """Rebuild one image from a tar stream.
-
-    :param squashed: whether it was a squashfs
-    """
+    """Rebuild one image from a tar stream."""
 
     def __init__(self, stream: Stream, target: Writer, *, squashed: bool) -> None:
         self._stream = stream

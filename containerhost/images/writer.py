@@ -20,10 +20,7 @@ TYPES: Final = {Kind.FILE: tarfile.REGTYPE, Kind.HARD_LINK: tarfile.LNKTYPE, Kin
 
 
 class Writer:
-    """Write validated members to a tar archive in pax format.
-
-    :ivar written: bytes so far
-    """
+    """Write validated members to a tar archive in pax format."""
 
     def __init__(self, target: BinaryIO) -> None:
         self._target = target

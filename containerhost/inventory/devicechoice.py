@@ -34,7 +34,6 @@ class Candidate:
     """Describe a free device.
 
     :ivar path: its PCI path below /sys/devices: host bridge, ports on the way, function
-    :ivar is_gpu: it is a GPU; else a network function
     """
 
     id: str
@@ -57,7 +56,6 @@ class Choice:
     """Hold the devices chosen for a request, their proximity, and the reasons.
 
     :ivar devices: GPUs first
-    :ivar links: direct links between its GPUs
     """
 
     devices: tuple[Candidate, ...]
@@ -76,7 +74,6 @@ def choose(free: Sequence[Candidate], gpus: int, functions: int, links: Links | 
     matter.
 
     :raises SpecError: no device is requested
-    :raises NoPlacement: there are too few free devices
     """
     if gpus < 0 or functions < 0 or gpus + functions == 0:
         raise SpecError(f"{gpus} GPUs and {functions} network functions are requested; request at least one device")

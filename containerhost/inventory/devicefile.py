@@ -44,10 +44,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def parse(data: bytes, name: str) -> dict[str, Any]:
-    """Parse a file about single devices.
-
-    :param name: of the file, for errors
-    """
+    """Parse a file about single devices."""
     try:
         found = yaml.load(data, _Loader)  # noqa: S506  (makes only texts, lists and mappings)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:

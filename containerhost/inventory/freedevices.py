@@ -14,11 +14,7 @@ Ids = tuple[str, str]  # vendor and product ids
 
 def candidates(inventory: Inventory, host: Host, records: Mapping[str, object], gpu: Ids | None = None,
                function: Ids | None = None) -> tuple[Candidate, ...]:
-    """Return the free and healthy whole devices; for a network card with virtual functions, those.
-
-    :param records: allocations by device id
-    :param gpu, function: only those of a vendor and product
-    """
+    """Return the free and healthy whole devices; for a network card with virtual functions, those."""
     cut = {device.parent for device in inventory.devices if device.kind in PARTS} | divided(records)
     found = []
     for device in inventory.devices:

@@ -57,7 +57,6 @@ def of_devices(host: Host) -> frozenset[int]:
 def for_container(host: Host, gpus: Iterable[str]) -> frozenset[int]:
     """Return the nodes that a container's memory may come from: the host's, and those of its GPUs.
 
-    :param gpus: PCI addresses of the container's GPUs
     :returns: empty for every node, if none belongs to an accelerator
     """
     foreign = of_devices(host)
@@ -82,7 +81,6 @@ def withdrawn(host: Host, root: Binder, pid: Callable[[], int | None], grants: S
               remaining: Sequence[Grant]) -> Iterator[None]:
     """Move memory off the GPUs that a running container loses in the block; undone if it fails.
 
-    :param remaining: what it keeps
     :raises HostActionFailed: the kernel refuses
     """
     kept = {grant.device.address for grant in remaining if grant.gpu}
@@ -94,10 +92,7 @@ def withdrawn(host: Host, root: Binder, pid: Callable[[], int | None], grants: S
 
 
 def _rebind(host: Host, root: Binder, pid: Callable[[], int | None], grants: Iterable[Grant], change: Change) -> bool:
-    """Change the nodes whose memory a running container may use.
-
-    :returns: whether they have changed
-    """
+    """Change the nodes whose memory a running container may use."""
     gpus = [grant.device.address for grant in grants if grant.gpu]
     named = _of_drivers(host) if gpus and of_devices(host) else {}
     nodes = frozenset(named[address] for address in gpus if address in named)

@@ -38,10 +38,7 @@ ORDER = tuple(Way)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Connection:
-    """Describe the connection between a GPU and a network function by PCIe and NUMA nodes.
-
-    :ivar gpu, function: ids
-    """
+    """Describe the connection between a GPU and a network function by PCIe and NUMA nodes."""
 
     gpu: str
     function: str
@@ -85,7 +82,6 @@ def way(one: str, other: str, one_node: bool) -> Way:
     """Return the connection between two devices.
 
     :param one, other: directories in /sys/devices: host bridge, bridges on the way, function
-    :param one_node: both are on the same NUMA node
     """
     left, right = (path.split("/")[3:] for path in (one, other))
     shared = common(left[:-1], right[:-1])

@@ -34,10 +34,7 @@ class Inventory:
         return name in self._by_id
 
     def get(self, name: str) -> Device:
-        """Return the device with this id; an address names the whole function.
-
-        :raises DeviceNotFound: there is none
-        """
+        """Return the device with this id; an address names the whole function."""
         device = self._by_id.get(name.lower())
         if device is None and (whole := f"0000:{name.lower()}") in self._by_id:
             raise DeviceNotFound(f"this host has no device {name}: PCI addresses begin with their domain: {whole}")
@@ -77,10 +74,7 @@ class Inventory:
 def scan(host: Host | None = None, log: Callable[[Host], Log] = kernellog.read) -> Inventory:
     """Return all devices of the host; needs no privileges and opens no device's node.
 
-    Broken hardware is described with complaints, never raised.
-
-    :param log: reads the kernel's messages about devices, which on many hosts requires root
-    """
+    Broken hardware is described with complaints, never raised."""
     return HostView(host, log).inventory
 
 
@@ -89,7 +83,6 @@ class HostView:
 
     Passed down through the operation. Not thread-safe.
 
-    :param log: as for :func:`scan`
     :param untainted: ids of devices whose taints are disregarded
     """
 
@@ -106,10 +99,7 @@ class HostView:
     def refresh(self, device_ids: Iterable[str]) -> Inventory:
         """Read these devices again, with all others at their PCI addresses; scan if there was no scan yet.
 
-        Called under the devices' locks, because another process may have changed them since, and after each change.
-
-        :returns: the inventory, with all other devices unchanged
-        """
+        Called under the devices' locks, because another process may have changed them since, and after each change."""
         addresses = {device_id.partition("/")[0] for device_id in device_ids}
         if addresses and "inventory" in vars(self):
             log = self._log(self._host)

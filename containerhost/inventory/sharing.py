@@ -32,7 +32,6 @@ TIME_SLICING, MPS = "time-slicing", "mps"
 class Sharing:
     """Hold the operator's configuration of shared GPUs.
 
-    :ivar shares: how many containers may share a GPU, by its address
     :ivar trouble: why the file is malformed; None if it is valid or missing
     """
 

@@ -50,7 +50,6 @@ class Taint:
 class Taints:
     """Hold the operator's taints and tolerations of this host's devices.
 
-    :ivar by_id: decisions by device id
     :ivar trouble: why the file is malformed; None if it is valid or missing
     """
 
@@ -108,20 +107,14 @@ def _of(device: Device, taints: Taints) -> Iterator[tuple[str, Taint]]:
 
 
 class TaintFile:
-    """Change the operator's decisions. Every method is idempotent.
-
-    :param host: whose ``FILE`` it is
-    """
+    """Change the operator's decisions. Every method is idempotent."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._path = Path(host.root, FILE.lstrip("/"))
 
     def taint(self, device_id: str, reason: str) -> None:
-        """Keep the device from new consumers.
-
-        :raises SpecError: the reason is empty, too long, or more than one line
-        """
+        """Keep the device from new consumers."""
         if not reason.strip() or len(reason) > REASON_LIMIT or not reason.isprintable():
             raise SpecError(f"the reason of a taint is one line of at most {REASON_LIMIT} printable characters, not "
                             f"{reason!r}")
@@ -132,10 +125,7 @@ class TaintFile:
         self._change(device_id, tolerated=tuple(complaints))
 
     def untaint(self, device_id: str) -> bool:
-        """Withdraw the taint and the tolerations of the device.
-
-        :returns: whether there was any
-        """
+        """Withdraw the taint and the tolerations of the device."""
         with self._locked() as known:
             found = known.pop(device_id, None)
             if found is not None:

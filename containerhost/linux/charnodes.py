@@ -33,7 +33,6 @@ def give(pid: int, path: str, number: Number, mode: int) -> None:
     """Create a character node in a container and permit it.
 
     :param pid: the container's first process
-    :param path: of the node, below /dev
     :raises HostActionFailed: something else is there already, or the kernel refuses; nothing was changed
     """
     require_container(pid)
@@ -129,7 +128,6 @@ def is_there(pid: int, path: str, directory: int, name: str, number: Number, *, 
     """Return whether the node exists.
 
     :param unfinished: an empty file counts as missing, because a killed call leaves one
-    :raises HostActionFailed: something else is there
     """
     try:
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -240,10 +238,7 @@ def make_directory(pid: int, path: str) -> None:
 
 @contextlib.contextmanager
 def parent_of(pid: int, path: str) -> Iterator[tuple[int, str]]:
-    """Yield a descriptor of the node's directory, and the node's name in it.
-
-    :raises FileNotFoundError: the container has no such directory
-    """
+    """Yield a descriptor of the node's directory, and the node's name in it."""
     *steps, name = path.strip("/").split("/")
     directory = open_directory(pid, tuple(steps))
     if directory is None:

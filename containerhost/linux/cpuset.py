@@ -57,7 +57,6 @@ def bind_cpus(pid: int, cpus: Collection[int]) -> None:
 def bind_memory(pid: int, nodes: Collection[int], host: Host | None = None) -> None:
     """Bind the container of a process to these memory nodes, and move its memory there. Idempotent.
 
-    :param nodes: empty for every node
     :raises HostActionFailed: the process is in no container, or the kernel refuses
     """
     group = _group(pid, host or Host())

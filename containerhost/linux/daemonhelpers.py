@@ -28,7 +28,6 @@ def end(pid: int) -> int:
     """Kill the helpers of a container that is about to end, and those whose container has already ended.
 
     :param pid: the container's first process; 0 if it is not running
-    :returns: how many were killed
     """
     return sum(kill(helper, pid) for helper in helpers())
 
@@ -37,7 +36,6 @@ def end_copies(container: str) -> int:
     """Kill the daemon's copies of a container into snapshots.
 
     :param container: the daemon's name for its directory
-    :returns: how many processes were killed
     """
     killed = 0
     for pid in pids():

@@ -39,7 +39,6 @@ def fence(server: int, container: str, pid: int, leaving: Collection[str]) -> No
     :param server: the daemon's process
     :param container: the daemon's name for its directory
     :param pid: the container's first process
-    :param leaving: names of the devices
     :raises HostActionFailed: a node can still be opened
     """
     with opened(server, container) as directory:
@@ -99,7 +98,6 @@ def forget(server: int, container: str, pid: int, known: Collection[str]) -> int
     :param container: the daemon's name for its directory
     :param pid: the container's first process
     :param known: names of the known devices; nodes that they share stay
-    :returns: how many were removed
     """
     with opened(server, container) as directory:
         if directory is None:
@@ -214,10 +212,7 @@ def decoded(text: str) -> str:
 
 
 def home(server: int) -> str:
-    """Return the daemon's directory as this process sees it: a daemon from a snap has its own mounts.
-
-    :raises HostActionFailed: the process is not such a daemon
-    """
+    """Return the daemon's directory as this process sees it: a daemon from a snap has its own mounts."""
     try:
         with open(f"/proc/{server}/comm", encoding="utf-8") as comm, open(f"/proc/{server}/environ", "rb") as environ:
             variable, default = HOMES[comm.read().strip()]

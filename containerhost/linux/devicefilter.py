@@ -41,7 +41,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def decide(directory: str, number: Number, allowed: bool) -> None:
     """Permit or deny a character device, replacing any earlier verdict.
 
-    :param directory: of the control group
     :raises HostActionFailed: the group has no device program, or the kernel refuses
     """
     with _group(directory) as group:
@@ -133,10 +132,7 @@ def _instructions(program: int) -> bytes:
 
 
 def _load(instructions: bytes) -> int:
-    """Load a program into the kernel.
-
-    :returns: a descriptor
-    """
+    """Load a program into the kernel."""
     code, license_ = ctypes.create_string_buffer(instructions, len(instructions)), ctypes.create_string_buffer(b"GPL")
     return _call(LOAD, struct.pack("<2IQQ2IQ2I", DEVICE_PROGRAM, len(instructions) // INSTRUCTION.size,
                                    ctypes.addressof(code), ctypes.addressof(license_), 0, 0, 0, 0, 0))
@@ -151,10 +147,7 @@ def _room(attributes: bytes) -> "ctypes.Array[ctypes.c_char]":
 
 
 def _bpf(command: int, attributes: "ctypes.Array[ctypes.c_char]") -> int:
-    """Call bpf(2).
-
-    :raises OSError: the kernel refuses
-    """
+    """Call bpf(2)."""
     machine = os.uname().machine
     if machine not in CALLS:
         raise HostActionFailed(f"how to change which devices a container may open is not known for {machine}")

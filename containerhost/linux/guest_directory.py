@@ -34,7 +34,6 @@ class _Mount(NamedTuple):
     """Identify a mount of a container and its file system, from a line of /proc/<pid>/mountinfo.
 
     :ivar device: number of the file system, unique among mounted ones
-    :ivar kind: of file system
     """
 
     number: str
@@ -111,10 +110,7 @@ def _directory(pid: int, root: int, create: bool) -> Iterator[Directory]:
 
 
 def _require_local(pid: int, fd: int) -> None:
-    """Refuse a file system that may block its callers.
-
-    :raises HostActionFailed: the file is on a file system that may block its callers
-    """
+    """Refuse a file system that may block its callers."""
     with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as table:
         number = next(line.split()[1] for line in table if line.startswith("mnt_id:"))
     mount = next((mount for mount in _mounts(str(pid), TABLE_LIMIT) if mount.number == number), None)

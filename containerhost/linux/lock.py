@@ -40,7 +40,6 @@ def acquire(fd: int, timeout: float, path: str | Path, failure: Failure = Timeou
     """Lock an open file, or a directory, until all processes that have it open have closed it.
 
     :param timeout: seconds to wait for another holder
-    :param path: of the file, for the message
     :raises Exception: ``failure``: another process holds it for longer
     """
     if not wait_until(lambda: try_lock(fd), timeout, INTERVAL):

@@ -65,10 +65,7 @@ def _words(context: int) -> str:
 
 
 def shift(mount: int, user_namespace: int) -> None:
-    """Map the owners of files in a detached mount to the users of a user namespace.
-
-    :param user_namespace: a descriptor of it
-    """
+    """Map the owners of files in a detached mount to the users of a user namespace."""
     wanted = Attributes(IDMAP, 0, 0, user_namespace)
     _call(MOUNT_SETATTR, "this file system cannot be shown with a container's user ids", mount, b"", EMPTY_PATH,
           ctypes.byref(wanted), ctypes.sizeof(wanted))

@@ -10,10 +10,7 @@ T = TypeVar("T")
 
 
 def wait_until(condition: Callable[[], object], timeout: float, interval: float = INTERVAL) -> bool:
-    """Call ``condition`` until it is true: at once, every ``interval`` seconds, and once after ``timeout`` seconds.
-
-    :returns: whether it became true
-    """
+    """Call ``condition`` until it is true: at once, every ``interval`` seconds, and once after ``timeout`` seconds."""
     return not wait_while(lambda: not condition(), timeout, interval)
 
 

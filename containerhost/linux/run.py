@@ -90,10 +90,7 @@ def check(command: Sequence[str], timeout: float, problem: str, accepted: Contai
           failure: Failure = HostActionFailed, **options: Any) -> str:
     """Run a program to its end, and return its output.
 
-    :param timeout: seconds after which it is killed
     :param problem: begins the error message
-    :param accepted: exit statuses that count as success
-    :param options: of :func:`subprocess.run`
     :raises Exception: ``failure``: it cannot be run, failed (with its output), or was killed
     """
     try:
@@ -111,7 +108,6 @@ def start(command: Sequence[str], problem: str, failure: Failure = HostActionFai
     """Start a program.
 
     :param problem: begins the error message
-    :param options: of :class:`subprocess.Popen`
     :raises Exception: ``failure``: it is missing or cannot be run
     """
     try:
@@ -127,7 +123,6 @@ def running(command: Sequence[str], timeout: float, problem: str, failure: Failu
 
     :param timeout: seconds after which it is killed, with all that it started
     :param problem: begins the error message
-    :param options: of :class:`subprocess.Popen`
     :raises Exception: ``failure``: it cannot be run, failed (with its output), or was killed
     """
     import tempfile  # noqa: PLC0415  (every start of a container on Docker waits until this module is loaded)

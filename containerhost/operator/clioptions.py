@@ -31,10 +31,7 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write an output file.
-
-    :raises click.ClickException: it cannot be written
-    """
+    """Write an output file."""
     try:
         files.write_output(path, content)
     except OSError as error:

@@ -145,8 +145,6 @@ def relative(target: str, place: str) -> str:
 def capture(root: Path, owners: Path, records: Mapping[str, Allocation], redacted: bool) -> dict[str, Any]:
     """Return the document of a host.
 
-    :param owners: directory of the allocation records
-    :param records: those that can be read
     :param redacted: whether serial numbers, addresses, UUIDs and the root device are replaced
     """
     host = Recorder(root)
@@ -193,10 +191,7 @@ def redaction() -> Callable[[str, str], str]:
 
 
 def restore(file: Path, directory: Path) -> None:
-    """Write the tree of an untrusted document into an empty directory, refusing paths and links that lead out.
-
-    :raises SpecError: it is not such a document
-    """
+    """Write the tree of an untrusted document into an empty directory, refusing paths and links that lead out."""
     try:
         if file.stat().st_size > LARGEST:
             raise ValueError(f"it is larger than {LARGEST >> 20} MiB")

@@ -59,9 +59,7 @@ class LxdLibraries:
 class PeerAccess:
     """Describe how network cards can reach the memory of a vendor's GPUs (GPUDirect RDMA).
 
-    :ivar dma_buf: the driver exports memory as DMA-BUF
     :ivar peer_memory: a module that registers the memory with the RDMA subsystem is loaded
-    :ivar remedy: the remedy if neither is true
     """
 
     dma_buf: bool
@@ -203,7 +201,6 @@ def device(function: PciFunction, kind: Kind, plugin: str, *, health: tuple[str,
     """Return the device of a function: its PCI attributes, and ``more`` fields of Device.
 
     :param notes: in addition to those of the function
-    :param host_use: uses by the host; by default its enabled VFs
     """
     return Device(
         id=function.address, address=function.address, kind=kind, vendor_id=function.vendor_id,
@@ -219,10 +216,7 @@ def enabled_functions(function: PciFunction) -> tuple[str, ...]:
 
 
 def refuse_host_use(device: Device) -> None:
-    """Refuse a device that the host itself uses.
-
-    :raises DeviceHeld: the host itself uses the device
-    """
+    """Refuse a device that the host itself uses."""
     if device.host_use:
         raise DeviceHeld(f"device {device.id} cannot be given to a container: the host uses it "
                          f"({'; '.join(device.host_use)})")

@@ -17,7 +17,6 @@ __all__ = ("of_function", "of_nodes")
 def of_function(host: Host, directory: str, address: str, driver: str | None, *, virtual: bool, log: Log) -> Health:
     """Return the findings about a PCI function of any kind.
 
-    :param directory: the function's directory below /sys
     :param virtual: whether it is a VF, whose link and error counters are its physical function's
     :param log: the kernel's messages since it started
     """

@@ -65,7 +65,6 @@ Drivers = Callable[[], Collection[DriverLog]]
 class Log:
     """Hold the messages in the kernel log about each device since its last reset.
 
-    :ivar by_address: drivers' messages about each device since its last reset
     :ivar counters: error counters of each device when it was last reset
     :ivar readable: whether there is a log that this process may read
     """
@@ -75,10 +74,7 @@ class Log:
     readable: bool = True
 
     def health(self, address: str, driver: str | None = None) -> Health:
-        """Return the complaints about the device, and about all devices of its driver.
-
-        :param driver: that is bound to the device
-        """
+        """Return the complaints about the device, and about all devices of its driver."""
         return self.by_address.get(address, WELL) + self.by_address.get(driver or "", WELL)
 
     def counted(self, address: str) -> Mapping[str, int]:

@@ -26,8 +26,6 @@ class Rule:
 
     :ivar reads: the file or the call
     :ivar says: the complaint; ``{...}`` is replaced by the finding
-    :ivar well: when it ends
-    :ivar source: where the rule comes from
     """
 
     name: str
@@ -49,7 +47,6 @@ class Finding(NamedTuple):
 class Health(NamedTuple):
     """Hold the complaints and notes about a device; ``+`` combines those of two.
 
-    :ivar complaints: why the device is sick; empty if it is healthy
     :ivar notes: observations that do not affect its use
     """
 

@@ -7,10 +7,7 @@ from typing import Any
 
 
 class Attached:
-    """Read and write the streams of a command that runs in a container on Docker.
-
-    :param connection: the SDK's
-    """
+    """Read and write the streams of a command that runs in a container on Docker."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection

@@ -23,8 +23,6 @@ MAYBE_ID = re.compile("[0-9a-f]{1,11}")  # docker ps shows twelve digits of an i
 class Settings:
     """Hold the address and the timeouts of the daemon.
 
-    :ivar endpoint: its socket, ``unix:///run/docker.sock``
-    :ivar request_timeout: seconds without an answer
     :ivar operation_timeout: seconds that making, starting or removing a container may take
     """
 
@@ -109,10 +107,7 @@ class DockerClient:
                          query={"size": 1})
 
     def create(self, name: str, body: Mapping[str, Any]) -> str:
-        """Create a container.
-
-        :returns: the container's id
-        """
+        """Create a container."""
         return self._act(f"create container {name}", "POST", "/containers/create", body, {"name": name})["Id"]
 
     def start(self, name: str) -> None:
@@ -125,7 +120,6 @@ class DockerClient:
     def await_end(self, name: str, timeout: float) -> int:
         """Wait until the container's program has ended.
 
-        :returns: the exit status of its program
         :raises EngineTimeout: it still runs after ``timeout`` seconds
         """
         return int(self._ask(f"wait for the end of container {name}", "POST", f"{self._path(name)}/wait",
@@ -152,7 +146,6 @@ class DockerClient:
         """Create an image of the container's current root. It is not frozen: the caller does that if it runs.
 
         :param config: configuration of its program, in place of the container's
-        :returns: the image's id
         """
         return self._act(f"make an image of container {name}", "POST", "/commit", config,
                          {"container": self._exact(name), "repo": repository, "tag": tag, "pause": 0})["Id"]
@@ -166,10 +159,7 @@ class DockerClient:
     # Commands in containers.
 
     def exec_create(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> str:
-        """Create a command that runs as the container's root with all three streams, without starting it.
-
-        :returns: Docker's id of it
-        """
+        """Create a command that runs as the container's root with all three streams, without starting it."""
         body = {"Cmd": list(command), "User": "0:0", "AttachStdin": True, "AttachStdout": True, "AttachStderr": True,
                 "Env": [f"{key}={value}" for key, value in environment.items()]}
         return str(self._ask(f"run {command[0]} in container {name}", "POST", f"{self._path(name)}/exec",
@@ -206,7 +196,6 @@ class DockerClient:
         """Load an image from an archive.
 
         :param archive: its pieces; an exception while it is read ends the request
-        :param name: of the archive, for messages
         """
         with self._connected(f"load {name}", self.settings.operation_timeout) as api:
             for told in api.load_image(archive):
@@ -214,10 +203,7 @@ class DockerClient:
                     raise error_for(f"load {name}", 500, str(told.get("error") or told["message"]))
 
     def save_image(self, name: str, target: BinaryIO) -> None:
-        """Write an image as an archive to ``target``.
-
-        :raises OSError: ``target`` cannot be written to; Docker did not fail
-        """
+        """Write an image as an archive to ``target``."""
         for piece in self._saved(name):
             target.write(piece)
 
@@ -226,11 +212,7 @@ class DockerClient:
             yield from api.get_image(name)
 
     def pull_image(self, name: str, digest: str, credentials: tuple[str, str] | None) -> None:
-        """Pull an image from a registry.
-
-        :param name: with the registry's host, without a tag
-        :param credentials: user and password for the registry
-        """
+        """Pull an image from a registry."""
         auth = {"username": credentials[0], "password": credentials[1]} if credentials else {}
         with self._connected(f"fetch {name}@{digest}", self.settings.operation_timeout) as api:
             for told in api.pull(name, tag=digest, auth_config=auth, stream=True, decode=True):

@@ -102,10 +102,7 @@ def health(wanted: Health) -> dict[str, Any]:
 
 
 def limited_health(wanted: Mapping[str, Any], of_image: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the health check with intervals of at least HEALTH_INTERVAL; missing or zero values are the image's.
-
-    :param wanted, of_image: the health check of the container and that of its image, in Docker's format
-    """
+    """Return the health check with intervals of at least HEALTH_INTERVAL; missing or zero values are the image's."""
     both = dict(of_image) | {key: value for key, value in wanted.items() if value}
     hurried = {key: HEALTH_INTERVAL for key in ("Interval", "StartInterval") if 0 < both.get(key, 0) < HEALTH_INTERVAL}
     return dict(wanted) | hurried if both.get("Test") != ["NONE"] else dict(wanted)
@@ -134,10 +131,7 @@ def host_config(spec: ContainerSpec, disk: str | None) -> dict[str, Any]:
 
 
 def refuse(spec: ContainerSpec) -> None:
-    """Refuse what Docker does not support.
-
-    :raises SpecError: Docker does not support a part of it
-    """
+    """Refuse what Docker does not support."""
     for asked, what in (
         (spec.security.privileged, "privileged"),
         (spec.security.nesting, "able to hold containers of its own"),
@@ -237,10 +231,7 @@ LIMITS = {"memlock": "locked memory"}  # description for messages; in bytes
 
 
 def lacking(made: Mapping[str, Any], grants: Sequence[Grant]) -> tuple[str, ...]:
-    """Describe what ``grants`` need but a container lacks.
-
-    :param made: its host configuration
-    """
+    """Describe what ``grants`` need but a container lacks."""
     wanted = start_config(grants)
     have = {item["Name"]: item["Hard"] for item in made.get("Ulimits") or ()}
     return (*(f"{LIMITS.get(item['Name'], item['Name'])} ({'unlimited' if item['Hard'] == -1 else item['Hard']})"
@@ -271,10 +262,7 @@ def record_of(parts: Iterable[Part]) -> Record:
 
 
 def part_record(part: Part) -> Record:
-    """Return the record of a part, the same at start and when it is attached to a running container.
-
-    :raises SpecError: Docker does not support a part of this kind
-    """
+    """Return the record of a part, the same at start and when it is attached to a running container."""
     match part:
         case Grant():
             netdevs = {Netdev(netdev.host_name, netdev.name, netdev.setup) for netdev in part.netdevs}
@@ -295,10 +283,7 @@ def going(part: Part, remaining: Sequence[Part], record: Record) -> Record:
     """Return what is removed with ``part``: everything it brought that the remaining parts do not share.
 
     A device that fell off the bus no longer lists its nodes, and one that was reset may have others. So nodes that
-    no part brings now are removed too, unless they may belong to a broken device that stays.
-
-    :param record: what the container has
-    """
+    no part brings now are removed too, unless they may belong to a broken device that stays."""
     stay = record_of(remaining)
     gone = part_record(part) - stay
     sound = all(grant.device.sound for grant in grants_of(remaining))

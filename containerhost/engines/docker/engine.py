@@ -153,10 +153,7 @@ class DockerEngine:
     # Life cycle.
 
     def create(self, spec: ContainerSpec, more: Mapping[str, Any] | None = None) -> None:
-        """Create a container.
-
-        :param more: further entries of Docker's host configuration that an administrator allows
-        """
+        """Create a container."""
         body = config.container(spec, self._disk() if spec.root.io != IoLimit() else None, more)
         of_image = (self.client.image(spec.image).get("Config") or {}).get("Healthcheck") or {}
         if check := config.limited_health(body.get("Healthcheck") or {}, of_image):
@@ -422,7 +419,6 @@ class DockerEngine:
         """Lock a container against starts and other changes.
 
         :returns: Docker's document, the container's record, and its first process
-        :raises EngineTimeout: the other operation does not finish
         """
         container = self.client.container(name)
         # No request while the lock is held: Docker does not respond while it starts a container, and its runtime waits
@@ -471,10 +467,7 @@ def require_made_for(container: Mapping[str, Any], grants: Sequence[Grant]) -> N
 
 
 def require_libraries(container: Mapping[str, Any], pid: int | None, more: Collection[str]) -> None:
-    """Refuse libraries that a running container was started without.
-
-    :raises SpecError: it was started without them
-    """
+    """Refuse libraries that a running container was started without."""
     if pid is not None and more:
         raise errors.SpecError(f"the libraries of the GPU's driver ({', '.join(sorted(more))}) are mounted when "
                                f"container {bare_name([container['Name']])} starts: stop it first")

@@ -21,10 +21,7 @@ def check() -> Iterator[Finding]:
 
 
 def missing(info: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield the missing features. Pure.
-
-    :param info: Docker's system information (``GET /info``)
-    """
+    """Yield the missing features. Pure."""
     if RUNTIME not in (info.get("Runtimes") or {}):
         yield note(CHECK, NAME, f"it has no runtime {RUNTIME}, so no container of `onedock` can start",
                    "name containerhost-docker-runtime in /etc/docker/daemon.json, as the manual shows, and restart it")

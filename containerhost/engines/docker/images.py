@@ -51,7 +51,6 @@ class Images:
         The archive is rewritten: its other content, above all image names, has no effect.
 
         :param archive: a file or pipe
-        :param name: of the archive, for messages
         :raises EngineError: it is damaged or does not hold the image
         """
         from containerhost.images import rebuild  # noqa: PLC0415  (of all actions only this one needs it, and YAML)
@@ -78,7 +77,6 @@ class Images:
     def commit(self, container: str, repository: str, tag: str) -> str:
         """Create an image of the container's current root, with the program of the container's image.
 
-        :returns: its id
         :raises EngineError: the root has a quota, and the image would be larger: the container wrote sparse files
         """
         self._freezer.thaw_unrecorded(container)
@@ -99,10 +97,7 @@ class Images:
         return image
 
     def _require_small(self, container: str, quota: int) -> None:
-        """Refuse an image that would exceed the size limit of its root.
-
-        :raises EngineError: the image would be larger than the limit
-        """
+        """Refuse an image that would exceed the size limit of its root."""
         written = int(self._client.container(container, size=True).get("SizeRw") or 0)
         if written > quota + HOLES_LIMIT:
             raise EngineError(f"container {container} has sparse files: on its root disk of {quota >> 20} MiB are "

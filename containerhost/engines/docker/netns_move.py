@@ -12,11 +12,7 @@ from containerhost.linux.network import addresses, links
 def move_in(directory: str, container: str, pid: int) -> None:
     """Move the interfaces in, and keep the network namespace alive.
 
-    Otherwise the kernel would remove it with its processes, together with interfaces attached later.
-
-    :param directory: of the records
-    :param pid: of the container's first process
-    """
+    Otherwise the kernel would remove it with its processes, together with interfaces attached later."""
     place = recordfiles.namespace(directory, container)
     os.close(os.open(place, os.O_CREAT | os.O_CLOEXEC, 0o600))
     with closing(mountapi.shown_again(f"/proc/{pid}/ns/net")) as namespace:

@@ -177,10 +177,7 @@ def has_own_users(config: dict[str, Any]) -> bool:
 
 
 def root_of(path: str, config: dict[str, Any]) -> str:
-    """Return the path of the container's root.
-
-    :param path: the configuration's
-    """
+    """Return the path of the container's root."""
     return os.path.join(os.path.dirname(path), config["root"]["path"])
 
 
@@ -262,10 +259,7 @@ def not_made(path: str, error: OSError) -> None:
 def with_nodes(config: dict[str, Any], nodes: Sequence[tuple[str, int, int]]) -> dict[str, Any]:
     """Return an OCI runtime configuration (config-linux.md, "Devices") that permits and creates these nodes. Pure.
 
-    It does not create them for a container with a user namespace.
-
-    :param nodes: path, major and minor of each
-    """
+    It does not create them for a container with a user namespace."""
     linux = config["linux"]
     resources = linux.get("resources") or {}
     return config | {"linux": linux | {
@@ -333,7 +327,6 @@ def runc(words: Sequence[str], meanwhile: Callable[[], None] | None = None) -> i
     """Run runc.
 
     :param meanwhile: called while runc runs; if it fails, runc is killed
-    :returns: its exit status
     """
     try:
         process = os.posix_spawnp(RUNC, [RUNC, *words], os.environ)  # the subprocess module takes longer to load

@@ -38,7 +38,6 @@ class Netdev:
     """Describe a network interface that is moved from the host into a container.
 
     :ivar host_name: its name on the host, restored when it returns
-    :ivar name: its name in the container
     :ivar setup: its configuration in the container; ignored in comparisons
     """
 
@@ -55,7 +54,6 @@ class Record:
     :ivar libraries: capabilities of a GPU's driver whose libraries come in when it starts
     :ivar volumes_in_root: the volumes of its image are directories of its root; False for a container that an
         earlier version created, whose data is in Docker's anonymous volumes
-    :ivar cores: its exclusive cores
     :ivar container: its name; empty in records of earlier versions
     :ivar labels: the driver's labels if they have changed, because Docker fixes those of the creation; otherwise
         None

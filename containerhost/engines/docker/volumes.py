@@ -97,10 +97,7 @@ class Volumes:
             run(["mount", mode, "-t", kind, "-o", ",".join(options), "--", node, str(place)], TIMEOUT)
 
     def unmount(self, number: int) -> None:
-        """Unmount a disk. Idempotent.
-
-        :raises DeviceInUse: a process uses it
-        """
+        """Unmount a disk. Idempotent."""
         place = self._place(number)
         if not os.path.ismount(place):
             return
@@ -125,10 +122,7 @@ class Volumes:
             growth.fill_mounted(place, file, TIMEOUT)
 
     def frozen(self, number: int, timeout: float) -> AbstractContextManager[None]:
-        """Freeze a mounted file system within the block; see :mod:`fsfreeze`.
-
-        :param timeout: maximum duration in seconds
-        """
+        """Freeze a mounted file system within the block; see :mod:`fsfreeze`."""
         return fsfreeze.frozen(self._place(number), timeout)
 
     def mounted(self) -> frozenset[int]:

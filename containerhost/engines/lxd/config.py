@@ -80,7 +80,6 @@ IO_URING = "io_uring_setup errno 38"
 def instance(spec: ContainerSpec, extensions: Collection[str]) -> dict[str, Any]:
     """Return the body of ``POST /1.0/instances``.
 
-    :param extensions: the daemon's API extensions
     :raises SpecError: the engine cannot express a part of ``spec``, or the daemon lacks an extension for it
     """
     refuse(spec)
@@ -252,10 +251,7 @@ def of_kernel_limits(keys: Mapping[str, str]) -> dict[str, str]:
 
 
 def lacking(present: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of ``wanted`` that an instance's configuration lacks; more limits and libraries are allowed.
-
-    :param wanted: of :func:`start_config`
-    """
+    """Return the part of ``wanted`` that an instance's configuration lacks; more limits and libraries are allowed."""
     return {key: value for key, value in wanted.items() if key not in present or not has(present[key], key, value)}
 
 

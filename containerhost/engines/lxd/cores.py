@@ -51,7 +51,6 @@ def wait_applied(client: LxdClient, privileged: Privileged, change: Change, host
     A mere number selects some of its present ones.
 
     :param change: reads, changes and writes back a container: :meth:`LxdEngine.change`
-    :param pid: its first process; None if it is not running
     :param limit: the target limit; None is no limit
     """
     if not limit or pid is None:
@@ -68,10 +67,7 @@ def wait_applied(client: LxdClient, privileged: Privileged, change: Change, host
 
 
 def to_bind(host: Host, pid: int, limit: str) -> list[int]:
-    """Return the CPUs to bind the container to; none if its limit is in force, or it no longer exists.
-
-    :param limit: a number of CPUs, or which
-    """
+    """Return the CPUs to bind the container to; none if its limit is in force, or it no longer exists."""
     found = sorted(cpuset.cpus_of(pid, host))
     if limit.isdigit():
         count = min(int(limit), len(id_list(host.text("/sys/devices/system/cpu/online"))))

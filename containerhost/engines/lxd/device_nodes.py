@@ -36,10 +36,7 @@ class DeviceNodes:
     def leaving(self, name: str, before: Devices, after: Devices) -> Iterator[None]:
         """Fence device nodes and remove tenants' names of interfaces while the block detaches them.
 
-        If LXD refuses, the nodes are restored, unless it may still continue; then the caller uses :meth:`restore`.
-
-        :param before, after: the container's devices
-        """
+        If LXD refuses, the nodes are restored, unless it may still continue; then the caller uses :meth:`restore`."""
         gone = {key: device for key, device in before.items() if after.get(key) != device}
         leaving = with_nodes(gone)
         pid = self._engine.pid(name) if gone else None

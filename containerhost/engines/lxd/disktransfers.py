@@ -20,10 +20,7 @@ CARRIED = ("size", "volatile.idmap.last")
 
 
 class DiskTransfers:
-    """Send custom volumes of a storage pool to another LXD daemon, and fetch them from one.
-
-    :param pool: the disks' storage pool; the other daemon's may differ in name and type
-    """
+    """Send custom volumes of a storage pool to another LXD daemon, and fetch them from one."""
 
     def __init__(self, client: LxdClient, pool: str) -> None:
         self._client = client

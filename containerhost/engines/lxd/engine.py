@@ -52,9 +52,6 @@ BUSY_INTERVAL = 0.2  # s between polls of a container that another operation cha
 class LxdEngine:
     """Manage the containers of one LXD or Incus project: create, start, stop, change, attach and verify them.
 
-    :param privileged: acts on containers as root
-    :param host: the daemon's machine
-    :param locks: a directory shared by all processes that create containers on this host
     :param restart_limit: seconds that a change of a container waits for a daemon that restarts meanwhile
     :ivar mates: returns the first processes of containers that share memory with one, which can send them open files
     """
@@ -199,7 +196,6 @@ class LxdEngine:
     def make(self, body: Mapping[str, Any], timeout: int | None = None) -> None:
         """Create a container from the body of a request.
 
-        :param body: of ``POST /1.0/instances``
         :param timeout: seconds; None is the daemon's ``operation_timeout``
         """
         self._patiently(lambda: self._serialized_create.create(body, timeout))
@@ -303,7 +299,6 @@ class LxdEngine:
     def apparent_size(self, name: str, timeout: float) -> int | None:
         """Return the bytes of the container's files, including the holes of sparse files.
 
-        :param timeout: seconds
         :returns: None if LXD does not mount them: for a stopped container on some pools
         :raises HostActionFailed: not done in time
         """

@@ -28,10 +28,7 @@ STOPPED = 102  # LXD's status code
 
 
 class Reader:
-    """Read a file once, from beginning to end.
-
-    :ivar done: bytes read
-    """
+    """Read a file once, from beginning to end."""
 
     def __init__(self, response: requests.Response, endpoint: str) -> None:
         self._pieces = response.iter_content(PIECE)

@@ -29,10 +29,7 @@ def check() -> Iterator[Finding]:
 
 
 def restricted(projects: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Yield the projects in which the drivers' containers cannot be created. Pure.
-
-    :param projects: LXD's list (``recursion=1``)
-    """
+    """Yield the projects in which the drivers' containers cannot be created. Pure."""
     for project in projects:
         keys = forbidden(project["config"])
         if keys:
@@ -40,10 +37,7 @@ def restricted(projects: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
 
 
 def missing(extensions: Collection[str]) -> Iterator[Finding]:
-    """Yield the missing features. Pure.
-
-    :param extensions: its API extensions
-    """
+    """Yield the missing features. Pure."""
     for level, wanted in ((wrong, _NEEDED), (note, _BETTER)):
         for name, without in wanted.items():
             if name not in extensions:

@@ -21,7 +21,6 @@ VOLATILE = ("host_name", "last_state.vf.parent", "last_state.vf.id")
 def held(instances: Iterable[Mapping[str, Any]], devices: Iterable[Device], project: str) -> dict[str, str]:
     """Return the instance that names each device, by device id; as ``project/name`` if in another project.
 
-    :param instances: LXD's instance list of all projects (``recursion=1``)
     :param devices: with every part of a GPU that is among them
     """
     known = tuple(devices)

@@ -44,12 +44,7 @@ Step = Callable[[Instance], Instance]
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """Describe the target state of a running container.
-
-    :ivar config: its live keys
-    :ivar root: its root disk
-    :ivar granted: the devices of its grants
-    """
+    """Describe the target state of a running container."""
 
     config: Mapping[str, str]
     root: Device
@@ -57,10 +52,7 @@ class Target:
 
 
 class Live:
-    """Change the cores, memory, root disk, labels and devices of running LXD containers.
-
-    :param privileged: raises kernel limits of running processes
-    """
+    """Change the cores, memory, root disk, labels and devices of running LXD containers."""
 
     def __init__(self, engine: LxdEngine, privileged: Privileged, host: Host | None = None) -> None:
         self._engine = engine
@@ -162,10 +154,7 @@ class Live:
 
 
 def require_running(instance: Instance) -> None:
-    """Refuse a container that no longer runs.
-
-    :raises EngineConflict: it is not running
-    """
+    """Refuse a container that no longer runs."""
     if STATUSES.get(instance["status_code"]) is not Status.RUNNING:
         raise errors.EngineConflict(f"container {instance['name']} does not run, so it is not changed")
 
@@ -229,11 +218,7 @@ def without(instance: Instance, key: str) -> Instance:
 
 
 def obstacles(present: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[str, ...]:
-    """Describe the differences of the configuration that need a restart.
-
-    :param present: the container's configuration
-    :param wanted: that of a new one like it
-    """
+    """Describe the differences of the configuration that need a restart."""
     # A container that an earlier release started denies no system calls until its next start.
     differing = [key for key in wanted if key.startswith("security.") and key != config.DENIED_CALLS
                  and present.get(key) != wanted[key]]
@@ -248,11 +233,7 @@ def obstacles(present: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[st
 
 def device_obstacles(present: Mapping[str, Device], wanted: Mapping[str, Device],
                      extensions: Collection[str]) -> tuple[str, ...]:
-    """Describe the differences of the devices that need a restart.
-
-    :param present: the container's devices
-    :param wanted: those of the target grants
-    """
+    """Describe the differences of the devices that need a restart."""
     coming = [device for key, device in wanted.items() if present.get(key) != device]
     if config.CDI_HOTPLUG in extensions or not any(
             device["type"] == "gpu" and "=" in device.get("id", "") for device in coming):  # a CDI name

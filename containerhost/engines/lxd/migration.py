@@ -39,10 +39,7 @@ Create = Callable[[Mapping[str, Any], int], None]
 
 
 class Transfers:
-    """Send stopped containers to another LXD daemon, and fetch them from one.
-
-    :param create: creates a container from the body of ``POST /1.0/instances`` within so many seconds
-    """
+    """Send stopped containers to another LXD daemon, and fetch them from one."""
 
     def __init__(self, client: LxdClient, create: Create) -> None:
         self._client = client
@@ -62,10 +59,7 @@ class Transfers:
         return ChangesOffer(**self._begin(instance, address, instance_only=False), pool_type=pool_type)
 
     def _begin(self, instance: Mapping[str, Any], address: str, instance_only: bool) -> dict[str, Any]:
-        """Begin to send a container, and return the fields of its offer.
-
-        :param instance_only: without its snapshots
-        """
+        """Begin to send a container, and return the fields of its offer."""
         name = instance["name"]
         asked = f"offer container {name} to another host"
         certificate = self._client.server()["environment"]["certificate"]

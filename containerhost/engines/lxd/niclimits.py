@@ -11,7 +11,6 @@ from containerhost.rollback import Rollback
 def limit(engine: LxdEngine, name: str, nic: str, received: int | None, sent: int | None) -> None:
     """Set the only limits of a bridged interface; on an error the former ones are restored.
 
-    :param nic: its name in the container
     :param received, sent: bits per second; None is no limit
     :raises SpecError: the container has no such interface
     """

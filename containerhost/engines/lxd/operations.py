@@ -12,10 +12,7 @@ LOG = logging.getLogger(__name__)
 
 
 def wait(client: LxdClient, name: str, which: Callable[[Mapping[str, Any], str], bool]) -> None:
-    """Wait for an operation that a killed caller began and LXD continues.
-
-    :param which: selects the operations on the container ``name``
-    """
+    """Wait for an operation that a killed caller began and LXD continues."""
     for operation in client.operations():
         if operation["status_code"] < 200 and which(operation, name):
             try:

@@ -23,7 +23,6 @@ DEVICE = "rescue_mount"
 def body(client: LxdClient, wanted: dict[str, Any], rescue_mount: RescueMount) -> dict[str, Any]:
     """Return the body of ``POST /1.0/instances`` for a container that also mounts the root of another.
 
-    :param wanted: the body without it
     :raises SpecError: the pool's roots are not directories
     """
     broken, _ = client.instance(rescue_mount.container)
@@ -34,10 +33,7 @@ def body(client: LxdClient, wanted: dict[str, Any], rescue_mount: RescueMount) -
 
 
 def require_directory(client: LxdClient, broken: Mapping[str, Any]) -> str:
-    """Refuse a root disk that another container cannot mount.
-
-    :returns: the pool of the container's root
-    """
+    """Refuse a root disk that another container cannot mount."""
     name = next(device["pool"] for device in broken["expanded_devices"].values()
                 if device.get("type") == "disk" and device.get("path") == "/")
     driver = client.pool(name)["driver"]

@@ -9,11 +9,7 @@ from typing import NamedTuple
 
 
 class Need(NamedTuple):
-    """Hold the value that one key of a restricted LXD project needs for containers.
-
-    :ivar value: the value that permits it
-    :ivar purpose: what fails without it
-    """
+    """Hold the value that one key of a restricted LXD project needs for containers."""
 
     value: str
     purpose: str
@@ -36,10 +32,7 @@ TRUE = frozenset({"true", "1", "yes", "on"})  # LXD's forms of true
 
 
 def forbidden(config: Mapping[str, str]) -> Mapping[str, Need]:
-    """Return the keys that must change, with their needs; empty if the project permits all.
-
-    :param config: the project's
-    """
+    """Return the keys that must change, with their needs; empty if the project permits all."""
     if config.get("restricted", "").lower() not in TRUE:
         return {}
     found = {key: need for key, need in NEEDS.items() if config.get(key) != need.value}

@@ -25,10 +25,7 @@ POLL_INTERVAL = 0.008  # s between two polls of the range, and before the first;
 
 
 class SerializedCreate:
-    """Serialize the creation of LXD containers until each has its own range of user and group ids.
-
-    :param locks: a directory shared by all processes that create containers on this host
-    """
+    """Serialize the creation of LXD containers until each has its own range of user and group ids."""
 
     def __init__(self, client: LxdClient, locks: Path) -> None:
         self._client = client
@@ -37,7 +34,6 @@ class SerializedCreate:
     def create(self, body: Mapping[str, Any], timeout: int | None = None) -> None:
         """Create a container.
 
-        :param body: of ``POST /1.0/instances``
         :param timeout: seconds it may take once it has begun; None is the daemon's ``operation_timeout``
         :raises EngineTimeout: this creation, or an earlier one, does not progress
         """

@@ -46,10 +46,7 @@ class Snapshots:
     def delete(self, container: str, name: str, patience: float = 0) -> None:
         """Delete a snapshot. Idempotent.
 
-        LXD itself continues a deletion whose caller was killed, and concurrent ones make each other fail.
-
-        :param patience: seconds to wait for another deletion
-        """
+        LXD itself continues a deletion whose caller was killed, and concurrent ones make each other fail."""
         asked = f"delete snapshot {name} of container {container}"
 
         def delete() -> None:
@@ -71,10 +68,7 @@ class Snapshots:
 def take(client: LxdClient, instance: Mapping[str, Any], snapshot: str, asked: str, timeout: int | None = None) -> None:
     """Take a snapshot; a running container in a pool that copies files is frozen meanwhile.
 
-    If this process is killed meanwhile, the container stays frozen until its driver resumes it.
-
-    :param timeout: seconds the engine may take
-    """
+    If this process is killed meanwhile, the container stays frozen until its driver resumes it."""
     name = instance["name"]
     pool = instance["expanded_devices"].get("root", {}).get("pool")
     searched = pool and client.pool(pool)["driver"] in SEARCHED_POOLS
@@ -85,10 +79,7 @@ def take(client: LxdClient, instance: Mapping[str, Any], snapshot: str, asked: s
 
 
 def request(client: LxdClient, container: str, snapshot: str, asked: str, timeout: int | None = None) -> None:
-    """Request a snapshot of a container in its present state from LXD.
-
-    :param timeout: seconds the engine may take
-    """
+    """Request a snapshot of a container in its present state from LXD."""
     client.finish(client.request("post", "instances", container, "snapshots", asked=asked,
                                  json={"name": snapshot, "stateful": False}), asked, timeout)
 

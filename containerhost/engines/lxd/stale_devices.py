@@ -31,8 +31,6 @@ class StaleDevices:
         """Change a container's devices; on a conflict remove stale devices and try again.
 
         :param instance: as LXD describes it before
-        :param after: its devices then
-        :param absent: grants that it does not have before
         """
         with self._nodes.leaving(name, instance["devices"], after):
             try:
@@ -47,7 +45,6 @@ class StaleDevices:
     def clear(self, name: str, instance: Instance, absent: Sequence[Grant] = ()) -> bool:
         """Remove the remains of a killed attachment or detachment from a running container.
 
-        :returns: whether there were any
         :raises EngineConflict: it has changed since LXD described it
         """
         pid = self._engine.pid(name)

@@ -88,10 +88,7 @@ class Stream:
                 self._flush()
 
     def send(self, data: bytes) -> None:
-        """Send a message.
-
-        :raises EngineUnavailable: the other end has closed, or does not read
-        """
+        """Send a message."""
         self._send(lambda: self._protocol.send_binary(data))
 
     def end_of_input(self) -> None:
@@ -111,7 +108,6 @@ class Stream:
     def receive(self, timeout: float | None = None) -> bytes | None:
         """Return the next message; None at the end.
 
-        :param timeout: seconds; None waits as long as the connection lives
         :raises EngineTimeout: no data arrived in time
         """
         end = None if timeout is None else time.monotonic() + timeout
@@ -129,10 +125,7 @@ class Stream:
                 return None
 
     def _wait_for_more(self, end: float | None) -> bool:
-        """Wait until more can be read.
-
-        :returns: False if the connection has ended
-        """
+        """Wait until more can be read."""
         if not self._reading.acquire(timeout=-1 if end is None else max(0.0, end - time.monotonic())):
             raise errors.EngineTimeout(f"{self._asked}: no data arrived in time")
         self._waiting = True
@@ -159,10 +152,7 @@ class Stream:
     def end(self, timeout: float) -> None:
         """Close the protocol, and wait until the other end agrees.
 
-        Messages that arrive until then are dropped, unless a thread receives them.
-
-        :param timeout: maximum seconds to wait
-        """
+        Messages that arrive until then are dropped, unless a thread receives them."""
         limit = time.monotonic() + timeout
         with contextlib.suppress(errors.EngineError):
             self._send(self._protocol.send_close)
@@ -170,10 +160,7 @@ class Stream:
                 pass
 
     def await_hang_up(self, timeout: float) -> None:
-        """Wait until the other end, which agreed to close, closes the connection.
-
-        :param timeout: maximum seconds to wait
-        """
+        """Wait until the other end, which agreed to close, closes the connection."""
         limit = time.monotonic() + timeout
         if self._reading.acquire(timeout=timeout):  # else a receiving thread holds the lock, and no more data arrives
             try:

@@ -22,9 +22,7 @@ RETURN_TIMEOUT = 10.0  # s for an interface to return from a stopped container
 class Pair:
     """Describe a veth pair between a switch of the host and one container.
 
-    :ivar host_end: the name of the end that stays
     :ivar inner_end: the name on the host of the end that moves into the container, and returns under it
-    :ivar mac: of the inner end
     :ivar mtu: bytes, of both ends; None is the kernel's default
     :ivar mark: its owner, in the driver's format; printable ASCII
     :ivar switched: a switch takes the frames; the host's own IP stack must not
@@ -64,10 +62,7 @@ class Veths:
         return self.marks(pair) and wait_until(lambda: self.is_here(pair.inner_end), RETURN_TIMEOUT)
 
     def make(self, pair: Pair) -> None:
-        """Create the pair, replacing the remains of an earlier one.
-
-        :raises HostActionFailed: an interface of that name belongs to others
-        """
+        """Create the pair, replacing the remains of an earlier one."""
         if self.is_here(pair.host_end) and not self._is_ours(pair):
             raise HostActionFailed(f"interface {pair.host_end} is on this host already and was not created for this "
                                    f"port (its alias is {self.mark(pair.host_end)!r}); remove it: ip link delete "

@@ -18,7 +18,6 @@ NOTHING = IpConfig()
 def apply(namespace: str, name: str, wanted: IpConfig, before: IpConfig | None = None) -> None:
     """Bring the interface up with the wanted configuration, removing what only ``before`` had.
 
-    :param namespace: the namespace's file
     :raises HostActionFailed: the kernel refuses, or an address is invalid
     """
     before = before or NOTHING

@@ -47,10 +47,7 @@ def make_veth(host_end: str, inner_end: str, mac: str, mtu: int | None, mark: st
 
 
 def remove_veth(name: str) -> None:
-    """Remove a pair by either end. Idempotent.
-
-    :raises HostActionFailed: the interface is not part of a pair
-    """
+    """Remove a pair by either end. Idempotent."""
     remove(name, "veth", "one of a pair")
 
 
@@ -64,10 +61,7 @@ def make_shaper(name: str) -> None:
 
 
 def remove_shaper(name: str) -> None:
-    """Remove a shaping interface.
-
-    :raises HostActionFailed: the interface is of another type
-    """
+    """Remove a shaping interface."""
     remove(name, "ifb", "one that shapes")
 
 
@@ -181,10 +175,7 @@ def compute_checksums(name: str) -> None:
 
 
 def move_in(name: str, namespace: str, new: str) -> None:
-    """Move an interface into another network namespace under a new name, down.
-
-    :param namespace: the namespace's file
-    """
+    """Move an interface into another network namespace under a new name, down."""
     with open(namespace, "rb") as there:
         move(name, new, there.fileno(), f"move interface {name} to {namespace}")
 

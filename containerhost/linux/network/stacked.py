@@ -45,10 +45,7 @@ def elsewhere() -> dict[int, tuple[str, ...]]:
 
 
 def _named(home: int) -> Iterator[str]:
-    """Yield a mount point of each network namespace that has one, without this one.
-
-    :param home: this namespace's inode
-    """
+    """Yield a mount point of each network namespace that has one, without this one."""
     seen = {f"net:[{home}]"}
     with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as mounts:
         for line in mounts:

@@ -40,10 +40,7 @@ def fence(server: int, container: str, device: str, number: Number) -> None:
 
 
 def restore(server: int, container: str, pid: int, device: str, number: Number, mode: int) -> None:
-    """Restore a fenced node for the container's root, unless the daemon has removed it.
-
-    :param pid: the container's first process
-    """
+    """Restore a fenced node for the container's root, unless the daemon has removed it."""
     with contextlib.suppress(NodeMissing), opened(server, container, device, number) as fd:
         place = f"/proc/self/fd/{fd}"
         os.chown(place, root_of(pid, "uid_map"), root_of(pid, "gid_map"))

@@ -18,11 +18,7 @@ NAMED = re.compile(r"\b(?P<kind>rbytes|wbytes|rios|wios)=(?P<number>[0-9]+)")
 
 @dataclasses.dataclass(frozen=True)
 class DiskIo:
-    """Count disk bytes and requests since the container's start.
-
-    :ivar read, written: bytes
-    :ivar reads, writes: number of requests
-    """
+    """Count disk bytes and requests since the container's start."""
 
     read: int
     written: int

@@ -57,10 +57,7 @@ def frozen(directory: Path, timeout: float) -> Iterator[None]:
 
 
 def freeze(directory: Path) -> None:
-    """Freeze a file system until it is explicitly thawed. Idempotent.
-
-    :raises HostActionFailed: it cannot be frozen, and is not
-    """
+    """Freeze a file system until it is explicitly thawed. Idempotent."""
     with started(directory, KEEP) as process:
         release(process, FREEZE_TIMEOUT)
 
@@ -78,10 +75,7 @@ def command(directory: Path, how: str) -> list[str]:
 
 
 def main(directory: str, how: str) -> int:
-    """Freeze a file system while standard input is open.
-
-    :returns: the exit status
-    """
+    """Freeze a file system while standard input is open."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     if not try_lock(os.open(Path(directory).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)):

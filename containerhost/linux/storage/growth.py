@@ -33,10 +33,7 @@ CHECKED = (0, 1, 2)  # exit statuses of e2fsck: no errors, or corrected ones
 
 
 def lengthen(file: Path, size: int) -> bool:
-    """Lengthen a file to ``size`` bytes if it is shorter.
-
-    :returns: whether it was shorter
-    """
+    """Lengthen a file to ``size`` bytes if it is shorter."""
     if file.stat().st_size >= size:
         return False
     os.truncate(file, size)
@@ -142,7 +139,6 @@ def _run(command: Sequence[str], timeout: int, disk: Path, problem: str, locks: 
 def alone(disk: Path, timeout: int) -> Iterator[int]:
     """Exclude other processes that grow the file system of a disk.
 
-    :param timeout: seconds to wait for another process
     :returns: an fd; a program that inherits it holds the lock until it ends, even if this process is killed
     :raises HostActionFailed: another process did not finish
     """

@@ -56,7 +56,6 @@ class IdMap:
 class FileSystem:
     """Locate a file system to mount: in a file or block device, or in a part of it.
 
-    :ivar source: a file or a block device
     :ivar kind: as the kernel names it
     :ivar start, size: bytes; the part of ``source`` with the file system
     """
@@ -115,7 +114,6 @@ def await_release(node: str, backing: str | None) -> None:
     """Wait until nothing uses a device.
 
     :param backing: the file behind it, if it is a loop device
-    :raises DeviceInUse: it is still in use
     """
     if wait_while(lambda: in_use(node, backing), RELEASE_TIMEOUT):
         raise DeviceInUse(f"{backing or node} is still in use, though it is unmounted: a process in the "

@@ -36,7 +36,6 @@ CHECKS: Mapping[str, Check] = {
 def look(host: Host, owners: Path, untainted: Collection[str] = ()) -> Seen:
     """Read a host once for all checks.
 
-    :param owners: directory of the allocation records
     :param untainted: devices whose own taint is ignored
     """
     return Seen(host, HostView(host, untainted=untainted).inventory, topology.read(host), owners)

@@ -24,7 +24,6 @@ NAME = "gpudirect"
 class Pair:
     """Describe a GPU, a network card, and how the card reaches the GPU's memory.
 
-    :ivar way: the connection between them
     :ivar method: ``dma-buf``, ``peer-memory``; None: the card cannot reach the GPU's memory
     """
 

@@ -11,10 +11,7 @@ from containerhost.linux.sysfs import Host
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """Hold the data of the host that `containerhost doctor` checks.
-
-    :ivar owners: directory of the allocation records
-    """
+    """Hold the data of the host that `containerhost doctor` checks."""
 
     host: Host
     inventory: Inventory

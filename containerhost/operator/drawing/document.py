@@ -47,10 +47,7 @@ _hints = functools.cache(get_type_hints)
 
 
 def _value(hint: Any, raw: Any, where: str) -> Any:
-    """Return a validated value of a field's type.
-
-    :param where: names the field in errors
-    """
+    """Return a validated value of a field's type."""
     found, parts = get_origin(hint), get_args(hint)
     if found is types.UnionType:  # X | None
         return None if raw is None else _value(parts[0], raw, where)

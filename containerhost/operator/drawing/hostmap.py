@@ -29,10 +29,7 @@ class Status(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Describe a slice, a share or a virtual function.
-
-    :ivar owner: the consumer, a container
-    """
+    """Describe a slice, a share or a virtual function."""
 
     id: str
     label: str
@@ -45,7 +42,6 @@ class Card:
     """Describe a GPU or a network card.
 
     :ivar about: descriptions, most important first
-    :ivar trouble: its fault
     :ivar links: other GPUs it is linked to besides PCIe, with the number of links
     """
 
@@ -75,10 +71,7 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Core:
-    """Describe a hardware core and the containers that are pinned to it.
-
-    :ivar threads: CPU numbers with the container that is pinned to each
-    """
+    """Describe a hardware core and the containers that are pinned to it."""
 
     threads: tuple[tuple[int, str | None], ...]
 

@@ -15,10 +15,7 @@ from containerhost.operator.reports import choices
 
 
 def look(host: Host, records: Mapping[str, Allocation]) -> HostMap:
-    """Return the map of a host.
-
-    :param records: allocations by device id
-    """
+    """Return the map of a host."""
     inventory = scan(host)
     return hostmap(Seen(
         inventory=inventory, topology=topology.read(host), records=records, pins=pins(host),

@@ -47,10 +47,7 @@ class Drawing:
 
     def box(self, x: float, y: float, width: float, height: float, fill: str, edge: str, radius: float = 6,
             tip: str = "", stroke: float = 1) -> None:
-        """Draw a rectangle.
-
-        :param tip: shown while the pointer is over it
-        """
+        """Draw a rectangle."""
         shape = ElementTree.SubElement(self.root, "rect", {
             "x": f"{x:g}", "y": f"{y:g}", "width": f"{width:g}", "height": f"{height:g}", "rx": f"{radius:g}",
             "fill": fill, "stroke": edge, "stroke-width": f"{stroke:g}"})
@@ -59,10 +56,7 @@ class Drawing:
 
     def text(self, x: float, y: float, text: str, size: float = 11, color: str = INK, bold: bool = False,
              width: float | None = None, middle: bool = False) -> None:
-        """Write a line.
-
-        :param width: longer text is truncated
-        """
+        """Write a line."""
         shown = fitted(printable(text), size * BOLD if bold else size, width)
         attributes = {"x": f"{x:g}", "y": f"{y:g}", "font-size": f"{size:g}", "fill": color}
         if bold:

@@ -23,7 +23,6 @@ class Sample:
     """Hold the data that the exporter reports in one scrape.
 
     :ivar records: allocations by device id; None if they cannot be read
-    :ivar uses: of GPUs and slices, by device id
     """
 
     inventory: Inventory
@@ -34,10 +33,7 @@ class Sample:
 
 
 def read(host: Host, store: AllocationStore, usage: Callable[[], Mapping[str, Use]] = vendors.usage) -> Sample:
-    """Return a current sample.
-
-    :param usage: queries the vendors' libraries, which only know the host they run on
-    """
+    """Return a current sample."""
     inventory = scan(host)
     records: Mapping[str, Allocation] | None
     try:

@@ -57,7 +57,6 @@ def serve(address: str, collector: Collector, pages: Mapping[str, WSGIApplicatio
 
     :param address: IP address and port, ``127.0.0.1:9869`` or ``[::1]:9869``
     :param pages: further applications by path; every other path has the metrics
-    :raises SpecError: the address is invalid
     :raises HostActionFailed: it cannot listen there
     """
     host, port = parsed(address)

@@ -75,11 +75,7 @@ def _nodes(nodes: Iterable[CharNode]) -> str:
 
 
 def rdma(rows: Sequence[Mapping[str, Any]], mode: NamespaceMode | None, manager: bool) -> str:
-    """Return a table with one port a line, and the properties of the whole host.
-
-    :param rows: of :func:`containerhost.operator.reports.rdmareport.rows`
-    :param manager: whether there is a connection manager
-    """
+    """Return a table with one port a line, and the properties of the whole host."""
     if not rows:
         return "no RDMA device"
     cells = [(row["device"], row["ibdev"], str(port["number"]), row["link_layer"] or "", port["state"] or "",

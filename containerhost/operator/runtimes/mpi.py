@@ -15,10 +15,7 @@ _OPTIONS = {"podman": podman.RANK_OPTIONS, "udocker": udocker.RANK_OPTIONS}
 
 
 def command_of_rank(command: Sequence[str], runtime: str) -> list[str]:
-    """Return a command with the options that a container needs to be a rank.
-
-    :raises SpecError: the command cannot be a rank
-    """
+    """Return a command with the options that a container needs to be a rank."""
     if ":" in command:  # separates the contexts of mpirun
         raise SpecError("a command with the argument : cannot be started by mpirun")
     options = _OPTIONS.get(runtime, ())
@@ -35,7 +32,6 @@ def translate(ranks: Iterable[tuple[Sequence[str], Mapping[str, str], Iterable[i
     """Return the command that starts all ranks.
 
     :param ranks: the command, the variables and the cores of each, in their order; empty for any cores
-    :param hostfile: path of the file
     """
     words = ["mpirun", "--hostfile", hostfile, "--bind-to", "none"]
     for index, (command, environment, cores) in enumerate(ranks):

@@ -39,10 +39,7 @@ def nodes(grants: Iterable[Grant]) -> tuple[str, ...]:
 
 
 def position(command: Sequence[str], words: Collection[str] = ("run",)) -> int:
-    """Return the index of a container tool's subcommand that starts a container: its options follow.
-
-    :raises SpecError: the command has no such subcommand
-    """
+    """Return the index of a container tool's subcommand that starts a container: its options follow."""
     for index, word in enumerate(command):
         if index and word in words:
             return index

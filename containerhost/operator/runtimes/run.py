@@ -58,9 +58,7 @@ TRANSLATIONS = {"apptainer": apptainer.translate, "podman": podman.translate, "s
 class Wanted:
     """Describe the devices and cores for a command, or for each rank of an MPI program.
 
-    :ivar gpus, functions: numbers of whole GPUs and of network functions
     :ivar slices: profiles, one for each slice of a GPU: ``1g.10gb``
-    :ivar devices: further devices by their ids
     :ivar cores: exclusive cores, by the affinity; 0 for no binding
     :ivar ranks: of an MPI program, started by mpirun; 0 for a command that is started directly
     :ivar user: whom the command runs as; None for root
@@ -97,7 +95,6 @@ def chosen(inventory: Inventory, host: Host, held: Collection[str], wanted: Want
     """Return the ids of free devices, near each other.
 
     :param held: ids of allocated devices
-    :raises SpecError: no device is requested
     :raises NoPlacement, DeviceNotFound: the host has too few free devices, or not that one
     """
     found = [inventory.get(name).id for name in wanted.devices]
@@ -120,10 +117,7 @@ class _Terminated(Exception):
 
 
 class _Signals:
-    """Forward signals to the command: no signal ends this process before its devices are clean.
-
-    :ivar ended: whether the command has ended, so that signals are no longer forwarded
-    """
+    """Forward signals to the command: no signal ends this process before its devices are clean."""
 
     def __init__(self) -> None:
         self.ended = False
@@ -207,8 +201,6 @@ class Runner:
     def _bound(self, wanted: Wanted, shares: Sequence[Iterable[Grant]]) -> list[Binding]:
         """Bind this process and its children to free cores and memory nodes near its devices.
 
-        :param shares: the devices of each rank
-        :returns: the binding of each rank
         :raises UnsupportedOnHost: the host has not enough free cores where the affinity needs them
         """
         if not wanted.cores:
@@ -233,10 +225,7 @@ class Runner:
             LOG.warning("%s", complaint)
 
     def _acquired(self, wanted: Wanted, consumer: Consumer) -> list[tuple[Grant, ...]]:
-        """Choose and acquire free devices; retry if another consumer takes one meanwhile.
-
-        :returns: those of each rank; one tuple for a command that is started directly
-        """
+        """Choose and acquire free devices; retry if another consumer takes one meanwhile."""
         for _ in range(TRIES):
             view = self._allocator.view()
             ids, held = list[tuple[str, ...]](), set(self._store.records())
@@ -255,10 +244,7 @@ class Runner:
 
 
 def _refuse(command: Sequence[str], wanted: Wanted) -> None:
-    """Refuse options that a command cannot be run with.
-
-    :raises SpecError: it cannot be run with them
-    """
+    """Refuse options that a command cannot be run with."""
     if wanted.ranks > 1 and wanted.devices:
         raise SpecError("a device belongs to one rank only: request numbers of GPUs and network functions")
     if wanted.user and runtime(command) == "podman":
@@ -268,10 +254,7 @@ def _refuse(command: Sequence[str], wanted: Wanted) -> None:
 @contextlib.contextmanager
 def _commands(ranks: Sequence[tuple[Sequence[str], Mapping[str, str], Iterable[int]]], wanted: Wanted
               ) -> Iterator[tuple[Sequence[str], Mapping[str, str]]]:
-    """Yield the command that starts all ranks, and its variables; the hostfile exists within the block.
-
-    :param ranks: command, variables and cores of each
-    """
+    """Yield the command that starts all ranks, and its variables; the hostfile exists within the block."""
     if not wanted.ranks:
         yield ranks[0][:2]
         return
@@ -294,11 +277,7 @@ def _raise_limits(grants: Iterable[Grant]) -> None:
 
 def _supervised(command: Sequence[str], environment: Mapping[str, str], user: pwd.struct_passwd | None,
                 signals: _Signals) -> int:
-    """Run a command to its end, and return its exit status.
-
-    :param user: None for this one
-    :raises HostActionFailed: it cannot be started
-    """
+    """Run a command to its end, and return its exit status."""
     tied, variables = list(TIED), os.environ | environment
     if user:
         tied += [f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--init-groups"]

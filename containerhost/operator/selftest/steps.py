@@ -81,7 +81,6 @@ class SelfTest:
     """Run the steps on free devices, and clean up in any case. For root.
 
     :param pool: of LXD, for the container's root
-    :param report: called with each row when its step has ended
     :ivar consumers: the holders of the first and the second hand-over; their records are those of runs, which every
         reconciliation on the host cleans and frees after the process has ended
     """
@@ -159,10 +158,7 @@ class SelfTest:
         return "the host's programs on an empty root"
 
     def _given(self, device_ids: Sequence[str], consumer: Consumer, name: str = NAME, **options: Any) -> str:
-        """Start a container with devices.
-
-        :param options: of GrantOptions
-        """
+        """Start a container with devices."""
         requests = [self._request(device_id, **options) for device_id in device_ids]
         grants = self._grants = self._allocator.acquire(requests, consumer)
         self._engine.create(ContainerSpec(
@@ -206,10 +202,7 @@ class SelfTest:
         return self._state(grant)
 
     def _state(self, grant: Grant) -> str:
-        """Return the state of a device that was detached from a running container.
-
-        :raises HostActionFailed: it is neither clean nor blocked
-        """
+        """Return the state of a device that was detached from a running container."""
         record = self._store.records().get(grant.device.id)
         if record is None:
             (*_, entry) = self._store.hand_overs(grant.device.id)
@@ -293,10 +286,7 @@ class SelfTest:
         return Request(device_id, GrantOptions(memlock=_memlock(), **options))
 
     def _step(self, name: str, act: Callable[[], Found]) -> None:
-        """Run a step and report its row.
-
-        :raises _Failed: the step failed
-        """
+        """Run a step and report its row."""
         began = time.monotonic()
         try:
             found = act()

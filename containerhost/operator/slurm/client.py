@@ -26,10 +26,7 @@ Files = tuple[str, ...]  # the nodes of one device
 
 
 class Slurm:
-    """Run Slurm's commands for one node.
-
-    :param node: Slurm's name of this host
-    """
+    """Run Slurm's commands for one node."""
 
     def __init__(self, node: str) -> None:
         self._node = node

@@ -39,11 +39,7 @@ class Gres:
 
 
 def gres(grants: Iterable[Grant], topology: Topology, links: Mapping[frozenset[str], int]) -> tuple[Gres, ...]:
-    """Return the generic resources for jobs: whole GPUs, and network functions with nodes.
-
-    :param grants: of the allocatable devices
-    :param links: pairs of ids of GPUs -> number of direct links
-    """
+    """Return the generic resources for jobs: whole GPUs, and network functions with nodes."""
     # Slurm groups devices by type, regardless of the order of lines, and links use that order.
     having = sorted((grant for grant in grants if grant.device.kind in NAMES and grant.own_nodes),
                     key=lambda grant: (NAMES[grant.device.kind], _type(grant), grant.device.id))
@@ -96,10 +92,7 @@ def gres_conf(found: Sequence[Gres], node: str) -> str:
 
 
 def leaves(lines: Iterable[str]) -> tuple[Leaf, ...]:
-    """Parse a network tree: a line for each host, with its name and the parts of the network above it from the root.
-
-    :raises SpecError: a line is malformed
-    """
+    """Parse a network tree: a line for each host, with its name and the parts of the network above it from the root."""
     found = dict[str, Leaf]()
     for line in lines:
         host, *path = line.partition("#")[0].split() or [""]

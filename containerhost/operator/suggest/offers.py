@@ -22,7 +22,6 @@ class Offer:
     :ivar name: unique among the offers of a host: ``gpu-a100-sxm4-40gb``, ``infiniband-vf``, ``slice-1g-5gb``
     :ivar sort: their kind, independent of the model: ``gpu``, ``slice``, ``share``, ``infiniband-vf``,
         ``roce-card``…
-    :ivar devices: at least one, by id
     """
 
     name: str

@@ -19,7 +19,6 @@ _MIB, _GIB = 1 << 20, 1 << 30
 class Size:
     """Describe the resources of one container.
 
-    :ivar devices: number of devices of each offer
     :ivar memory: bytes, whole MiB
     :ivar near: all its resources fit on one NUMA node
     """

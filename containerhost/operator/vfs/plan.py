@@ -16,11 +16,7 @@ from containerhost.inventory.scan import Inventory
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """Describe a card's change to its wanted number of virtual functions; equal numbers change nothing.
-
-    :ivar address: of the card
-    :ivar before, after: its present and its wanted number of virtual functions
-    """
+    """Describe a card's change to its wanted number of virtual functions; equal numbers change nothing."""
 
     address: str
     before: int
@@ -35,7 +31,6 @@ class Change:
 def plan(inventory: Inventory, counts: Mapping[str, int], held: Collection[str]) -> tuple[Change, ...]:
     """Return the change of each card of the file, in order.
 
-    :param counts: wanted number of functions by the card's address
     :param held: ids of the devices that containers have
     :raises DeviceNotFound: this host has no such card
     :raises SpecError: the device can have no virtual functions, or not that many

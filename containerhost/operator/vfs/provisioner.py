@@ -23,7 +23,6 @@ LOCK_TIMEOUT = 1.0  # seconds
 class Provisioner:
     """Give the host's network cards their wanted numbers of virtual functions, on all cards or on none.
 
-    :param directory: of the allocation records
     :param inventory: scans the host; called for each operation
     """
 
@@ -43,7 +42,6 @@ class Provisioner:
     def apply(self, counts: Mapping[str, int]) -> tuple[Change, ...]:
         """Give each card its number of functions. Idempotent.
 
-        :returns: descriptions of the changes
         :raises DeviceNotFound, DeviceHeld, SpecError: nothing was changed
         :raises HostActionFailed: a step failed, and those before it were undone
         """

@@ -19,7 +19,6 @@ _NUMBER = re.compile(r"[0-9]{1,5}")
 def counts(content: Mapping[str, Any]) -> dict[str, int]:
     """Return the wanted number of virtual functions by the card's address.
 
-    :param content: of the file (:mod:`containerhost.inventory.devicefile`)
     :raises SpecError: a value is not a number
     """
     return {address: _count(address, value) for address, value in content.items()}

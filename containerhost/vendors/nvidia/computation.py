@@ -26,10 +26,7 @@ def main() -> int:
 
 
 def compute(cuda: Any) -> int:
-    """Compute, and return the exit status.
-
-    :param cuda: the driver's library
-    """
+    """Compute, and return the exit status."""
     def call(name: str, *arguments: Any) -> None:
         status = getattr(cuda, name)(*arguments)
         if status:

@@ -50,7 +50,6 @@ class Gpu:
     """Describe a GPU; if NVML cannot reach it, only ``state`` is known.
 
     :ivar memory: bytes
-    :ivar slices: by GPU instance and compute instance
     :ivar peers: other end of each active NVLink: PCI addresses of GPUs and switches
     :ivar index: its NVML index, which nvidia-smi and DCGM show
     """

@@ -85,8 +85,6 @@ class State:
     :ivar mismatched: the library is of another version than the driver
     :ivar action: NVML_GPU_RECOVERY_ACTION_*
     :ivar uncorrected: memory errors since its last reset
-    :ivar retired: retired pages
-    :ivar sliceless: whether it is in MIG mode without slices
     :ivar fabric: state of joining the fabric of its NVSwitches; None if it has joined, or there is none
     """
 
@@ -106,7 +104,6 @@ class State:
 def read(library: Any, handle: Any) -> State:
     """Read a GPU's state.
 
-    :param library: pynvml
     :raises library.NVMLError: the GPU was lost meanwhile
     """
     def told(call: Callable[[], Any]) -> Any:

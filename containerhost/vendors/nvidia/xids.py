@@ -109,10 +109,8 @@ _TEXTS = {Kind.APPLICATION: "an error of the application that used it", Kind.REC
 class Xid:
     """Hold the Xids of one number on one GPU since its last reset.
 
-    :ivar count: number of messages
     :ivar fatal: the message itself calls it fatal
     :ivar action: the action of Xid 154, as text of the driver
-    :ivar code: the action's number
     """
 
     number: int

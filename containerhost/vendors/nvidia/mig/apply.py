@@ -24,7 +24,6 @@ LOCK_TIMEOUT = 1.0  # seconds
 class Cutter:
     """Partition the host's NVIDIA GPUs into MIG slices, all as wanted or none.
 
-    :param directory: of the allocation records
     :param inventory: scans the host; called for each operation
     """
 
@@ -51,7 +50,6 @@ class Cutter:
     def apply(self, lists: Mapping[str, Sequence[str]]) -> tuple[Plan, ...]:
         """Partition the GPUs as listed.
 
-        :returns: descriptions of the changes
         :raises DeviceNotFound, DeviceHeld, SpecError: nothing was changed
         :raises HostActionFailed: a step failed, and those before it were undone
         """
@@ -71,10 +69,7 @@ class Cutter:
             return plans
 
     def _claim(self, each: Plan) -> None:
-        """Claim the whole GPU if none of its remaining parts is allocated; otherwise the parts to remove.
-
-        :raises DeviceHeld: one of them was allocated meanwhile
-        """
+        """Claim the whole GPU if none of its remaining parts is allocated; otherwise the parts to remove."""
         inventory = self._inventory()
         try:
             self._store.claim([inventory.get(each.address)], OPERATOR, inventory.related)

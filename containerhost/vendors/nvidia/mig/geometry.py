@@ -26,10 +26,8 @@ class Placement:
 class Profile:
     """Describe a profile of GPU instances.
 
-    :ivar id: the driver's id
     :ivar slices: compute slices
     :ivar memory: MiB
-    :ivar most: maximum number on an undivided GPU
     :ivar free: number that can still be created; None if the driver does not report it
     :ivar placements: possible placements; empty if the driver does not report them (a GPU that is not in MIG mode)
     """
@@ -45,10 +43,7 @@ class Profile:
 
 @dataclasses.dataclass(frozen=True)
 class ComputeInstance:
-    """Describe a compute instance of a GPU instance, which a container gets as a slice.
-
-    :ivar slices: compute slices
-    """
+    """Describe a compute instance of a GPU instance, which a container gets as a slice."""
 
     id: int
     slices: int
@@ -66,7 +61,6 @@ class GpuInstance:
 class Geometry:
     """Describe a GPU's MIG mode, its profiles and its present GPU instances.
 
-    :ivar enabled: whether the GPU is in MIG mode
     :ivar pending: whether it will be in MIG mode after its next reset
     """
 
@@ -78,10 +72,7 @@ class Geometry:
     instances: tuple[GpuInstance, ...] = ()
 
     def profile(self, name: str) -> Profile:
-        """Return the profile of this name.
-
-        :raises SpecError: the GPU has no profile of that name
-        """
+        """Return the profile of this name."""
         found = next((profile for profile in self.profiles if profile.name == name), None)
         if found is None:
             raise SpecError(f"GPU {self.address} ({self.model}) cannot have a slice {name}: it can have "
@@ -96,10 +87,7 @@ class Geometry:
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """Describe a wanted GPU instance.
-
-    :ivar parts: compute slices of each of its compute instances
-    """
+    """Describe a wanted GPU instance."""
 
     profile: str
     parts: tuple[int, ...]

@@ -83,10 +83,7 @@ class Library:
                 "host")
 
     def create(self, address: str, profile: Profile, placement: Placement | None) -> int:
-        """Create a GPU instance.
-
-        :returns: number of the new GPU instance, which has no compute instance yet
-        """
+        """Create a GPU instance."""
         what = f"make a GPU instance {profile.name} on GPU {address}"
         handle = self._handle(address)
         if placement is None:
@@ -102,10 +99,7 @@ class Library:
               self._instance(address, gi))
 
     def create_part(self, address: str, gi: int, slices: int) -> int:
-        """Create a compute instance.
-
-        :returns: number of the new compute instance
-        """
+        """Create a compute instance."""
         what = f"make a slice of {slices} compute slices in GPU instance {gi} of GPU {address}"
         instance = self._instance(address, gi)
         kind = next((kind for kind in _call(READ_TIMEOUT, what, lambda: list(_kinds(instance)))
@@ -191,11 +185,7 @@ def _unless_absent(call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _call(timeout: float, what: str, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call the library in a separate thread.
-
-    :param timeout: seconds
-    :param what: purpose of the call, for messages
-    """
+    """Call the library in a separate thread."""
     try:
         return within(timeout, f"NVML: {what}", functools.partial(call, *arguments))
     except StillRunning as error:

@@ -32,10 +32,7 @@ class SetMode:
 
 @dataclasses.dataclass(frozen=True)
 class RemovePart:
-    """Describe the step that destroys a compute instance, which is a slice.
-
-    :ivar slices: compute slices of the compute instance
-    """
+    """Describe the step that destroys a compute instance, which is a slice."""
 
     gi: int
     ci: int
@@ -63,7 +60,6 @@ class Add:
     """Describe the step that creates a GPU instance and its compute instances.
 
     :ivar placement: None leaves it to the driver
-    :ivar parts: compute slices of its compute instances
     """
 
     profile: str
@@ -91,10 +87,7 @@ Step = SetMode | RemovePart | Remove | Add | AddPart
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """List the steps that partition one GPU as wanted.
-
-    :ivar steps: in order; none if the GPU is already as wanted
-    """
+    """List the steps that partition one GPU as wanted."""
 
     address: str
     steps: tuple[Step, ...]
@@ -178,10 +171,7 @@ def _surplus(geometry: Geometry, instance: GpuInstance, piece: Piece, held: Coll
 
 def _arranged(geometry: Geometry, wanted: Sequence[Piece], held: Collection[str]
               ) -> tuple[dict[int, Piece], list[tuple[Piece, Placement]]]:
-    """Return which instances to keep as which pieces, and where to create the others, removing the fewest.
-
-    :raises DeviceHeld, SpecError: there is no such arrangement
-    """
+    """Return which instances to keep as which pieces, and where to create the others, removing the fewest."""
     pinned = [one for one in geometry.instances if _held_parts(geometry, one, held)]
     movable = [one for one in geometry.instances if one not in pinned]
     matched, rest = _match(geometry, pinned, wanted, held)

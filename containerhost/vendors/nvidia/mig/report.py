@@ -10,10 +10,7 @@ from containerhost.vendors.nvidia.mig.plan import Plan
 
 
 def show(geometries: Iterable[Geometry], holders: Mapping[str, str]) -> str:
-    """Return the partitioning of GPUs as text.
-
-    :param holders: holders of GPUs and slices by id
-    """
+    """Return the partitioning of GPUs as text."""
     return "\n\n".join(_shown(geometry, holders) for geometry in geometries) or "NVIDIA's driver knows no GPU"
 
 

@@ -21,7 +21,6 @@ MOST = 64  # slices in a list; a GPU has at most 7
 def lists(content: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """Return the profiles of each GPU.
 
-    :param content: of the file (:mod:`containerhost.inventory.devicefile`)
     :raises SpecError: a value is not a list of profiles
     """
     return {address: _profiles(address, value) for address, value in content.items()}
