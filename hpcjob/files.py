@@ -59,11 +59,7 @@ def files(job: Job, members: Sequence[Member], rank: int, key: KeyPair) -> list[
     """Return the files of one member.
 
     The private key belongs to the job and is valid only from these addresses (``from=``): root of one member can log
-    in as root on the others.
-
-    :raises GangFailed: the cloud returned an invalid address, which would be written into files that root's programs
-        read
-    """
+    in as root on the others."""
     for member in members:
         try:
             ipaddress.ip_address(member.address.replace("%", "/"))  # the part after % may be arbitrary

@@ -28,14 +28,12 @@ _SECTIONS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 class Job:
     """Describe a job to start.
 
-    :ivar name: of the job; its members are ``NAME-ID-RANK``
     :ivar members: number of containers, one for each rank of the map
     :ivar groups: number of hosts that they are spread over evenly
     :ivar strict: whether groups may neither share a host nor be split
     :ivar tasks: MPI processes of the job, for the hostfile; the first members have one more where they do not divide
     :ivar oversubscribe: whether a member may have more of them than cores
     :ivar timeout: seconds until all members must run
-    :ivar clouds: the sections, by cloud
     """
 
     name: str
@@ -57,19 +55,13 @@ class Job:
         return self.tasks // self.members + (rank < self.tasks % self.members)
 
     def cloud(self, name: str) -> Mapping[str, Any]:
-        """Return the section of a cloud.
-
-        :raises BadJob: the file has none
-        """
+        """Return the section of a cloud."""
         if name not in self.clouds:
             raise BadJob(f"the job file has no section {name!r}: add one with {', '.join(_SECTIONS[name][0])}")
         return self.clouds[name]
 
     def require_cores(self, cores: int) -> None:
-        """Refuse members that have fewer cores than MPI processes.
-
-        :raises BadJob: they have fewer, and the file does not permit it
-        """
+        """Refuse members that have fewer cores than MPI processes."""
         if self.slots > cores and not self.oversubscribe:
             raise BadJob(f"slots={self.slots} is more than the {cores} cores of a member: request fewer slots or a "
                          "larger flavor or template, or set oversubscribe: true")

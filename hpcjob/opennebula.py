@@ -29,10 +29,7 @@ _STARTING = {"INIT", "PENDING", "HOLD", "ACTIVE", "CLONING"}
 
 
 class OpenNebula:
-    """Start and remove a user's VMs.
-
-    :param server: pyone's connection; the session is in it, not on a command line
-    """
+    """Start and remove a user's VMs."""
 
     name = "opennebula"
     host_is_down = ("If its host does not answer, an operator switches the machine off and removes the VM: "
@@ -160,10 +157,7 @@ class OpenNebula:
 
 
 def _shared_memory(template: Mapping[str, Any]) -> dict[str, str]:
-    """Return HPC of a template that requests shared memory; empty otherwise.
-
-    :raises BadJob: its text cannot be rewritten
-    """
+    """Return HPC of a template that requests shared memory; empty otherwise."""
     found = template.get("HPC")
     if not isinstance(found, Mapping) or "SHARED_MEMORY" not in found:
         return {}
@@ -188,11 +182,7 @@ def _nics(template: Mapping[str, Any], address: str) -> list[dict[str, str]]:
 
 
 def requirements(own: str, job: Job, member: Member, hosts: Mapping[int, str]) -> str:
-    """Return SCHED_REQUIREMENTS of a replaced member: not its old host; for a strict job, its group's host.
-
-    :param own: those of the template
-    :param hosts: of the job's members, by rank
-    """
+    """Return SCHED_REQUIREMENTS of a replaced member: not its old host; for a strict job, its group's host."""
     division = job.division()
     mates = {host for rank, host in hosts.items() if division[rank] == member.group} - {member.host, ""}
     others = {host for rank, host in hosts.items() if division[rank] != member.group} - {""}

@@ -25,10 +25,7 @@ _STARTING = {"BUILD", "UNKNOWN"}
 
 
 class OpenStack:
-    """Start and remove members in a project of an OpenStack cloud.
-
-    :param cloud: an authenticated connection; its credentials come from clouds.yaml or the environment
-    """
+    """Start and remove members in a project of an OpenStack cloud."""
 
     name = "openstack"
     host_is_down = ("If its host does not answer, an operator switches the machine off and says so: openstack compute "

@@ -20,11 +20,7 @@ IDENT = re.compile(r"[a-z0-9-]{1,60}")
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """Describe a started job.
-
-    :ivar cloud: its name on the command line
-    :ivar text: of the job file
-    """
+    """Describe a started job."""
 
     cloud: str
     text: str
@@ -38,10 +34,7 @@ def dump(record: Record) -> str:
 
 
 def load(text: str) -> Record:
-    """Return the record of a text.
-
-    :raises ValueError: it is not a record
-    """
+    """Return the record of a text."""
     try:
         found = json.loads(text)
         members = tuple(Member(**member) for member in found["members"])
@@ -65,10 +58,7 @@ class Records:
 
     @contextlib.contextmanager
     def locked(self, ident: str) -> Iterator[None]:
-        """Exclude other commands of this user on the job within the block. Without a record nothing is locked.
-
-        :raises JobError: another command changes the job
-        """
+        """Exclude other commands of this user on the job within the block. Without a record nothing is locked."""
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
                 descriptor = os.open(self.path(ident).parent, os.O_RDONLY | os.O_DIRECTORY)

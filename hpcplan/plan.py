@@ -46,9 +46,7 @@ class Fabric(enum.StrEnum):
 class Nodes:
     """Describe the identical hosts for a job.
 
-    :ivar count: of hosts
     :ivar cores: of a host that containers may have; the thesis keeps 4 of 36 for the host
-    :ivar sockets: of a host
     """
 
     count: int
@@ -86,10 +84,7 @@ class Plan:
 
 
 def require_name(name: str) -> str:
-    """Refuse a name that hosts, files or clouds do not accept.
-
-    :raises PlanError: it is invalid
-    """
+    """Refuse a name that hosts, files or clouds do not accept."""
     if not NAME.fullmatch(name):
         raise PlanError(f"name {name[:60]!r} must be 1 to 40 lower-case letters, digits and hyphens, and begin with a "
                         "letter")

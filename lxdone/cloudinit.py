@@ -110,7 +110,6 @@ def subnets(context: Variables, prefix: str, keys: tuple[str, str, str], mask: s
             dynamic: str) -> list[dict[str, Any]]:
     """Return the interface's subnet, if it has one.
 
-    :param keys: of the address, the gateway and the method
     :param dynamic: cloud-init's name of the method that uses a server
     """
     own, gateway, method = (context.get(prefix + key, "") for key in keys)

@@ -15,10 +15,6 @@ class Options(NodeOptions):
     """Hold the options of a node with LXD, in addition to those of every driver.
 
     :ivar endpoint: LXD's socket or https address; empty searches the default places
-    :ivar project: LXD's project for the containers
-    :ivar storage_pool: LXD's storage pool for root disks
-    :ivar allow_nesting: whether LXD_SECURITY_NESTING=YES is honoured
-    :ivar allow_privileged: whether LXD_SECURITY_PRIVILEGED=YES is honoured
     :ivar unpacked_limit: GiB by which the content of a root disk may exceed the disk's SIZE, which for a packed
         image is the packed size
     :ivar packed_root_size: GiB of a root disk with a packed image, unless the template's SIZE exceeds the image's

@@ -27,7 +27,6 @@ def receive(argv: Sequence[str]) -> str:
     """Receive a VM that migrates while it runs, as its source asks on standard input.
 
     :param argv: of the source's own call
-    :returns: the last answer
     """
     from lxdone import livemigration
     from onedriver import actions

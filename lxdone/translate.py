@@ -36,7 +36,6 @@ def spec(vm: Vm, options: Options, cores: NodeCores, *, packed: bool = False
          ) -> ContainerSpec:
     """Return the part of the spec that the template determines: no image, no parts.
 
-    :param cores: the host's
     :param packed: whether the image of its root is, or was, packed
     :raises BadInput, NotSupported: the template requests something unsupported or forbidden
     """
@@ -67,10 +66,7 @@ def security(own: Mapping[str, str], options: Options) -> Security:
 def gpu_capabilities(own: Mapping[str, str]) -> frozenset[str] | None:
     """Return the GPU driver's libraries that the template requests; None if unset.
 
-    They are for a GPU that the VM has or may get while it runs.
-
-    :raises BadInput: a name is invalid
-    """
+    They are for a GPU that the VM has or may get while it runs."""
     text = own.get(LIBRARIES, "").strip().lower()
     if not text:
         return None

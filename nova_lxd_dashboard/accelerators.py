@@ -42,7 +42,6 @@ class Service:
 class Device:
     """Describe one resource class of a resource provider below a host: a GPU, a slice or share, a network function.
 
-    :ivar id: unique among all rows
     :ivar name: of the provider, without the host's name
     :ivar servers: servers that hold some of it, by UUID
     :ivar traits: of the provider, if all of it is reserved
@@ -84,7 +83,6 @@ def devices(providers: Iterable[Mapping[str, Any]], inventories: Mapping[str, Ma
     :param providers: of Placement's ``GET /resource_providers`` (microversion 1.14 or later)
     :param inventories: by UUID of a provider, of ``GET /resource_providers/{uuid}/inventories``
     :param allocations: by UUID of a provider, of ``GET /resource_providers/{uuid}/allocations``
-    :param services: by the host's name in Placement
     :param traits: by UUID of a provider, of ``GET /resource_providers/{uuid}/traits``; of reserved ones
     """
     providers = list(providers)

@@ -58,9 +58,7 @@ def configured() -> bool:
 def host_map(host: str, service: Service) -> HostMap:
     """Return the map of a host.
 
-    :param host: its name
     :param service: as reported by nova
-    :raises ExporterFailed:
     """
     where = url(_pattern(), host, service.ip)
     try:
@@ -76,8 +74,6 @@ def _pattern() -> str:
 def url(pattern: str, host: str, ip: str) -> str:
     """Return the URL of a host's map. Pure.
 
-    :param host: its name
-    :param ip: its address
     :raises ExporterFailed: the pattern is invalid, or the name or the address that it needs
     """
     if "{host}" not in pattern and "{ip}" not in pattern:
@@ -104,10 +100,7 @@ def _address(ip: str) -> str:
 
 
 def _content(where: str) -> bytes:
-    """Return the JSON at a URL.
-
-    :raises ExporterFailed:
-    """
+    """Return the JSON at a URL."""
     try:
         with _asked(urlsplit(where), time.monotonic() + TIMEOUT) as answer:
             content, kind = answer.read(), answer.headers.get_content_type()
@@ -134,8 +127,6 @@ def _asked(where: SplitResult, deadline: float) -> http.client.HTTPResponse:
     """Return the complete answer of a URL. Redirects are answers, too.
 
     :param deadline: of time.monotonic
-    :raises OSError:
-    :raises http.client.HTTPException:
     """
     host = str(where.hostname)
     with contextlib.ExitStack() as stack:
@@ -177,10 +168,7 @@ def _tls() -> ssl.SSLContext:
 
 
 def _received(connected: socket.socket, deadline: float) -> bytes:
-    """Return all bytes until the other end closes.
-
-    :raises ValueError: it is too long
-    """
+    """Return all bytes until the other end closes."""
     content = bytearray()
     while len(content) <= LARGEST:
         connected.settimeout(_left(deadline))
@@ -192,10 +180,7 @@ def _received(connected: socket.socket, deadline: float) -> bytes:
 
 
 def _left(deadline: float) -> float:
-    """Return the seconds until a deadline.
-
-    :raises TimeoutError: it has passed
-    """
+    """Return the seconds until a deadline."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError

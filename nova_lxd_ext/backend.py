@@ -106,7 +106,6 @@ class Backend:
 def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -> Backend:
     """Build the driver's parts.
 
-    :param host: the machine whose devices and cores are allocated; None for this one
     :param virtapi: nova's interface that receives neutron's events; None if there are none to wait for
     """
     host = host or Host()

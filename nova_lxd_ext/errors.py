@@ -39,7 +39,6 @@ def as_nova(instance: Any = None, failure: Callable[..., Exception] = LXDError, 
             ) -> Iterator[None]:
     """Translate containerhost's errors in the block to nova's.
 
-    :param instance: the server the block is about, if it is about one
     :param failure: nova's class for what the block does, taking ``reason``
     :param booting: the server has no container yet. So an object that the engine does not find is another one, such
         as its pool: on an error about the *server*, nova would consider it deleted and leave it in BUILD forever.

@@ -76,7 +76,6 @@ def call(script: str, argv: Sequence[str], stdin: bytes, own_prefix: str = "LXD_
 
     :param script: its name as called
     :param argv: without that name
-    :param own_prefix: of the calling driver's attributes
     :raises BadInput: too few arguments, or an incomplete document
     """
     action = LOCAL_NAMES.get(script, script)

@@ -24,7 +24,6 @@ PASSWORD = re.compile(r"[ -~]{1,64}")
 class Vnc:
     """Hold the address, port and password of the VNC console in a VM's template.
 
-    :ivar listen: address
     :ivar password: the protocol uses eight characters of it; None admits everyone
     """
 
@@ -36,7 +35,6 @@ class Vnc:
 def vnc(vm_id: int, graphics: Mapping[str, str]) -> Vnc | None:
     """Return the VNC console of a template.
 
-    :param graphics: the attributes of GRAPHICS
     :returns: None if the VM has no screen, or one of a type that containers do not support
     :raises BadInput: an attribute is invalid
     """

@@ -30,8 +30,6 @@ class MonitorConfig:
     """Hold the settings of a node's monitoring client: onemonitord's address, encryption and probe periods.
 
     :ivar address: of onemonitord: a host name or an IP address
-    :ivar host: the node's id in OpenNebula
-    :ivar encrypt: encrypts a message's text first
     :ivar periods: seconds between rounds for every type of message
     """
 

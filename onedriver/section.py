@@ -22,10 +22,7 @@ DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
 class Section:
-    """Read and check the attributes of one XML element of OpenNebula.
-
-    :param name: name for messages: ``PCI 0 of VM 12``
-    """
+    """Read and check the attributes of one XML element of OpenNebula."""
 
     def __init__(self, element: "Element", name: str) -> None:
         self._element = element

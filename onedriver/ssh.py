@@ -11,9 +11,7 @@ UNREACHABLE = 255  # ssh's own exit status for a failed connection
 def problem(host: str, what: str, status: int | None, complaints: bytes) -> str:
     """Return the reason of a failed command over ssh.
 
-    :param what: purpose of the command
     :param status: None if it did not end
-    :param complaints: its standard error
     """
     said = reason(complaints)
     if status == UNREACHABLE:

@@ -40,7 +40,6 @@ class Nic(NamedTuple):
     :ivar bandwidth: KB/s in and out, averages; None is no limit
     :ivar bridge_type: linux, openvswitch…, lower case
     :ivar vlan_id: of its network; its meaning depends on the type of the bridge
-    :ivar tagged: tagged VLANs
     :ivar nested_vlans: whether further VLANs are within its own (CVLANS)
     :ivar filtered: whether OpenNebula's network driver drops frames with other MAC or IP addresses
     :ivar attach: whether it is the subject of attach_nic or detach_nic

@@ -66,7 +66,6 @@ class Partition(NamedTuple):
     """Hold one entry of a disk's partition table.
 
     :ivar scheme: of the disk's table: ``gpt`` or ``dos``
-    :ivar start, size: bytes
     """
 
     number: int

@@ -68,7 +68,6 @@ class Record:
 class Images:
     """Mount the disks of VMs besides their roots as directories of the host, write them back and release them.
 
-    :param state: the driver's directory
     :param datastores: OpenNebula's
     :param ids: returns a container's user ids
     :param timeout: seconds that each of the long steps may take
@@ -99,7 +98,6 @@ class Images:
     def make(self, vm: Vm, disk: Disk) -> bool:
         """Mount the disk's content at its directory with the container's user ids. Idempotent.
 
-        :returns: whether it was newly mounted
         :raises BadInput, NotSupported: its file is missing, or not mountable in a container
         """
         directory = self._directory(vm.id, disk.id)
@@ -312,7 +310,6 @@ class Images:
     def copy(self, vm_id: int, disk: Disk, file: Path, target: Path) -> None:
         """Copy a disk in its present state and format, blocking writes of the VM's container meanwhile.
 
-        :param file: the disk's, in a datastore
         :param target: a file of the VM's directory there
         :raises NotSupported: it is not a file
         :raises DriverError, HostActionFailed: it cannot be copied; there is no such file

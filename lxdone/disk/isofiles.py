@@ -45,7 +45,6 @@ def extract(iso: Path, directory: Path, timeout: int) -> None:
     """Extract the image, world-readable and writable only by root.
 
     :param directory: created; an existing one is replaced
-    :param timeout: seconds it may take
     :raises DriverError: it cannot be read
     """
     links: list[tuple[Path, str]] = []
@@ -117,10 +116,7 @@ def alone(directory: Path, timeout: int, *command: str) -> list[str]:
 
 @contextlib.contextmanager
 def members(iso: Path, directory: Path, timeout: int) -> Iterator[tarfile.TarFile]:
-    """Yield the image's content as a tar stream, read once.
-
-    :param directory: an existing one, on which the program's own root is mounted in its namespace
-    """
+    """Yield the image's content as a tar stream, read once."""
     if shutil.which("bsdtar") is None:
         raise NotSupported(f"disk {iso} is an ISO image, but this node has no bsdtar to read it with: install "
                            "libarchive-tools")

@@ -14,11 +14,7 @@ PRIMARY = 4  # maximum number of partitions of an MBR
 
 
 def stretch(disk: Path, start: int, timeout: int) -> None:
-    """Enlarge the last partition of an unused disk to the disk's end.
-
-    :param start: the partition's
-    :raises NotSupported: it cannot be enlarged
-    """
+    """Enlarge the last partition of an unused disk to the disk's end."""
     reason = unstretchable(disk, start)
     if reason:
         raise NotSupported(f"disk {disk} {reason}")

@@ -132,12 +132,7 @@ def as_owner(disk: Path, *inherited: BinaryIO) -> dict[str, Any]:
 
 
 class Found(NamedTuple):
-    """Hold the virtual size of a qcow2 disk, and its backing file.
-
-    :ivar base: the direct backing file; None if there is none
-    :ivar kind: its format
-    :ivar size: bytes of the disk's content
-    """
+    """Hold the virtual size of a qcow2 disk, and its backing file."""
 
     base: Path | None
     kind: str

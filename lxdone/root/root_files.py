@@ -18,8 +18,6 @@ class RootFile:
     """Identify the disk of a VM's root: a file of a datastore, or a Ceph RBD image.
 
     :ivar file: its path in the datastore of files, existing or not
-    :ivar image: of Ceph
-    :ivar user: of Ceph
     """
 
     file: Path

@@ -40,7 +40,6 @@ REFUSED = {
 class RootImages:
     """Import VMs' root disks into LXD's image store, and remove images without containers.
 
-    :param locks: a directory shared by all processes of this driver on the host
     :param timeout: seconds that each of the long steps may take
     """
 
@@ -53,7 +52,6 @@ class RootImages:
     def held(self, disk: Path, origin: Origin, directory: Path, limit: int) -> Iterator[str]:
         """Yield the fingerprint of the image with the disk's content, which LXD keeps within the block.
 
-        :param origin: permitted sources of the disk
         :param directory: this VM's own, for temporary files
         :param limit: maximum unpacked bytes of the content
         :raises BadInput, NotSupported: the file is missing or not usable as a root

@@ -79,7 +79,6 @@ class PackedRoot:
     def fill(self, disk: Path, size: int | None, *, new: bool) -> None:
         """Replace the content of a file system on an unused disk by the root.
 
-        :param size: minimum bytes of the disk for OpenNebula; None keeps its size
         :param new: whether to create the file system; otherwise the existing one grows with its disk
         """
         needed = self._found.size * 9 // 8 + MARGIN

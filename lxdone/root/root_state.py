@@ -39,8 +39,6 @@ class RootState:
     :ivar file: the disk's path in OpenNebula's datastore
     :ivar size: bytes required by OpenNebula
     :ivar persistent: whether its format must be kept
-    :ivar image: Ceph image, in place of a file
-    :ivar user: of Ceph
     :ivar stamp: of the disk when the root was created from it, or written to it; empty until its container first
         starts
     :ivar coming: of a disk that is about to replace it
@@ -74,7 +72,6 @@ def read(home: Path) -> RootState | None:
 
     A root that belongs to the other node of a live migration counts as absent here.
 
-    :param home: the VM's directory on the node
     :raises DriverError: the record is malformed, or the mark cannot be read
     """
     file = home / FILE
@@ -122,10 +119,7 @@ def retract(record: RootState) -> None:
 
 
 def take(record: RootState) -> None:
-    """Take the root that another node offers to this one.
-
-    :raises DriverError: it is no longer offered
-    """
+    """Take the root that another node offers to this one."""
     try:
         with datastores.open_directory(record.directory) as directory:
             if named(directory, OFFERED) != os.uname().nodename:

@@ -53,7 +53,6 @@ class RootWriteback:
     def require_possible(self, vm: Vm, file: Path, disk: Path) -> None:
         """Refuse a root that could not be written back.
 
-        :param file: the root's path in the datastore
         :param disk: where its content is
         :raises NotSupported: changes could not be saved
         """
@@ -77,7 +76,6 @@ class RootWriteback:
 
         It identifies the remains of a killed boot after OpenNebula deleted the VM.
 
-        :param home: the VM's directory on the node
         :raises DriverError: the disk cannot be read
         """
         wanted, root = root_files.of(vm, file), vm.root
@@ -129,10 +127,7 @@ class RootWriteback:
 
     @staticmethod
     def take(home: Path, vm: Vm, file: Path, node: str) -> None:
-        """Take the root that another node offers.
-
-        :raises DriverError: it is no longer offered
-        """
+        """Take the root that another node offers."""
         wanted = root_files.of(vm, file)
         # The record comes first: with the mark, the root belongs to this node.
         record = RootState(str(file), vm.root.size or 0, vm.root.save, wanted.image, wanted.user,
@@ -223,7 +218,6 @@ class RootWriteback:
         """Write the root into its disk. Idempotent.
 
         :param name: a container that is stopped or frozen
-        :param home: the VM's directory on the node
         :raises DriverError, EngineError: the disk is unchanged, and this can be repeated
         """
         self.withdraw(home)  # a live migration may have been interrupted
@@ -292,7 +286,6 @@ class RootWriteback:
         """Write a container's current root into a new file in the format of its disk, which is unchanged.
 
         :param name: a container that may run: LXD takes a snapshot of it
-        :param home: the VM's directory on the node
         :param target: a file of the VM's directory in the datastore
         :raises NotSupported: the disk is an image of Ceph
         :raises DriverError, EngineError: it cannot be copied; there is no such file

@@ -22,7 +22,6 @@ SHOWN = 200  # characters of chpasswd's output
 def set_admin(engine: Engine, container: str, image: objects.ImageMeta, password: str) -> None:
     """Set the password of the image's ``os_admin_user``, otherwise of root.
 
-    :param container: name of the running container
     :raises SetAdminPasswdNotSupported: with what the guest or the request lacks; nova returns it to the user
     """
     user = image.properties.get("os_admin_user", "root")

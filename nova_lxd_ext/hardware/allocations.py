@@ -41,10 +41,7 @@ class Placement:
 
 
 class HostSlices:
-    """Determine the slices of this host that servers have, are allocated and could have.
-
-    :param nodename: nova's name of this host
-    """
+    """Determine the slices of this host that servers have, are allocated and could have."""
 
     def __init__(self, nodename: str, store: AllocationStore, placement: Placement) -> None:
         self._nodename = nodename

@@ -18,10 +18,7 @@ LOG = logging.getLogger(__name__)
 
 
 class DeviceProviders:
-    """Write this host's GPU slices and shares, and its reserved PCI functions, into nova's provider tree.
-
-    :param inventory: scans the host's devices
-    """
+    """Write this host's GPU slices and shares, and its reserved PCI functions, into nova's provider tree."""
 
     def __init__(self, store: AllocationStore, placement: Placement, inventory: Callable[[], Inventory]) -> None:
         self._store = store

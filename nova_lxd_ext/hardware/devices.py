@@ -54,8 +54,6 @@ def requests(server: str, names: Sequence[str], inventory: Inventory, policy: Po
              first_infiniband: int = 0) -> tuple[Request, ...]:
     """Return one request per device, in order.
 
-    :param server: its uuid
-    :param names: addresses of functions, ids of slices
     :param first_ethernet: number of the first ``ethN`` name that no port of the server has
     :param first_infiniband: likewise of ``ibN``
     :raises DeviceNotFound: a device is no longer on this host

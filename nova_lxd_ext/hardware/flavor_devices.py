@@ -32,7 +32,6 @@ ENGINE = "lxd"
 class FlavorDevices(AttachmentProvider):
     """Allocate the devices of a server's flavor, repair them, and release them.
 
-    :param slices: determines the MIG slices of a server
     :param node_id: this host, as nova's records of PCI devices name it
     """
 

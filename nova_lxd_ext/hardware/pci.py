@@ -39,7 +39,6 @@ def passthrough(inventory: Inventory, records: Mapping[str, Allocation],
 
     A GPU that is divided into slices, or shared, is not available as a whole.
 
-    :param records: allocations by device id
     :param one_time_use: whether an entry is a device whose reservation would be lost if it were not reported
     """
     return [entry for _, entry, reason in _whole(inventory, records) if reason is None or one_time_use(entry)]

@@ -90,10 +90,7 @@ def moving(tracker: Any) -> list[str]:
     A move's allocations belong to the server before nova's PCI tracker knows of the move, and after it has forgotten
     it in a revert: in between nova would add the device of the other size permanently, or fail to start because the
     move holds it. The task state always shows it, except for a move that nova-compute's start interrupts before its
-    claim: nova then clears the task state, and the move keeps its allocations.
-
-    :param tracker: nova's PciDevTracker
-    """
+    claim: nova then clears the task state, and the move keeps its allocations."""
     holders = {device.instance_uuid for device in tracker.pci_devs if device.status in HELD}
     if not holders or not nova.conf.CONF.pci.report_in_placement:
         return []

@@ -111,7 +111,6 @@ def update(tree: ProviderTree, nodename: str, inventory: Inventory, unusable: Co
     Placement allocates no more of them. The same holds while the driver does not report the profiles of a GPU's
     slices.
 
-    :param unusable: ids of currently unavailable slices
     :param used: returns the usage of a provider by resource class; called only for providers with vanished classes
     """
     by_gpu = _by_gpu(inventory)

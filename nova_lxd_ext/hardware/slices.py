@@ -16,7 +16,6 @@ def choose(needs: Sequence[Need], inventory: Inventory, records: Mapping[str, Al
            ) -> tuple[str, ...]:
     """Return the ids of slices of the right profiles on the right GPUs, in a stable order.
 
-    :param records: allocations by device id
     :raises DeviceHeld: Placement counts more free slices than there are
     """
     return tuple(name for need in needs for name in _chosen(need, inventory, records, consumer))

@@ -34,8 +34,6 @@ def build(interfaces: Iterable[objects.VirtualInterface], ports: Iterable[Mappin
           disks: Iterable[objects.BlockDeviceMapping]) -> objects.InstanceDeviceMetadata | None:
     """Build the metadata of devices. Pure.
 
-    :param interfaces: nova's records of the ports, which have the tags
-    :param disks: nova's records of the disks, which have the tags
     :returns: None if there are none
     """
     tags = {record.uuid: record.tag for record in interfaces}

@@ -24,7 +24,6 @@ def require_same(conf: cfg.ConfigOpts, server: ServerInfo, in_use: bool, record:
     """Compare the engine with the one recorded at the last start, and record it.
 
     :param in_use: whether this host has servers, or records of any
-    :param record: False to compare only
     :raises InvalidConfiguration: the engine or project differs; nothing was changed
     """
     path = Path(conf.instances_path) / f"lxd-{conf.host}.engine.json"

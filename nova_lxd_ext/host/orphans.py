@@ -17,12 +17,7 @@ LOG = logging.getLogger(__name__)
 
 
 def report(containers: Iterable[ContainerState], instances: Iterable[objects.Instance]) -> tuple[str, ...]:
-    """Log each orphan.
-
-    :param containers: nova's on this host
-    :param instances: the servers that nova places on this host
-    :returns: the orphans' names
-    """
+    """Log each orphan."""
     placed = {instance.uuid for instance in instances}
     found = {state.name: uuid for state in containers if (uuid := labels.uuid(state.labels)) and uuid not in placed}
     for name, uuid in found.items():

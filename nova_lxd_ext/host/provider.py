@@ -52,7 +52,6 @@ def update(tree: ProviderTree, nodename: str, facts: HostFacts) -> None:
 def inventory(facts: HostFacts, ratios: dict[str, float]) -> dict[str, dict[str, Any]]:
     """Return the host's inventory.
 
-    :param ratios: allocation ratio by resource class, with nova's precedence
     :returns: inventory by resource class; empty ones, which Placement refuses, are left out
     """
     reserved_disk = ComputeDriver._get_reserved_host_disk_gb_from_config()

@@ -49,8 +49,6 @@ class HostFacts:
 class Resources:
     """Report this host's CPUs, memory, storage pool and PCI devices to nova's resource tracker.
 
-    :param inventory: scans the host's devices
-    :param pool: name of the storage pool of the servers' root disks
     :param faults: receives the records and the devices at each call
     """
 

@@ -33,10 +33,7 @@ _alone: dict[Path, contextlib.ExitStack] = {}  # locks that are held until this 
 def require_alone(conf: cfg.ConfigOpts) -> None:
     """Refuse to start while another nova-compute of this name runs.
 
-    It would treat the other one's requests as interrupted ones, and undo them.
-
-    :raises InvalidConfiguration: another process runs as this host
-    """
+    It would treat the other one's requests as interrupted ones, and undo them."""
     path = Path(conf.instances_path) / f"lxd-{conf.host}.lock"
     if path in _alone:
         return
@@ -50,10 +47,7 @@ def require_alone(conf: cfg.ConfigOpts) -> None:
 def require_same_name(host: str) -> None:
     """Refuse to start where nova's record of this compute node has another host's name.
 
-    Nova refuses as well, but only after the driver's start, which removes copies of servers that are elsewhere.
-
-    :raises InvalidConfiguration: the host was renamed
-    """
+    Nova refuses as well, but only after the driver's start, which removes copies of servers that are elsewhere."""
     uuid = node.read_local_node_uuid()
     if uuid is None:
         return
@@ -94,10 +88,7 @@ def check(conf: cfg.ConfigOpts, engine: Engine, in_use: bool) -> None:
 
 
 def require_permitted(engine: Engine) -> None:
-    """Refuse a project whose restrictions would make the daemon refuse every server; report all keys at once.
-
-    :raises InvalidConfiguration: with all keys
-    """
+    """Refuse a project whose restrictions would make the daemon refuse every server; report all keys at once."""
     words = engine.forbidden()
     if words is not None:
         raise exception.InvalidConfiguration(f"[lxd]project: {words}")

@@ -33,7 +33,6 @@ class ImageCache:
     def fetch(self, context: Any, image_id: str) -> bool:
         """Fetch an image before a boot needs it.
 
-        :returns: whether it was fetched
         :raises ImageUnacceptable: no server could boot from it on this host
         """
         image = objects.ImageMeta.from_image_ref(context, self._glance, image_id)
@@ -43,10 +42,7 @@ class ImageCache:
         return True
 
     def manage(self, instances: Iterable[objects.Instance]) -> None:
-        """Remove images of no server that have been unused for as long as nova's options require.
-
-        :param instances: the servers of this host
-        """
+        """Remove images of no server that have been unused for as long as nova's options require."""
         if not self._conf.image_cache.remove_unused_base_images:
             return
         limit = datetime.timedelta(seconds=self._conf.image_cache.remove_unused_original_minimum_age_seconds)

@@ -52,7 +52,6 @@ REBUILT_VERSION = "1"
 class Cache:
     """Provide Glance's images in the engine's image store, fetching and rebuilding each once per host.
 
-    :param store: the engine's image store
     :param directory: directory of downloads until they are in the store; the same for all processes of nova-compute
         on this host
     :param architectures: returns the engine's architectures, the host's own first
@@ -77,7 +76,6 @@ class Cache:
 
         :param root_gb: GiB of the server's root disk; 0 does not limit the image (nova allows this only to
             administrators)
-        :returns: its fingerprint
         :raises ImageUnacceptable: damaged, of an unknown format, or of an architecture that does not run here
         :raises FlavorDiskSmallerThanImage: it does not fit on the root disk
         """
@@ -103,10 +101,7 @@ class Cache:
     def remove(self, image: Image) -> bool:
         """Remove an image from the store, unless a boot is about to use it, or others gave it another name.
 
-        Images with the same content are one image in the store.
-
-        :returns: whether it was removed
-        """
+        Images with the same content are one image in the store."""
         if any(not alias.startswith(ALIAS) for alias in image.aliases):
             return False
         with self._deciding:

@@ -113,10 +113,7 @@ class Snapshots:
 
 
 class Progress:
-    """Report a snapshot's progress to the API in steps, and end it when the tenant has deleted the server.
-
-    :param start: per cent at which this half begins; shown at once
-    """
+    """Report a snapshot's progress to the API in steps, and end it when the tenant has deleted the server."""
 
     def __init__(self, instance: objects.Instance, start: int) -> None:
         self._instance = instance

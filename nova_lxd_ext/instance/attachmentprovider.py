@@ -51,10 +51,7 @@ class AttachmentProvider:
         """Repair the server's faulty devices. Its container is stopped, and about to start again."""
 
     def end(self, server: str) -> None:
-        """Remove what exists as long as the container, which has been deleted.
-
-        :param server: its uuid
-        """
+        """Remove what exists as long as the container, which has been deleted."""
 
     def stopped(self, instance: objects.Instance) -> None:
         """Clean what could not be cleaned while the container ran. An error is only logged."""

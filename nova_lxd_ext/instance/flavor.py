@@ -46,7 +46,6 @@ ORDINARY_PAGE_KIB = 4
 class HostCpus:
     """Describe the cores of this host as nova's options divide them.
 
-    :ivar cells: host cores by NUMA node
     :ivar shared: ``[compute] cpu_shared_set``; None if unset, which means every core
     :ivar dedicated: ``[compute] cpu_dedicated_set``, which unpinned vCPUs do not use
     :ivar memory: the memory node of a NUMA node's containers, if it is another one
@@ -126,10 +125,7 @@ def bound_cpu(vcpus: int, topology: objects.InstanceNUMATopology | None, host: H
 
 
 def require_same(affinity: Affinity, topology: objects.InstanceNUMATopology, host: HostCpus) -> None:
-    """Refuse an affinity that contradicts nova's choice of NUMA nodes and cores.
-
-    :raises SpecError: naming both keys
-    """
+    """Refuse an affinity that contradicts nova's choice of NUMA nodes and cores."""
     cells = len(topology.cells)
     pinned = [bool(cell.cpu_pinning) for cell in topology.cells]
     said = None
@@ -170,8 +166,6 @@ def memory(memory_mb: int, topology: objects.InstanceNUMATopology | None) -> Mem
 
 def root_disk(root_gb: int, extra_specs: Mapping[str, str], pool: str) -> RootDisk:
     """Return the root disk: ``root_gb`` GiB in ``pool`` (0 is the pool's default) with the limits of ``quota:disk_*``.
-
-    :raises SpecError: a quota is not a number
     """
     return RootDisk(pool=pool, size=root_gb * units.Gi or None, io=_io_limit(extra_specs))
 
@@ -189,7 +183,6 @@ def _io_limit(extra_specs: Mapping[str, str]) -> IoLimit:
 def security(extra_specs: Mapping[str, str], *, allow_privileged: bool, isolated: bool) -> Security:
     """Return the security options of a flavor.
 
-    :param allow_privileged: whether the operator allows privileged containers
     :param isolated: the operator's default for ``lxd:isolated``
     :raises SpecError: a value is not a boolean
     :raises UnsupportedOnHost: the flavor is privileged, which the operator does not allow
@@ -252,10 +245,7 @@ def gpus(extra_specs: Mapping[str, str], capabilities: Iterable[str]) -> GpuBoun
 
 
 def gpu_capabilities(extra_specs: Mapping[str, str], default: Iterable[str]) -> frozenset[str]:
-    """Return the driver capabilities of the container's GPUs; empty if the flavor has ``none``.
-
-    :raises SpecError: a name is not one of :data:`~containerhost.devices.grants.GPU_CAPABILITIES`
-    """
+    """Return the driver capabilities of the container's GPUs; empty if the flavor has ``none``."""
     text = extra_specs.get("lxd:gpu_capabilities")
     if text == "none":
         return frozenset()
@@ -267,28 +257,18 @@ def gpu_capabilities(extra_specs: Mapping[str, str], default: Iterable[str]) -> 
 
 
 def processes(extra_specs: Mapping[str, str], default: int) -> int:
-    """Return the maximum number of processes and threads of the container.
-
-    :raises SpecError: the flavor's number is invalid
-    """
+    """Return the maximum number of processes and threads of the container."""
     found = number(extra_specs, "lxd:process_limit")
     return default if found is None else found
 
 
 def vf_rate(extra_specs: Mapping[str, str]) -> int | None:
-    """Return the transmit limit of each of the server's virtual functions in Mbit/s; None is no limit.
-
-    :raises SpecError: the flavor's number is invalid
-    """
+    """Return the transmit limit of each of the server's virtual functions in Mbit/s; None is no limit."""
     return number(extra_specs, VF_RATE)
 
 
 def restarts_to_migrate(extra_specs: Mapping[str, str], default: str) -> bool:
-    """Return whether a live migration may restart the server.
-
-    :param default: the operator's
-    :raises SpecError: the value is not one of :data:`~nova_lxd_ext.validators.LIVE_MIGRATION`
-    """
+    """Return whether a live migration may restart the server."""
     text = extra_specs.get("lxd:live_migration", default)
     if text not in LIVE_MIGRATION:
         raise errors.SpecError(f"Flavor key lxd:live_migration must be {' or '.join(LIVE_MIGRATION)}, not {text!r}.")
@@ -296,10 +276,7 @@ def restarts_to_migrate(extra_specs: Mapping[str, str], default: str) -> bool:
 
 
 def live_resize_required(extra_specs: Mapping[str, str]) -> bool:
-    """Return whether a running server may get the flavor only by a live resize.
-
-    :raises SpecError: the value is not one of :data:`~nova_lxd_ext.validators.LIVE_RESIZE`
-    """
+    """Return whether a running server may get the flavor only by a live resize."""
     text = extra_specs.get("lxd:live_resize", PREFERRED)
     if text not in LIVE_RESIZE:
         raise errors.SpecError(f"Flavor key lxd:live_resize must be {' or '.join(LIVE_RESIZE)}, not {text!r}.")
@@ -314,10 +291,7 @@ def _boolean(extra_specs: Mapping[str, str], key: str, default: bool) -> bool:
 
 
 def number(extra_specs: Mapping[str, str], key: str, least: int = 1) -> int | None:
-    """Return the number of a key; None if the flavor does not have it.
-
-    :raises SpecError: it is not a number, or less than ``least``
-    """
+    """Return the number of a key; None if the flavor does not have it."""
     text = extra_specs.get(key)
     if text is None:
         return None

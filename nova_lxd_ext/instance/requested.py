@@ -12,10 +12,8 @@ from nova.network import model
 class RequestedResources:
     """Hold a server's ports, disks, accelerator requests and allocations as passed by nova.
 
-    :ivar network_info: the server's ports, in order
     :ivar block_device_info: volumes, ephemeral and swap disks (nova.virt.driver.get_block_device_info)
     :ivar accel_info: bound accelerator requests, as Cyborg describes them
-    :ivar allocations: the server's allocations in Placement by resource provider; empty if nova does not pass them
     """
 
     network_info: model.NetworkInfo = dataclasses.field(default_factory=model.NetworkInfo)

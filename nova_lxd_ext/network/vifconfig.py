@@ -77,28 +77,19 @@ def has_pair(vif: model.VIF) -> bool:
 
 
 def pair(owner: str, vif: model.VIF) -> Pair:
-    """Return the pair of interfaces of a port that is not direct.
-
-    :param owner: the server's uuid
-    """
+    """Return the pair of interfaces of a port that is not direct."""
     switched = kind(vif) is not Kind.PLAIN
     return Pair(host_end=host_end(vif), inner_end=inner_end(vif), mac=vif["address"].lower(), mtu=mtu(vif),
                 mark=mark(owner, vif), switched=switched, software_checksums=datapath(vif) == "netdev")
 
 
 def nic(vif: model.VIF, name: str) -> Nic:
-    """Return the container's interface of a port.
-
-    :param name: of the interface in the container
-    """
+    """Return the container's interface of a port."""
     return Nic(name=name, parent=inner_end(vif), mac=vif["address"].lower(), mtu=mtu(vif))
 
 
 def host_end(vif: model.VIF) -> str:
-    """Return neutron's name of the port's interface, by which its agents filter and count.
-
-    :raises SpecError: it is not a valid interface name
-    """
+    """Return neutron's name of the port's interface, by which its agents filter and count."""
     name = vif["devname"] or f"tap{vif['id']}"[:model.NIC_NAME_LEN]
     if not INTERFACE.fullmatch(name):
         raise errors.SpecError(f"Port {vif['id']} would be named {name!r}, which is not a valid interface name")
@@ -152,10 +143,7 @@ INBOUND, OUTBOUND = "inbound", "outbound"  # nova's names for received and sent 
 
 
 def shape(extra_specs: Mapping[str, str], direction: str) -> Shape | None:
-    """Return the limits of the flavor's ``quota:vif_<direction>_*`` (kB/s, and kB for the burst), or None.
-
-    :raises SpecError: a value is not a number
-    """
+    """Return the limits of the flavor's ``quota:vif_<direction>_*`` (kB/s, and kB for the burst), or None."""
     average, peak, burst = (flavor.number(extra_specs, f"quota:vif_{direction}_{what}")
                             for what in ("average", "peak", "burst"))
     if average is None:
@@ -174,10 +162,7 @@ def shapes(extra_specs: Mapping[str, str]) -> tuple[Shape | None, Shape | None]:
 
 
 def require_holdable(vif: model.VIF, extra_specs: Mapping[str, str]) -> None:
-    """Refuse limits that cannot be applied to the port.
-
-    :raises SpecError: the flavor's limits cannot be enforced on the port, or are invalid
-    """
+    """Refuse limits that cannot be applied to the port."""
     received, sent = shapes(extra_specs)
     how = kind(vif)
     if how is Kind.DIRECT and (received or sent):
@@ -231,8 +216,6 @@ def is_host_end(name: str, text: str) -> bool:
 def remembered(name: str, text: str) -> tuple[str, model.VIF]:
     """Return the server's uuid, and the fields of the port that are needed to unplug it.
 
-    :param name: the host end
-    :param text: its mark
     :raises SpecError: the mark was not made by :func:`mark`
     """
     try:

@@ -41,7 +41,6 @@ class DirectPorts:
         """Allocate the functions of all ports or of none. Those that the server already holds stay unchanged.
 
         :param names: interface in the container by port id
-        :returns: by port id
         """
         requests = [self.request(instance, vif, names[vif["id"]]) for vif in vifs]
         grants = self._allocator.acquire(requests, consumer(instance), view) if requests else ()
@@ -78,10 +77,7 @@ class DirectPorts:
         return (vif["profile"] or {}).get("pci_slot") in self._allocator.held_by(consumer(instance))
 
     def require_unused(self, grant: Grant) -> None:
-        """Refuse a function that a process in the container uses.
-
-        :raises DeviceInUse: a process in the container has it open
-        """
+        """Refuse a function that a process in the container uses."""
         self._allocator.require_unused([grant])
 
     def set_link_state(self, instance: objects.Instance, up: bool, view: HostView) -> None:

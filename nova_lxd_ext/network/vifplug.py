@@ -16,10 +16,7 @@ from nova_lxd_ext.network.vifconfig import Kind
 
 
 class Plugs:
-    """Plug ports' host ends into the switch, and unplug them.
-
-    :param veths: the host's pairs of interfaces
-    """
+    """Plug ports' host ends into the switch, and unplug them."""
 
     def __init__(self, veths: Veths) -> None:
         self._veths = veths

@@ -40,10 +40,7 @@ class Ports(AttachmentProvider):
     # Attachment provider
 
     def require_possible(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
-        """Refuse ports that a container cannot have.
-
-        :raises SpecError: a container cannot have one of the ports, or not with the flavor's keys
-        """
+        """Refuse ports that a container cannot have."""
         for vif in requested.network_info:
             vifconfig.require_holdable(vif, instance.flavor.extra_specs)
 
@@ -138,10 +135,7 @@ class Ports(AttachmentProvider):
     def attach(self, instance: objects.Instance, state: ContainerState, vif: model.VIF) -> str:
         """Attach one more port to a container, running or not, and return the name of its interface there.
 
-        It does not wait for the wiring: nova's caller would time out before.
-
-        :param state: the container's
-        """
+        It does not wait for the wiring: nova's caller would time out before."""
         network_info, view = model.NetworkInfo([vif]), self._direct.view()
         self.require_possible(instance, RequestedResources.of(network_info), view)
         name = vifconfig.free_name(vif, state.interfaces)

@@ -43,8 +43,6 @@ class Job:
     """Hold the job's unscheduled servers, and how many others of the job each host has, by group.
 
     :ivar rank: of the server to schedule now, the lowest of the pending ones
-    :ivar claimed: whether servers of this request already have hosts
-    :ivar strict: whether groups may neither share a host nor be split
     """
 
     members: int

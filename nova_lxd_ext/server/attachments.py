@@ -32,7 +32,6 @@ class DeviceAttachments:
     """Attach and release all parts of a server's container through their providers.
 
     :param locks: the directory that all drivers of the host and the elastic service share
-    :param providers: in the order in which they attach
     :param view: returns the view of a new operation, which the caller passes to every method of the operation
     """
 

@@ -19,10 +19,7 @@ MAC = re.compile(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}", re.IGNORECASE)
 
 
 def plain(metrics: Metrics, faults: Collection[str] = ()) -> dict[str, int | str]:
-    """Return the diagnostics for microversions before 2.48, like other drivers: nanoseconds, KiB and bytes.
-
-    :param faults: faults of the server's devices
-    """
+    """Return the diagnostics for microversions before 2.48, like other drivers: nanoseconds, KiB and bytes."""
     found: dict[str, int | str] = {
         "cpu0_time": metrics.cpu_time,
         "memory": metrics.memory // units.Ki,
@@ -57,8 +54,6 @@ def standard(instance: Instance, state: ContainerState, metrics: Metrics, power_
     """Return the diagnostics for microversion 2.48 and later: memory in MiB, times in nanoseconds, uptime in seconds.
 
     :param power_state: nova's name of it (``running``)
-    :param hypervisor: ``lxd`` or ``incus``
-    :param faults: faults of the server's devices, for the API's only free-text field
     """
     found = diagnostics.Diagnostics(
         state=power_state,

@@ -121,7 +121,6 @@ class IncomingMigrations:
     def require_possible(self, coming: objects.Instance, requested: RequestedResources) -> ContainerSpec:
         """Refuse a server that cannot run here, and return its container's spec.
 
-        :param coming: the server as it will be
         :raises MigrationError: this host already has a container of that name
         """
         self._attachments.require_possible(coming, requested, self._attachments.view())

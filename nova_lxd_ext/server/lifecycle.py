@@ -43,9 +43,7 @@ WHOLE = 100  # %
 class Lifecycle:
     """Create the container of a server that boots, and delete it with all that the server has on this host.
 
-    :param cores: chooses the cores of servers with an affinity; the caller of :meth:`spec` binds them
     :param host_cpus: reads the host's cores that nova may currently use
-    :param publish_tags: sets the guest's device metadata
     """
 
     def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, attachments: DeviceAttachments,
@@ -183,10 +181,7 @@ class Lifecycle:
         """Release, at the driver's start, the remains of servers that neither the engine nor nova has here.
 
         The parts of a server that nova places here stay, even without a container: nova's deletion, rebuild or
-        clean-up releases them. An engine that has none of nova's established servers is not trusted.
-
-        :param instances: all that nova places on this host
-        """
+        clean-up releases them. An engine that has none of nova's established servers is not trusted."""
         aside = (dataclasses.replace(state, name=name) for name, state in self._states.aside().items())
         present = (*self._states.all(), *aside)
         uuids = {labels.uuid(state.labels) or "" for state in present}
@@ -237,10 +232,7 @@ def is_established(instance: objects.Instance) -> bool:
 
 
 def require_config_drive_for(injected_files: Sequence[tuple[str, str]], instance: objects.Instance) -> None:
-    """Refuse injected files without a config drive, which is the only way to inject them into a container.
-
-    :raises BuildAbortException: files are injected, but there is no config drive
-    """
+    """Refuse injected files without a config drive, which is the only way to inject them into a container."""
     if injected_files and not configdrive.required(instance):
         raise exception.BuildAbortException(instance_uuid=instance.uuid, reason=(
             "The server has personality files, which reach a container by the config drive only. "

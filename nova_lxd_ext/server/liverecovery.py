@@ -86,10 +86,7 @@ class LiveRecovery:
         return labels.OUTGOING in state.labels and (state.status is Status.STOPPED or move.status != LEFT)
 
     def _end(self, host: str, uuid: str, status: str) -> None:
-        """End a migration that has made no progress since.
-
-        :param status: nova's status of the migration at the start
-        """
+        """End a migration that has made no progress since."""
         context = nova_context.get_admin_context()
         instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=ATTRIBUTES)
         move = last_from(context, host, uuid)

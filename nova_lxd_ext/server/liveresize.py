@@ -62,10 +62,6 @@ class LiveResize:
                move: objects.Migration, state: ContainerState, view: HostView) -> bool:
         """Apply the move in progress to a running server, if it can keep running.
 
-        :param flavor: the new one
-        :param requested: the resources of the server with the old one
-        :param state: of the container
-        :param view: of the enclosing operation
         :returns: whether it has changed; if not, it is unchanged, and must be resized while it is off
         :raises SpecError: the flavor requires a live resize, which is impossible
         :raises ResizeError: its processes need more memory than its new size has
@@ -193,11 +189,7 @@ class LiveResize:
 
     def _converge(self, server: objects.Instance, requested: RequestedResources, spec: ContainerSpec, current: Labelled,
                   view: HostView) -> None:
-        """Change the running container to the spec, then release what it lost. Idempotent.
-
-        :param spec: target state of the server; its grants are allocated now
-        :param current: present state of the container
-        """
+        """Change the running container to the spec, then release what it lost. Idempotent."""
         grants = grants_of(self._flavor_devices.attach_running(server, requested, view))
         with self._lifecycle.cores.bound(dataclasses.replace(spec, parts=grants)) as bound:
             self._live.adapt(current, with_grants(bound, grants, current))
@@ -230,10 +222,7 @@ def with_grants(spec: ContainerSpec, grants: tuple[Grant, ...], current: Labelle
 
 
 def require_allowed(flavor: objects.Flavor, obstacles: Sequence[str]) -> None:
-    """Refuse a resize that would stop a server whose flavor only permits a live resize.
-
-    :raises SpecError: the flavor permits only a live resize, and there are obstacles
-    """
+    """Refuse a resize that would stop a server whose flavor only permits a live resize."""
     if obstacles and flavors.live_resize_required(flavor.extra_specs):
         raise errors.SpecError(f"Flavor {flavor.name} (lxd:live_resize=required) permits only a live resize, which is "
                                f"not possible: {'; '.join(obstacles)}. Stop the server first, or "

@@ -30,11 +30,8 @@ FAILED = "Error"  # nova's result of a failed event
 class Lost:
     """Record which methods of nova-compute for a server's latest task began, ended or failed, here and elsewhere.
 
-    :ivar action: the user's request
     :ivar methods: nova-compute's methods (``resize_instance``) that began on this host and did not end
     :ivar others: the methods that began on other hosts, or ended
-    :ivar ended: those of ``others`` that ended
-    :ivar failed: those of ``others`` that ended with an error
     """
 
     action: objects.InstanceAction | None
@@ -58,7 +55,6 @@ class Lost:
 def of(context: Any, uuid: str, host: str, method: str | None = None) -> Lost:
     """Return the requests of a server's latest task that were lost on ``host``.
 
-    :param uuid: the server's
     :param method: restrict to the latest task that has begun this method. Nova begins a task only after the previous
         one has ended or is lost; but a start that clears a task state does not end another host's work
     """

@@ -64,8 +64,6 @@ class Migrations:
     """Resize and cold-migrate servers: send, finish, revert and confirm.
 
     :param address: ``https://host:port`` at which other hosts reach this one's daemon; None to let no server leave
-    :param publish_tags: sets the guest's device metadata
-    :param clock: monotonic clock in seconds
     """
 
     def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, attachments: DeviceAttachments,
@@ -118,12 +116,8 @@ class Migrations:
         """Stop the server, bring its files to another host if there is one, and release its resources here.
 
         :param instance: names the migration in its migration context
-        :param host: the destination; None for a resize on this host
         :param status: of the container
-        :param requested: the server's resources here
         :param undo: gets the steps that let it run here again
-        :param view: of the enclosing operation, if there is one
-        :raises Aborted:
         """
         running = status is Status.RUNNING
         with self._withdrawn_on_error(instance):
@@ -176,10 +170,7 @@ class Migrations:
                 "set there"))
 
     def _require_fits(self, instance: objects.Instance, flavor: objects.Flavor) -> None:
-        """Refuse a root disk that is too small for the server's files.
-
-        :raises ResizeError: the server's files do not fit on the new root disk
-        """
+        """Refuse a root disk that is too small for the server's files."""
         used = self._engine.metrics(instance.name).disks.get("root", 0)
         if flavor.root_gb and used > flavor.root_gb * units.Gi:
             raise exception.ResizeError(reason=(
@@ -369,10 +360,7 @@ def unharmed(instance: objects.Instance) -> Iterator[None]:
 
 def require_no_smaller_ephemerals(instance: objects.Instance, flavor: objects.Flavor,
                                   requested: RequestedResources) -> None:
-    """Refuse ephemeral disks that are smaller than the server's present ones.
-
-    :raises ResizeError: the server's ephemeral disks exceed those of ``flavor``
-    """
+    """Refuse ephemeral disks that are smaller than the server's present ones."""
     present = sum(sizes(instance.flavor, requested.block_device_info)) // units.Gi
     if flavor.ephemeral_gb < present:
         raise exception.ResizeError(reason=(

@@ -52,10 +52,7 @@ class Power:
         self._clock = clock
 
     def await_engine(self) -> None:
-        """Wait until the engine responds.
-
-        :raises EngineUnavailable: it does not respond within ``[lxd] ready_timeout``
-        """
+        """Wait until the engine responds."""
         startup.await_server(self._engine, self._conf.lxd.ready_timeout)
 
     @outlasting_restart
@@ -63,10 +60,7 @@ class Power:
         """Start the container with its server's requested parts. Idempotent.
 
         While it was off the host may have restarted and renamed nodes and interfaces, or lost a device: so the
-        container's configuration is updated first.
-
-        :param view: of the enclosing operation, if there is one
-        """
+        container's configuration is updated first."""
         state = self._states.require(instance)
         # Before it runs: a failed migration may have left INCOMING, and a migration in progress needs OUTGOING.
         left = () if instance.task_state == task_states.MIGRATING else (labels.OUTGOING,)

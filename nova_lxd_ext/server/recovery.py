@@ -85,10 +85,7 @@ class Recovery:
         """Complete evacuations from this host whose servers have returned, before nova removes their containers.
 
         An evacuation that ends after a start of this host, which completed it, becomes ``done`` again for nova,
-        which would then remove a container that arrives here by a later move.
-
-        :param instances: the servers that nova places on this host
-        """
+        which would then remove a container that arrives here by a later move."""
         context = nova_context.get_admin_context()
         mine = {instance.uuid for instance in instances}
         for move in objects.MigrationList.get_by_filters(context, {
@@ -101,10 +98,7 @@ class Recovery:
     def await_engine(self, instances: Iterable[objects.Instance]) -> None:
         """Wait until the engine has ended its operations, before the containers are read.
 
-        Operations of a killed nova-compute continue in the engine, and a container that is being stopped still runs.
-
-        :param instances: the servers that nova places on this host
-        """
+        Operations of a killed nova-compute continue in the engine, and a container that is being stopped still runs."""
         for instance in instances:
             if instance.task_state is not None:
                 with log_errors(instance.uuid):
@@ -112,10 +106,7 @@ class Recovery:
         self._states.changed()
 
     def recover(self, host: str, instances: Iterable[objects.Instance]) -> None:
-        """Recover the servers at the driver's start, before nova processes them; a failure does not affect others.
-
-        :param instances: the servers that nova places on this host
-        """
+        """Recover the servers at the driver's start, before nova processes them; a failure does not affect others."""
         context = nova_context.get_admin_context()
         found = moves_of(context, host)
         moves = current(context, host, found)
@@ -162,10 +153,7 @@ class Recovery:
         return unbegun
 
     def _end_unbegun(self, host: str, unbegun: Mapping[str, str]) -> None:
-        """Check again for requests that have not begun, and end or repeat them.
-
-        :param unbegun: ids of the requests, by uuid of the server
-        """
+        """Check again for requests that have not begun, and end or repeat them."""
         context = nova_context.get_admin_context()
         with log_errors(", ".join(sorted(unbegun))):
             for move in current(context, host, moves_of(context, host)).values():

@@ -32,7 +32,6 @@ class Killed(exception.NovaException):
 def log_errors(uuid: str, failed: set[str] | None = None) -> Iterator[None]:
     """Log an error of the block, so that nova-compute can manage the other servers.
 
-    :param uuid: the server concerned
     :param failed: collects ``uuid`` if the block fails
     :raises EngineUnavailable: ``failed`` is given: nova-compute cannot start without the engine, and restarts
     """

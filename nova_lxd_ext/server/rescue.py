@@ -86,10 +86,7 @@ class Rescue:
 
         A rescue without a record in nova is undone. If the rescuing container is gone, unrescuing is completed. A
         running one stays, unless it was created for an unfinished rescue: nova may have set a rescued server to
-        ERROR.
-
-        :param instances: the servers of this host
-        """
+        ERROR."""
         containers = {state.name: state.status for state in self._states.all()}
         known = {instance.name: instance for instance in instances}
         for name in self._states.aside().keys() & known.keys():

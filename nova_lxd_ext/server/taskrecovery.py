@@ -101,10 +101,7 @@ class TaskRecovery:
             clear_task(context, instance, lost)
 
     def queue_reboot(self, context: Any, instance: objects.Instance) -> bool:
-        """Queue the reboot that nova would repeat at its start, a hard one if the guest is not running.
-
-        :returns: whether there is one
-        """
+        """Queue the reboot that nova would repeat at its start, a hard one if the guest is not running."""
         state = instance.task_state
         if instance.vm_state == vm_states.ERROR or state not in REBOOTS:
             return False
@@ -138,10 +135,7 @@ class TaskRecovery:
         return lost.action.request_id if lost.action else None
 
     def end_unbegun(self, context: Any, host: str, uuid: str, request: str) -> None:
-        """End a request that was lost between the queue and its first event, or a refused rebuild.
-
-        :param request: its id
-        """
+        """End a request that was lost between the queue and its first event, or a refused rebuild."""
         try:
             instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=ATTRIBUTES)
         except exception.InstanceNotFound:

@@ -37,7 +37,6 @@ def write(instance: objects.Instance, injected_files: Sequence[tuple[str, str]],
           network_info: model.NetworkInfo | None, directory: str = DIRECTORY) -> tuple[Mount, ...]:
     """Write a new drive for a server that has one.
 
-    :param directory: the server's directory, in which to keep it
     :param injected_files: (path in the server, content); nova makes both content of the drive, without using them as
         paths
     :returns: its mounts in the container; none for a server without one

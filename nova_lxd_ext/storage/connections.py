@@ -29,9 +29,7 @@ ID = re.compile(r"[0-9A-Za-z-]{1,64}")
 class Connection:
     """Record the connection of one volume to this host for a server.
 
-    :ivar kind: kind of the connection (nova_lxd_ext.storage.volumeconfig.KINDS)
     :ivar data: os-brick's input
-    :ivar path: the volume's node in the container
     :ivar device: os-brick's result; None before it has answered
     """
 

@@ -31,10 +31,7 @@ class Ephemerals(AttachmentProvider):
         self._transfers = transfers
 
     def require_possible(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
-        """Refuse ephemeral disks that a container cannot have.
-
-        :raises SpecError:
-        """
+        """Refuse ephemeral disks that a container cannot have."""
         sizes(instance.flavor, requested.block_device_info)
 
     def attach_all(self, instance: objects.Instance, requested: RequestedResources,

@@ -27,9 +27,7 @@ KINDS = frozenset({"fibre_channel", "iscsi", "iser", "lightos", "local", "nvme",
 class Volume:
     """Describe a volume requested for a server.
 
-    :ivar kind: kind of its connection, one of ``KINDS``
     :ivar data: os-brick's input to connect it; may contain secrets
-    :ivar path: its node in the container
     """
 
     id: str
@@ -39,10 +37,7 @@ class Volume:
 
 
 def volume(connection_info: Mapping[str, Any], mountpoint: str, encryption: Mapping[str, Any] | None = None) -> Volume:
-    """Return a volume from Cinder's connection information.
-
-    :raises SpecError: a container cannot have this volume, with the reason
-    """
+    """Return a volume from Cinder's connection information."""
     found = block_device.get_volume_id(connection_info)
     data = connection_info.get("data") or {}
     kind = str(connection_info.get("driver_volume_type") or "").lower()
@@ -87,10 +82,7 @@ def volumes(block_device_info: Mapping[str, Any]) -> tuple[Volume, ...]:
 
 
 def require_no_swap(flavor: objects.Flavor, block_device_info: Mapping[str, Any]) -> None:
-    """Refuse a swap disk.
-
-    :raises SpecError:
-    """
+    """Refuse a swap disk."""
     swap = driver.block_device_info_get_swap(block_device_info)
     if flavor.swap or swap["swap_size"]:
         raise SpecError("The server requests a swap disk, but only the host's kernel can swap, not a container: use "

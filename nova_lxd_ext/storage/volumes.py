@@ -33,10 +33,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Volumes(AttachmentProvider):
-    """Connect, attach, swap, extend and disconnect the Cinder volumes of servers.
-
-    :param publish_tags: sets the guest's device metadata
-    """
+    """Connect, attach, swap, extend and disconnect the Cinder volumes of servers."""
 
     def __init__(self, engine: Engine, states: States, connectors: Connectors, copier: Copier,
                  publish_tags: PublishTags = tags.refresh) -> None:
@@ -49,10 +46,7 @@ class Volumes(AttachmentProvider):
     # Boot, start and deletion.
 
     def require_possible(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
-        """Refuse volumes that a container cannot have.
-
-        :raises SpecError:
-        """
+        """Refuse volumes that a container cannot have."""
         volumeconfig.require_no_swap(instance.flavor, requested.block_device_info)
         volumeconfig.volumes(requested.block_device_info)
 
@@ -113,7 +107,6 @@ class Volumes(AttachmentProvider):
     def swap(self, instance: objects.Instance, path: str, connection_info: Mapping[str, Any], new: Volume) -> None:
         """Copy the volume at ``path`` to another one, which replaces it; the container cannot open it during the copy.
 
-        :param connection_info: of the present volume
         :raises DeviceDetachFailed: a process in the container uses it; it stays
         :raises DiskNotFound: the server has none there
         :raises VolumeAttachFailed: the new one cannot be connected
@@ -208,10 +201,7 @@ def lock(volume_id: str) -> contextlib.AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def unused(path: str) -> Iterator[None]:
-    """Report a device in use, or a failure of the host, as nova's DeviceDetachFailed.
-
-    :raises DeviceDetachFailed: the device of the block is in use, or the host failed
-    """
+    """Report a device in use, or a failure of the host, as nova's DeviceDetachFailed."""
     try:
         yield
     except (errors.DeviceInUse, errors.HostActionFailed) as error:

@@ -18,11 +18,7 @@ from nova_lxd_ext.hardware.sliceproviders import gpu_trait
 
 @dataclasses.dataclass(frozen=True)
 class PciSection:
-    """Hold the suggested values of nova.conf's ``[pci]`` for a host's devices.
-
-    :ivar device_specs: values of ``device_spec``
-    :ivar aliases: values of ``alias``, one for each offer of whole functions
-    """
+    """Hold the suggested values of nova.conf's ``[pci]`` for a host's devices."""
 
     device_specs: tuple[dict[str, str], ...]
     aliases: tuple[dict[str, str], ...]

@@ -48,7 +48,6 @@ class Consoles:
 
     :param state: the driver's directory
     :param module: the driver's program for a client
-    :param pid: returns a container's first process; None if it is not running
     """
 
     def __init__(self, state: Path, module: str, pid: Callable[[str], int | None]) -> None:

@@ -50,7 +50,6 @@ class Contexts:
             because they may contain passwords. None makes them world-readable in the container
         :param bring: creates a directory with the files of the context disk
         :param shared: make them world-readable in the container nevertheless
-        :returns: the directory
         """
         require_possible(variables, bring is not None)
         directory = self.directory(name)

@@ -161,10 +161,8 @@ def is_gone(store: Path, mark: str, identity: str | None, *names: str) -> bool:
 
     A link with a missing target counts as present.
 
-    :param store: the datastore's directory
     :param mark: name of a file in it that identifies a mounted datastore
     :param identity: content of the mark; None if unknown
-    :param names: path components of the file below it
     :raises DriverError: it is uncertain
     """
     try:

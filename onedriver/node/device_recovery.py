@@ -65,10 +65,7 @@ class DeviceRecovery:
     def recover(self, containers: Iterable[ContainerState]) -> None:
         """Finish or undo pending changes, release devices of ended runs, and unmount unrecorded shared memory.
 
-        A VM that an action is working on is skipped; an error is logged, and does not affect other VMs.
-
-        :param containers: all of the engine
-        """
+        A VM that an action is working on is skipped; an error is logged, and does not affect other VMs."""
         for vm_id in self.pending(containers):
             try:
                 with vmlock.held(self._state, vm_id, 0):

@@ -31,9 +31,7 @@ def run(name: str, fd: str, load: Callable[[], Options],
         begin: Callable[[Options, str, Sequence[str]], contract.Command]) -> int:
     """Run a command in a container until it ends.
 
-    :param load: reads the node's options
     :param begin: starts a command in a container of that name
-    :returns: the exit status
     """
     task = json.load(sys.stdin)
     with socket.socket(fileno=int(fd)) as listener:

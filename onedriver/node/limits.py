@@ -26,7 +26,6 @@ BOUNDS = re.compile(r"(?P<key>cores|memory|priority|gpus)=(?P<least>[0-9]{1,9})(
 class NodeCores:
     """Map the host's NUMA nodes to their cores and memory nodes.
 
-    :ivar cores: by NUMA node
     :ivar memory: the memory node of a NUMA node's containers, if it is another one
     """
 

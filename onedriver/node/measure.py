@@ -48,8 +48,6 @@ WHOLE_PERIOD = 180  # seconds; a complete list costs oned a write to its databas
 class Measure:
     """Measure the node and its containers for monitoring, by one method for each probe.
 
-    :param driver: its name in OpenNebula and in the allocation records
-    :param containers: returns the containers as shown to OpenNebula
     :param owners: directory of the allocation records
     :param state: the driver's directory, for data kept between rounds
     :param reported: selects the devices that are reported
@@ -132,10 +130,7 @@ class Measure:
         """Return the used bytes of root disks, if the storage pool reports them.
 
         Each needs a request to the engine, so a round queries new containers and the share of the others with the
-        oldest values, for at most ``DISK_TIME``.
-
-        :param names: of containers
-        """
+        oldest values, for at most ``DISK_TIME``."""
         kept = uses(self._state / DISKS)
         found = {name: kept[name] for name in names if name in kept}
         stale = sorted(found, key=lambda name: found[name].moment)[:math.ceil(len(names) / DISK_ROUNDS)]

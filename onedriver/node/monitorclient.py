@@ -88,7 +88,6 @@ def stop(name: str) -> None:
 def start(directory: Path, argv: Sequence[str], stdin: bytes) -> str:
     """Start the background process, and return the output of the first round.
 
-    :returns: the first round
     :raises AlreadyRunning: another start was quicker
     """
     config_of(stdin)

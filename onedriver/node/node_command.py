@@ -24,8 +24,6 @@ STARTS = ("deploy", "restore")
 class NodeCommand(Generic[Options]):
     """Run actions of oned, probes and commands in containers.
 
-    :param load: reads the node's options
-    :param backend: the driver's module that builds its parts from them
     :param free_devices: called before a VM with devices starts, to recover devices that killed actions left to
         others
     :param unsupported: reasons by action
@@ -41,10 +39,7 @@ class NodeCommand(Generic[Options]):
         self._own_prefix = own_prefix
 
     def run(self, words: Sequence[str]) -> int:
-        """Run ``vmm ACTION ARGUMENT…``, ``probe KIND/NAME`` or ``command NAME FD``.
-
-        :returns: the exit status
-        """
+        """Run ``vmm ACTION ARGUMENT…``, ``probe KIND/NAME`` or ``command NAME FD``."""
         match words:
             case ["vmm", "limit_nic", *argv]:
                 return self._limit_nic(argv)

@@ -31,9 +31,6 @@ class PollLoop:
     """Run a node's monitoring probes periodically, and send their output to onemonitord.
 
     :param directory: of the driver's probes
-    :param argv: every probe's arguments
-    :param stdin: every probe's input
-    :param allocations: directory of the records of this host's allocations
     :param state: the driver's directory, which changes when a command's outcome is stored
     """
 

@@ -25,7 +25,7 @@ def run(directory: Path, argv: Sequence[str], stdin: bytes, limit: float = LIMIT
     """Run all probes of a directory.
 
     :param argv: every probe's arguments
-    :param timeout: seconds for each
+    :param limit: seconds for each
     """
     printed = []
     for program in programs(directory):

@@ -65,7 +65,6 @@ def host_system(driver: str, engine: str, server: ServerInfo, host: "Topology", 
                 own: Collection[str], elsewhere: Collection[str], reported: PciFilter) -> str:
     """Report host/system: rarely changing data.
 
-    :param engine: name of the engine: ``lxd``
     :param own: ids of devices that containers of this driver have
     :param elsewhere: ids of devices that containers of other drivers have
     """
@@ -96,7 +95,6 @@ def host_monitor(memory: "MemoryUse", cpus: int, busy: float, network: tuple[int
                  nodes: "Iterable[NumaNode]") -> str:
     """Report host/monitor: constantly changing data.
 
-    :param cpus: number of the host's CPUs
     :param busy: share of all CPUs' time in use, 0 to 1
     :param network: bytes received and sent
     """

@@ -30,13 +30,11 @@ def run(load: Callable[[], NodeOptions], user: str, names: Sequence[str], tools:
         uses: Iterable[Sequence[str]], own: Mapping[str, Check]) -> dict[str, list[str]]:
     """Run the checks of a node.
 
-    :param load: reads its options
     :param user: the user that OpenNebula's front-end logs in as
     :param names: of the driver's commands; the first is its own
     :param tools: programs that it needs
     :param uses: of :func:`sudo`
     :param own: checks that only this driver has
-    :returns: complaints by subject
     """
     def options() -> Iterable[str]:
         load()
@@ -76,7 +74,6 @@ def memlock(wanted: str, daemon: int) -> Iterable[str]:
     """Report a limit of the engine on locked memory that prevents the start of containers with RDMA.
 
     :param wanted: ``unlimited`` or bytes
-    :param daemon: process id of the engine
     """
     if not any(device.rdma for device in scan(Host()).devices):
         return

@@ -14,7 +14,6 @@ class CannotConfigure(DriverError):
 def inserted(text: str, stanza: str, driver: str, position: int | None = None) -> str:
     """Return the text with the driver's section.
 
-    :param stanza: replaces an existing one in place
     :param position: position of a new one, at the beginning of a line; None for the end
     :raises CannotConfigure: the driver was configured by hand, or a mark is missing
     """

@@ -26,7 +26,6 @@ LINES = {
 def install(remotes: Path, driver: str, transfers: Collection[str]) -> list[Path]:
     """Let OpenNebula's transfer drivers copy the disks of running VMs.
 
-    :param transfers: names of transfer drivers
     :returns: the changes; none if the front-end does not have the drivers
     """
     def with_line(text: str) -> str:

@@ -28,11 +28,7 @@ def holder(name: str) -> str:
 
 def main(client: socket.socket, name: str, password: str | None, attach: Callable[[], Console],
          printed: Callable[[], bytes]) -> None:
-    """Serve one client of a console.
-
-    :param attach: attaches to the container's console
-    :param printed: returns its earlier output
-    """
+    """Serve one client of a console."""
     ours, theirs = socket.socketpair()
     if os.fork() == 0:
         try:

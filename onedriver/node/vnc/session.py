@@ -37,7 +37,6 @@ def main(client: socket.socket, guest: socket.socket, password: str | None, name
     """Run the session's process.
 
     :param guest: connection to the process with the console
-    :param name: of the container
     :param hold_console: called before the client gets the console: afterwards no newer client replaces it
     """
     give_up_rights()

@@ -32,7 +32,6 @@ def host(topology: Topology) -> str:
 def vm(size: Size, image: str, driver: str) -> str:
     """Write the template of a VM with these devices.
 
-    :param image: its root disk's
     :param driver: the driver that runs it: ``lxdone`` or ``onedock``
     """
     name = size.name.replace(".", "-")
