@@ -25,7 +25,7 @@ def is_beside(server: str) -> bool:
 
 
 def main(address: str, server: str, module: str, command: str, *arguments: str) -> int:
-    """Return the exit status of the process that was asked for."""
+    """Return the exit status of the requested process."""
     if os.geteuid() != 0 or not is_beside(server):
         os.execv(command, [command, *arguments])
     umask = os.umask(0)

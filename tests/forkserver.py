@@ -104,7 +104,7 @@ class Server:
         """Return in the new process what came with the request: descriptors; in the server nothing."""
         connection, _ = self._listener.accept()
         _, given, _, _ = socket.recv_fds(connection, 1, STANDARD + 2)
-        if not given:  # the script was killed before it asked
+        if not given:  # the script was killed before its request
             connection.close()
             return ()
         pid = os.fork()
@@ -142,7 +142,7 @@ class Server:
 
 
 def run(given: Sequence[int]) -> int:
-    """Become the process that was asked for."""
+    """Become the requested process."""
     os.setpgid(0, 0)
     *standard, directory, request = given
     with open(request, "rb") as file:

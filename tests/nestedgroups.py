@@ -3,7 +3,7 @@
 
 import subprocess
 
-PYTHON = "/usr/bin/python3"  # whoever runs the tests, a container's root may start that
+PYTHON = "/usr/bin/python3"  # a container's root may start it, whichever user runs the tests
 DEPTH = 18  # of names with 250 letters; a path has at most 4096 bytes
 
 NEST = """

@@ -22,7 +22,7 @@ def installed(package: Path) -> tempfile.TemporaryDirectory[str]:
     """Install a package once for each test process; the directory goes with the process."""
     directory = tempfile.TemporaryDirectory(prefix="outside-vendor-")
     source, target = f"{directory.name}/source", f"{directory.name}/site"
-    shutil.copytree(package, source)  # a build leaves files beside the source
+    shutil.copytree(package, source)  # a build writes files beside the source
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-cache-dir",
                     "--no-build-isolation", "--root-user-action", "ignore", "--target", target, source], check=True)
     os.chmod(directory.name, 0o755)

@@ -151,7 +151,7 @@ def list_devices(short: bool, as_json: bool, root: Path, owners_directory: Path 
 
 
 @main.command("topology")
-@click.option("--text", "as_text", is_flag=True, help="Print a tree: nodes, switches, cards, functions, who has them.")
+@click.option("--text", "as_text", is_flag=True, help="Print a tree: nodes, switches, cards, functions, their holders.")
 @click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draw it as SVG.")
 @click.option("--png", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Draw it as PNG; needs the extra `picture`.")

@@ -71,7 +71,7 @@ class Pool:
         return bool(self._busy or self._tasks)
 
     def _send(self, name: str, task: int | None) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it has ended: its result tells
+        with contextlib.suppress(BrokenPipeError):  # it has ended, with a result
             self._workers[name][1].send(task)
 
     def _done(self, name: str) -> bool:

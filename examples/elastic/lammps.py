@@ -21,7 +21,7 @@ from containerhost_guest import Follower, threads
 INPUT, STOP, LOG = Path(__file__).with_name("melt.lammps"), Path("stop"), Path("log.lammps")
 END_TIMEOUT = 20  # s, shorter than the host waits for an acknowledgement
 POLL_INTERVAL = 0.1  # s
-CELLS, EVERY = 12, 20  # size of the crystal; steps between two looks for STOP, which the log has
+CELLS, EVERY = 12, 20  # size of the crystal; steps between two checks of STOP, which are in the log
 STEP = re.compile(r"^ *([0-9]+) +-?[0-9.]+(?:e[-+][0-9]+)? *$", re.MULTILINE)
 
 

@@ -20,7 +20,7 @@ INTERVAL = 5.0  # s
 TIMEOUT = 60  # s
 # Of a line: NODE STATE+FLAG+FLAG
 SINFO = ("sinfo", "--noheader", "--Node", "--Format=NodeHost:128,StateComplete:128")
-# What Slurm wants, and the state in which a server is not yet as it should be -> what to do.
+# Slurm's target, and the present state of a server -> the action.
 ACTIONS = {("powering_down", "ACTIVE"): "shelve", ("powered_down", "ACTIVE"): "shelve",
            ("powering_up", "SHELVED_OFFLOADED"): "unshelve"}
 

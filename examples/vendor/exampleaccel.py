@@ -57,7 +57,7 @@ class FirmwareLog(DriverLog):
 class ExampleAccel(base.GpuVendor):
     name: ClassVar[str] = "exampleaccel"
     nodes: ClassVar[tuple[str, ...]] = ("exampleaccel/*",)
-    lxd_gpu_nodes: ClassVar[tuple[str, ...]] = ()  # LXD knows nothing of it: it comes as its nodes
+    lxd_gpu_nodes: ClassVar[tuple[str, ...]] = ()  # LXD has no device type for it: it is attached by its nodes
     driver_log: ClassVar[type[DriverLog] | None] = FirmwareLog
     vendor_id: ClassVar[str] = "c0de"
     drivers: ClassVar[frozenset[str]] = frozenset({"exampleaccel"})

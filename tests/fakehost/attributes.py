@@ -87,7 +87,7 @@ class Attributes:
             _, opcode, unique, node = struct.unpack_from("<IIQQ", data)
             request = _Request(opcode, unique, node, data[40:])
             if opcode == _Operation.WRITE:
-                # What a write sets off looks up other attributes here, so it must not keep this thread busy.
+                # A write may trigger reads of other attributes here, so it must not block this thread.
                 threading.Thread(target=self._answer, args=(request,), daemon=True).start()
             elif opcode not in _NO_REPLY:
                 self._answer(request)

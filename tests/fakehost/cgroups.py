@@ -54,7 +54,7 @@ def make() -> list[Group]:
         group = Group(mount, f"{parent}/{_PREFIX}{os.getpid()}", unified)
         os.mkdir(group.path)
         if unified:
-            # In a container the root has processes, and keeps what it has not handed on before.
+            # In a container the root group has processes, and keeps controllers that were not delegated before.
             with contextlib.suppress(OSError):
                 _hand_on_controllers(parent)
             os.mkdir(f"{group.path}/{_LEAF}")
@@ -126,7 +126,7 @@ def _copy_cpuset(parent: str, group: str) -> None:
 def _sweep(parent: str) -> None:
     for left in pathlib.Path(parent).glob(f"{_PREFIX}*"):
         if not os.path.exists(f"/proc/{left.name.removeprefix(_PREFIX)}"):
-            with contextlib.suppress(OSError):  # whatever still is in it can only be ended by whoever started it
+            with contextlib.suppress(OSError):  # remaining processes belong to the caller
                 remove_directory(str(left), time.monotonic())
 
 

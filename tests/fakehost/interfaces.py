@@ -82,7 +82,7 @@ def _write_attributes(function: NetFunction, directory: str) -> None:
         return
     for attribute, value in (("address", hardware_address(function)), ("addr_len", "20")):
         path = f"{directory}/{attribute}"
-        os.unlink(path)  # a link to what the TAP says
+        os.unlink(path)  # a link to the TAP's attributes
         with open(path, "w", encoding="ascii") as file:
             file.write(f"{value}\n")
 

@@ -147,7 +147,7 @@ class Machine:
                 raise OSError(errno.ENOTTY, f"{address} does not answer")
             self._resets.append(address)
 
-    # What tests ask for through the control socket.
+    # Requests of tests through the control socket.
 
     def resets(self) -> list[str]:
         """The addresses of functions that were reset, in order."""
@@ -243,7 +243,7 @@ class Machine:
             name = port.name() if port else None
             return name if port and name and port.namespace() == self._home_inode else None
 
-    # What the ip command cannot show or set on a TAP.
+    # Settings of a TAP that the ip command does not support.
 
     def vf_attribute(self) -> Attribute:
         """Return the attribute to which the words of ``ip link set dev INTERFACE vf INDEX ...`` are written.
@@ -289,7 +289,7 @@ class Machine:
                 raise OSError(errno.EINVAL, f"{interface} is not an InfiniBand interface of this host")
             self._replace(function.address, hwaddr=address)
 
-    # What the rdma command does.
+    # The rdma command.
 
     def set_rdma_namespaces(self, exclusive: bool) -> None:
         """``rdma system set netns exclusive|shared``."""
@@ -401,7 +401,7 @@ class Machine:
 
     def _configured_identity(self, function: NetFunction) -> Identity:
         settings = self._settings(function)
-        # Without a MAC from the physical function, or with one of zeros, a VF has one of its own.
+        # Without a MAC from the physical function, or with a zero one, a VF has a MAC of its own.
         own = default_identity(function.card.address, function.index).mac
         mac = own if settings["mac"] == _NO_MAC else settings["mac"]
         return Identity(settings["node_guid"], settings["port_guid"], mac)

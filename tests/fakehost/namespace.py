@@ -148,7 +148,7 @@ def _build_sys(groups: Sequence[Group]) -> None:
         for group in groups:
             linux.unmount(group.mount)
             linux.bind(f"{real_mounts.path}{group.path.removeprefix('/sys')}", group.mount)
-        # Engines look for hierarchies in the list of mounts and would find the real ones first.
+        # Engines search the mount table for hierarchies, and would find the real ones first.
         linux.unmount(f"{real_mounts.path}/fs/cgroup")
     for cpu in pathlib.Path(f"{REAL_SYS}/devices/system/cpu").glob("cpu[0-9]*"):
         mine = pathlib.Path("/sys/devices/system/cpu", cpu.name)

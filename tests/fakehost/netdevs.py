@@ -37,7 +37,7 @@ class Port:
         self.infiniband = infiniband
         self.last_name, self.last_mac = name, mac
         try:
-            # Frames of an IPoIB interface still have Ethernet headers, in which the kernel looks for this.
+            # Frames of an IPoIB interface have Ethernet headers here, in which the kernel searches this address.
             self.frame_address = linux.tap_mac(self.descriptor)
             if infiniband:
                 linux.set_tap_type(self.descriptor, ARPHRD_INFINIBAND)

@@ -28,7 +28,7 @@ class LiveWriter(Writer):
         os.chmod(path, entry.mode)
 
     def action(self, path: str, entry: Action) -> None:
-        if os.path.exists(path):  # only what reading it gives has changed, and that is asked for each time
+        if os.path.exists(path):  # only the value for readers has changed, which is computed on each read
             return
         attribute = Attribute(entry.mode, lambda: self.read(entry), lambda text: self.act(entry, text))
         super().action(path, entry)

@@ -188,7 +188,7 @@ _lock = threading.Lock()
 
 @functools.cache
 def _shared(which: int, program: str | None) -> Daemon:
-    # A run that is told to end shall clean up, as one that came to its end.
+    # A terminated run cleans up like a complete one.
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     daemon = Daemon(program)

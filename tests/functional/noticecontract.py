@@ -15,7 +15,7 @@ from tests.functional_one.vms import Machine
 from tests.waiting import await_that
 
 LISTEN = "cd /run/containerhost; echo '{\"generation\": 1000}' > ack.json"
-# Keeps what it acknowledges.
+# Records its acknowledgements.
 KEEP = FOLLOW.replace("echo", "cat resources.json >> /announced; echo", 1)
 
 

@@ -89,7 +89,7 @@ class SecurityGroupContract:
 
     def test_rules_hold_what_the_container_sends_and_gets(self) -> None:
         free, held = Machine(1, nics=(0,)), Machine(2, nics=(0,))
-        # The rules are there before the VM: nothing is let through that they forbid, not even at its start.
+        # The rules exist before the VM: forbidden traffic never passes, not even at its start.
         group = Group("one-2-0", held.mac(0), "10.99.0.2")
         for machine in (free, held):
             self.deployed(machine)
@@ -97,7 +97,7 @@ class SecurityGroupContract:
         for _ in ("deployed", "reset"):
             there = self.connected(held)
             self.assert_is_the_interface(held, 0)
-            await_that(lambda: self.reaches(held, here), "it reaches the other")  # what it asks for may come back
+            await_that(lambda: self.reaches(held, here), "it reaches the other")  # replies to its requests may pass
             before = group.dropped()
             self.assertFalse(self.reaches(free, there))
             self.assertGreater(group.dropped(), before)

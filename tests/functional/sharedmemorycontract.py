@@ -70,7 +70,7 @@ class SharedMemory:
                        "/dev/shm/sh -c 'echo ran'"):
             for machine in (first, second):
                 self.assertNotIn("ran\n", self.shell(machine, f"{script} 2>&1"))
-        device = "test -c /dev/shm/null && echo > /dev/shm/null && echo ran"  # one with users of its own can make none
+        device = "test -c /dev/shm/null && echo > /dev/shm/null && echo ran"  # a user namespace cannot create any
         self.assertNotIn("ran\n", self.shell(second, device))
         for machine in (first, second):
             self.ok("cancel", machine, lcm=CLEANUP)

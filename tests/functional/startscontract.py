@@ -39,7 +39,7 @@ class StartsContract:
             self.assertIn(started.status, (0, 1, 2, 3), (file, started))
             self.assertNotIn("a mistake in the driver", started.err, file)
             self.assertEqual((started.status, started.err), (forked.status, forked.err), file)
-            if file.parts[0] != "im":  # a probe tells now and then what it does not tell each time
+            if file.parts[0] != "im":  # a probe reports some data only in some rounds
                 self.assertEqual(without_numbers(started.out), without_numbers(forked.out), file)
 
     def call(self, file: Path) -> Result:

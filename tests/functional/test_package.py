@@ -15,9 +15,9 @@ from tests.functional.overlay import PACKAGES, OverlaidMachine
 ROOT = Path(__file__).parents[2]
 # tools/install put there what the package is made of: an emulated host has no network.
 WHEELS = ROOT / ".cache/wheels"
-# What a login gives: nothing of this checkout.
+# A login's environment: nothing of this checkout.
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8", "MANPAGER": "cat"}
-# Docker starts it: a script beside the commands that Python makes.
+# Docker starts it: a script beside the commands that pip creates.
 DOCKER_RUNTIME = "containerhost-docker-runtime"
 RUNTIMES = {DOCKER_RUNTIME, "containerhost-ociruntime"}
 COMPLETE = """. /usr/share/bash-completion/completions/containerhost

@@ -14,7 +14,7 @@ from tests import levels
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# What nova.cmd.compute.main does before it makes its service, without the service.
+# As in nova.cmd.compute.main before it creates its service, without the service.
 LOAD = """
 import os_vif
 from nova import objects

@@ -37,7 +37,7 @@ STOP_TIMEOUT = 60  # s
 TOLD = 4000  # characters of its log
 OWN_MOUNT = r"/data(/[0-9]+\.[0-9]+)?"
 
-# A first program that ends when it is asked to; one that does not; one that prints what it finds and ends.
+# Programs: one that ends on SIGTERM; one that ignores it; one that prints its environment and ends.
 IMAGES = {
     "polite": "trap 'echo asked to end; exit 0' TERM; echo up; while :; do sleep 1000 & wait $!; done",
     "deaf": "trap '' TERM; echo up; while :; do sleep 1000 & wait $!; done",
@@ -165,7 +165,7 @@ class Daemon:
 def root_file_system() -> bytes:
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as archive:
-        directory = tarfile.TarInfo("bin")  # else root's alone
+        directory = tarfile.TarInfo("bin")  # else only root's
         directory.type, directory.mode = tarfile.DIRTYPE, 0o755
         archive.addfile(directory)
         archive.add(BUSYBOX, "bin/busybox")
@@ -183,7 +183,7 @@ _lock = threading.Lock()
 @functools.cache
 def shared(*options: str) -> Daemon:
     """One for all tests of this process that want the same options."""
-    # A run that is asked to end shall clean up, as one that came to its end.
+    # A terminated run cleans up like a complete one.
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     daemon = Daemon(*options)

@@ -11,7 +11,7 @@ import testtools
 from tests import levels
 from tests.manual import execute, marks, pages
 
-# What the commands change is gone with the page: in memory, over the directories of this machine.
+# Changes by the commands end with the page: they are in memory, over the directories of this machine.
 DIRECTORIES = ("/etc", "/usr", "/opt", "/root", str(pages.ROOT))
 BIN = Path(sys.executable).parent
 TIMEOUT = 300  # s for a page

@@ -293,7 +293,7 @@ class KilledPortTest(DirectPortServers):
         if self.is_attached():
             self.detach_port(self.the_server, self.more)
         self.assert_has(self.mine)
-        # Neutron keeps the port as nova left it; without the server's it is attached anew.
+        # Neutron keeps the port as nova left it; without the server's port it is attached again.
         self.neutron._ports[self.more["id"]] |= {"device_id": "", "binding:host_id": ""}
 
     @levels.exhaustive("functional/nova/test_killed_ports kills the driver's part of it")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole GPUs of every vendor and functions of every kind of network card, by flavor, in real containers."""
+"""Give whole GPUs of every vendor and functions of every kind of network card to real containers, by flavor."""
 
 from tests.functional.nova import base  # isort: skip
 
@@ -10,7 +10,7 @@ from containerhost.inventory.scan import scan
 from nova_lxd_ext.hardware.pci import TYPES
 from tests import levels
 
-# What a container with none of these devices has in /dev.
+# Nodes in /dev of a container without these devices.
 PLAIN = ("console", "full", "fuse", "null", "ptmx", "random", "tty", "urandom", "zero", "net/tun")
 
 
@@ -35,7 +35,7 @@ class VendorsTest(base.LxdServers):
 
     def nodes(self, server: dict) -> set[str]:
         """Character nodes in the container's /dev, beside those every container has."""
-        # LXD keeps a directory of its own in /dev that even root in the container may not read.
+        # LXD keeps a directory in /dev that even root in the container cannot read.
         listing = self.inside(server, "find", "/dev", "-path", "/dev/.lxd-mounts", "-prune", "-o", "-path", "/dev/pts",
                               "-prune", "-o", "-type", "c", "-print").output.splitlines()
         return {path for path in listing if path.removeprefix("/dev/") not in PLAIN}

@@ -13,7 +13,7 @@ from onedriver.monitor import Message, Type
 from tests.unit.onedriver import frontend
 
 ADDRESS = "127.0.0.1"
-POLL = 0.2  # s between two looks for the end
+POLL = 0.2  # s between two polls
 
 
 class FrontEnd(fixtures.Fixture):

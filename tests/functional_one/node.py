@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 TIMEOUT = 120  # s for one action
 BRIDGE = "one-br0"
 VOLATILE = re.compile(r"<DISK_ID>(\d+)</DISK_ID><SIZE>(\d+)</SIZE><TARGET>\w+</TARGET><TYPE>fs")
-# A tar that reads nothing, and ends as tar does when nobody can write to its input any more.
+# A tar that reads nothing, and ends like tar on a broken pipe.
 DEAF = (f"exec {sys.executable} -c 'import select; end = select.poll(); end.register(0, 0); end.poll(); "
         "raise SystemExit(1)'")
 

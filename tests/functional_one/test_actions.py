@@ -56,7 +56,7 @@ class ActionsCase(drivercontract.Actions, testtools.TestCase):
         self.assertEqual((), PoolDisks(self.engine.client, self.node.lxd.pool).all())
         self.assertEqual([], [*self.node.state.glob("one-*"), *self.node.state.glob("disks/*")])
         self.assertEqual([], leftovers(self.node.lxd, "one-1"))
-        # The kernel's interfaces are there at once, what the emulated /sys tells of them a moment later.
+        # The kernel's interfaces exist immediately, their emulated /sys a moment later.
         await_that(lambda: self.before == picture(), "every device is what it was")
 
     def refused(self, words: str, action: str, machine: Machine, *arguments: str, lcm: int = 3) -> Result:

@@ -74,7 +74,7 @@ class ConsoleTest(ConsoleCase):
         self.assertEqual("one-1", viewer.name)
         viewer.ask(changes_only=False)
         viewer.update()
-        # What was printed before is on the screen.
+        # Earlier output is on the screen.
         for _ in range(100):
             if sum(any(line[:128]) for line in viewer.framebuffer) > 16:
                 break

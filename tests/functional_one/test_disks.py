@@ -143,7 +143,7 @@ class RootTest(ActionsCase):
         disk = diskfiles.ext4(self.tree, self.directory / "ext4")
         def unread() -> None:
             with filesystems.archived(disk, filesystems.find(disk), self.directory, 5):
-                self.wait_for(lambda: diskfiles.loops(self.directory) != [])  # as nobody reads it, tar waits
+                self.wait_for(lambda: diskfiles.loops(self.directory) != [])  # without a reader, tar blocks
                 self.wait_for(lambda: diskfiles.loops(self.directory) == [])
 
         error = self.assertRaises(DriverError, unread)

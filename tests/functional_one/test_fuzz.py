@@ -80,7 +80,7 @@ class Tenant:
             result = self._run("cancel", [self.machine.name, "node1"], 23)
             self._case.assertEqual(0, result.status, self._told(result))
 
-    # What there is to choose.
+    # Possible choices.
 
     def _vary(self) -> None:
         """Now and then the template changes, as it does while a VM is off."""

@@ -213,7 +213,7 @@ class ImagesTest(ActionsCase):
         machine = self.deployed(Machine(disks=ROOT + image() + image(2, source=str(self.store / "base"))))
         for number in (1, 2):
             self.write(machine, "written", number)
-        # What a restart leaves: containers that do not run, and no mount.
+        # The state after a reboot: containers are stopped, and nothing is mounted.
         self.engine.stop("one-1", timeout=20, force=True)
         for number in (1, 2):
             subprocess.run(["umount", str(self.node.state / f"disks/one-1/{number}")], check=True)

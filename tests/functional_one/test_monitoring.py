@@ -99,7 +99,7 @@ class MonitoringTest(ActionsCase):
         await_that(lambda: self.front_end.texts(Type.MONITOR_VM, success=False), "the failure was told")
         self.assertEqual("more failed: not well", self.front_end.texts(Type.MONITOR_VM, success=False)[0])
         probe.unlink()
-        # What follows a failure is reported too: the rounds go on.
+        # Data after a failure is reported too: the rounds continue.
         count = len(self.front_end.texts(Type.BEACON_HOST))
         await_that(lambda: len(self.front_end.texts(Type.BEACON_HOST)) > count, "the rounds go on")
 

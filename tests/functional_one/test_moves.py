@@ -233,7 +233,7 @@ class SshTest(MovesCase):
         self.ok("deploy", machine, lcm=RESUME)
         self.engine.stop("one-1", timeout=20, force=True)
         shutil.move(directory, aside)
-        self._stays(machine)  # what it wrote is nowhere else
+        self._stays(machine)  # its changes exist nowhere else
         shutil.move(aside, directory)
 
     def test_no_vm_leaves_whose_container_lxd_does_not_have_any_more(self) -> None:

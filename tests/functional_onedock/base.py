@@ -52,9 +52,9 @@ class OnedockCase(drivercontract.Actions, testtools.TestCase):
         self.assertEqual([], [name for name in Host().names("/sys/class/net") if name.startswith(OURS)])
         self.assertEqual([], mounts_below(self.node.base))
         self.assertEqual([], loops(self.node.base))
-        # What a killed action had begun dockerd finishes by itself.
+        # dockerd itself finishes requests of a killed action.
         await_that(lambda: leftovers(self.node.docker.daemon) == [], "dockerd has removed what it had of containers")
-        # The kernel's interfaces are there at once, what the emulated /sys shows of them a moment later.
+        # The kernel's interfaces exist immediately, their emulated /sys a moment later.
         await_that(lambda: self.before == picture(), "every device is what it was")
 
     def image_names(self) -> set[str]:

@@ -13,7 +13,7 @@ from tests.functional_one.node import Result
 from tests.functional_onedock.node import DockerNode
 from tests.unit.onedock.messages import message
 
-# In ssh's place: any of two hosts is this one, where each has a directory of its own, and node2 perhaps its own
+# Replaces ssh: both hosts are this one, with a directory for each, and node2 perhaps its own
 # options.
 SSH = """#!/bin/sh
 while [ "$1" != -- ]; do shift; done

@@ -95,7 +95,7 @@ class SparseFileTest(OnedockCase):
             found = real(client, name, **more)
             return {**found, "HostConfig": found["HostConfig"] | {"StorageOpt": {"size": str(self.QUOTA)}}}
 
-        # Docker's storage of the tests has no quotas: what it reports of one comes from here.
+        # Docker's storage in the tests has no quotas: its report of one is faked here.
         self.useFixture(fixtures.MonkeyPatch("containerhost.engines.docker.client.DockerClient.container", limited))
 
     def test_a_sparse_file_is_not_written_out(self) -> None:

@@ -44,7 +44,7 @@ class BandwidthTest(OnedockCase):
         self.assertIn(" 0% packet loss", self.inside(other, "ping", "-c", "1", "-W", "30", "10.1.0.5"))
         self.assertIn("rate 32Mbit", self.shape("one-1-0"))
         self.assertIn("rate 8Mbit", self.shape("ifb-1-0"))
-        # What was sent went by way of where it is limited.
+        # Traffic passed the limited interface.
         self.assertGreater(Host().number("/sys/class/net/ifb-1-0/statistics/tx_packets"), 0)
         self.assertEqual(0, self.node.command("onedock vmm limit_nic one-1 0 2000 0").status)
         self.assertIn("rate 16Mbit", self.shape("one-1-0"))

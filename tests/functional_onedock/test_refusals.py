@@ -101,7 +101,7 @@ class RefusalsTest(drivercontract.RefusalsContract, OnedockCase):
         machine = self.deployed()
         later = self.later_of_the_same_number(machine)
         self.assertEqual(Status.STOPPED, self.status(machine))
-        for _ in range(2):  # what the transfer driver asks for at the end of the later one
+        for _ in range(2):  # the transfer driver's request at the end of the later one
             self.assertEqual(0, self.node.command("onedock drop 1").status)
         self.assertNotEqual(0, self.node.command("onedock leave 1 0").status)
         self.ok("deploy", machine, lcm=BOOT)

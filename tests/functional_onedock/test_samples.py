@@ -13,7 +13,7 @@ from tests.functional_onedock.base import OnedockCase
 from tests.waiting import await_that
 
 IMAGE = "applications"
-# What stands for the applications: each tells how it was called, and runs on.
+# Replaces the applications: each prints its arguments, and keeps running.
 PROGRAM = b"#!/bin/sh\necho \"$0 $*\"\ntrap 'exit 0' TERM\nwhile :; do sleep 1000 & wait $!; done\n"
 PROGRAMS = ("bin/nginx", "bin/python3", "usr/sbin/sshd")
 TIMEOUT = 30  # s

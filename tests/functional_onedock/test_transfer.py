@@ -40,7 +40,7 @@ class ImagesTest(TransferCase):
         source = self.registered(self.fresh())
         image = self.front.record(source).image
         self.cloned(source, Machine(1))
-        # What is there is not sent again: the layers are away meanwhile.
+        # Existing data is not sent again: the layers are removed meanwhile.
         store = Store(self.front.datastore)
         directory = store.directory(self.front.record(source))
         directory.rename(directory.with_name("away"))

@@ -62,7 +62,7 @@ class UserIdsTest(Commands, OnedockCase):
             self.shell(machine, script)
             self.refused("", "attach_nic", more, machine.mac(9), "-", "-", "dummy", "one-1-9")
             self.shell(machine, "rm -f /dev/nvidia0 /dev/dri")
-        # What a killed action left.
+        # As left by a killed action.
         self.shell(machine, ": > /dev/nvidia0")
         self.ok("attach_nic", more, machine.mac(9), "-", "-", "dummy", "one-1-9")
         self.assertEqual("crw-rw-rw-", self.inside(machine, "ls", "-l", "/dev/nvidia0").split()[0])

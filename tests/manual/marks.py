@@ -22,7 +22,7 @@ STATUS = re.compile(r"status (?P<status>\d+): (?P<start>.+)$")
 # Where the programs below tools/ have their code.
 SOURCES = {"tools/demo": ("tools/showcase", "tools/cloud"), "tools/opennebula": ("tools/oned",),
            "tools/devstack": ("tools/devstackrun", "devstack"), "tools/tempest": ("tools/tempestrun", "tools/cloud")}
-# What a command does is in the words behind these; a test may call a library instead of the client.
+# The words behind these select a command's action; a test may call a library instead of the client.
 VERBS = {"add", "create", "delete", "remove", "set", "show"}
 CLIENTS = re.compile(r"(openstack|apt|pip|glance|nova-manage|lxc|docker|one[a-z]+|lxdone.*|onedock.*)$")
 WORD = re.compile(r"[a-z][a-z-]*$")
@@ -132,7 +132,7 @@ def sources(name: str) -> Iterator[str]:
             else:
                 programs.check(name.split())
         except programs.Incomplete:
-            pass  # the name alone
+            pass  # only the name
         except (ValueError, programs.Wrong) as error:
             raise BadMark(f"{name}: {error}") from error
         yield (ROOT / tool).read_text(encoding="utf-8")

@@ -28,7 +28,7 @@ COMMANDS = {point.name: point for point in distribution("nova-lxd-ext").entry_po
 # Tools that end in a command line of Python's.
 TOOLS = {"tools/demo": "tools.showcase.__main__", "tools/opennebula": "tools.oned.__main__",
          "tools/devstack": "tools.devstackrun.__main__"}
-# What a tool itself adds to a subcommand.
+# Options that a tool adds to every subcommand.
 GIVEN = {("ansible",): ("--package", "FILE")}
 # Their words are other programs'.
 FREE = {"containerhost-docker-runtime", "containerhost-ociruntime", "lxdone-monitor", "onedock-monitor",
@@ -68,7 +68,7 @@ def check(words: Sequence[str]) -> None:
 
 def _tool(path: str, arguments: list[str]) -> None:
     if arguments[:1] == ["exec"]:
-        del arguments[1:]  # a command of its own
+        del arguments[1:]  # a separate command
     if path in TOOLS and arguments[:1] not in (["exec"], ["opennebula"]):
         _click(importlib.import_module(TOOLS[path]).main, [*arguments, *GIVEN.get(tuple(arguments[:1]), ())])
     elif path.startswith(("bench/", "examples/drain/")):

@@ -112,6 +112,6 @@ class SoftRoce(InContainers):
         self.both_started(str(MEMLOCK))
         for name, port, refused in (("c1", self.ports[0], True), ("c2", self.ports[1], False)):
             status, told = self.run_in(name, *self.pingpong(port, "-s", MEBIBYTE, "127.0.0.1"))
-            # Nobody is there whom the second could reach.
+            # The second has no peer.
             self.assertEqual((1, refused, not refused), (status, "Couldn't register MR" in told,
                                                          "Couldn't connect" in told), told)

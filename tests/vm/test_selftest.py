@@ -37,7 +37,7 @@ class SelfTestOfRealDevices(InContainers, RealDevices):
                                         "second hand-over", "clean up"], "passed"),
                          {step: row["outcome"] for step, row in rows.items()}, (done.stderr, rows))
         self.assertEqual(1 if doctor == "failed" else 0, done.returncode)
-        self.assertIn("clean: ", rows[held]["detail"])  # its driver, bound anew, leaves the process no GPU
+        self.assertIn("clean: ", rows[held]["detail"])  # after a rebind of its driver, the process has no GPU
         self.assertEqual(rows.keys() | {"doctor"}, {row["step"] for row in json.loads(output.read_text())["steps"]})
         self.assert_free(vf)
         self.assertEqual({}, self.store.records())

@@ -118,7 +118,7 @@ def disorder(program: Program, lines: Iterable[str]) -> str:
 
 
 def last_step(program: Program, lines: Iterable[str], steps: int) -> str:
-    """Return which step was the last one, if it is not the one that was asked for."""
+    """Return the number of the last step, if it is not the requested one."""
     lines = list(lines)
     parts = [int(match[2]) for match in map(PART.fullmatch, lines) if match]
     done = parts if program.restarts else [found.step for found in progress(lines)]

@@ -96,7 +96,7 @@ class Devices(frame.DeviceFrame):
         self.assertEqual(["dri/card0", "dri/renderD128", "infiniband/rdma_cm", f"infiniband/{uverbs}", "nvidia-modeset",
                           "nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidiactl"], names.split())
         self.assertThat(self.inside("c1", "cat", "/sys/class/net/ib0/type")[1], Contains("32"))
-        # A node that is there and allowed leads to a driver that is not; one that is made up is refused.
+        # A permitted node leads to a missing driver; any other node is refused.
         self.assertThat(self.inside("c1", "cat", "/dev/nvidia0")[1], Contains(ENXIO))
         self.assertThat(self.inside("c1", "sh", "-c", "mknod /nvidia1 c 195 1 && cat /nvidia1")[1], Contains(EPERM))
 

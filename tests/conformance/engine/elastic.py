@@ -31,7 +31,7 @@ from tests.conformance.engine.frame import TIMEOUT, MiB
 from tests.waiting import await_that
 from tools.units import confined
 
-# Acknowledges whatever it is told, as containerhost-guest does.
+# Acknowledges every document, like containerhost-guest.
 FOLLOW = """cd /run/containerhost
 while usleep 100000; do
     latest=$(grep -o '"generation": [0-9]*' resources.json | tr -dc '0-9\\n' | sort -n | tail -n 1)

@@ -25,7 +25,7 @@ from tests.functional.lxd import memlock
 from tests.waiting import await_that
 
 MiB = 1 << 20
-# Incus serves LXD's API to the same engine of ours: what it decides little about is repeated at the exhaustive level.
+# Incus runs the same engine through LXD's API: tests that hardly depend on it are repeated at the exhaustive level.
 INCUS = Path(os.environ.get("LXD_PROGRAM", "")).name == "incusd"
 REPEATED = "the gate has it on LXD, with the same engine of this project"
 EACCES, EPERM = "Permission denied", "Operation not permitted"
@@ -127,7 +127,7 @@ class DeviceFrame(EngineFrame):
         self.assertEqual((self.links, self.loops), (links(), loops(self.directory())))
 
     def all_back(self) -> None:
-        # The kernel's interfaces are there at once, what the emulated /sys shows of them a moment later.
+        # The kernel's interfaces exist immediately, their emulated /sys a moment later.
         await_that(lambda: self.before == picture(), "every device is what it was")
 
     def consumer(self, name: str = "c1") -> Consumer:

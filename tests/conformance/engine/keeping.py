@@ -73,7 +73,7 @@ print("hidden", flush=True)
 time.sleep(600)
 """
 # Prints why there is no ring, also for a call as programs of 32 bits make it: push rbx; mov eax, 425; mov ebx, 1;
-# xor ecx, ecx; int 0x80; pop rbx; ret. The kernel would tell EFAULT of it.
+# xor ecx, ecx; int 0x80; pop rbx; ret. The kernel would return EFAULT.
 MAKE_RING = """
 import ctypes, errno, mmap, os
 libc = ctypes.CDLL(None, use_errno=True)

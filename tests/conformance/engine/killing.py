@@ -48,7 +48,7 @@ def killed_at(step: int | None, call: Callable[[], object]) -> bool:
     counter, parent = itertools.count(), os.getpid()
 
     def reached() -> None:
-        # In a child of its own, too, which looks into a container.
+        # Also in the child that reads a container's files.
         if next(counter) == step:
             os.kill(os.getpid() if os.getppid() == parent else os.getppid(), signal.SIGKILL)
 

@@ -45,7 +45,7 @@ class DiscoveryTestCase(testtools.TestCase):
             self.assertIn(device.numa_node, nodes)
 
     def test_nobody_needs_privileges_to_look(self):
-        # A child of this process, for nobody may not even reach the interpreter if it is in root's home.
+        # A child of this process, because nobody may not be able to execute the interpreter in root's home.
         fork = multiprocessing.get_context("fork")
         answer = fork.SimpleQueue()
         child = fork.Process(target=look_as_nobody, args=(answer,))

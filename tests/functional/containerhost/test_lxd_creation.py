@@ -21,7 +21,7 @@ class TestCreation(LxdTestCase):
     def test_many_at_once_have_ids_of_their_own(self):
         names = [f"c{number}" for number in range(MANY)]
         specs = [self.spec(name) for name in names]
-        # As many drivers, each with a connection and a lock of its own, as processes would have them.
+        # As many drivers, each with its own connection and lock, like separate processes.
         drivers = [LxdEngine(self.lxd.daemon.client(), locks=self.lxd.daemon.base) for _ in names]
         with concurrent.futures.ThreadPoolExecutor(MANY) as pool:
             list(pool.map(LxdEngine.create, drivers, specs))

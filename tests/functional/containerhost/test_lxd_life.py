@@ -28,7 +28,7 @@ class TestLife(LxdTestCase):
         body = {"name": "c1", "type": "container", "profiles": [], "config": {},
                 "source": {"type": "image", "fingerprint": self.lxd.imported()},
                 "devices": {"root": {"type": "disk", "path": "/", "pool": POOL}}}
-        # As a killed nova-compute leaves it: asked for, not waited for.
+        # As left by a killed nova-compute: requested, but not awaited.
         self.engine.client.request("post", "instances", asked="create", json=body)
         self.engine.delete("c1")
         self.assertFalse(self.engine.exists("c1"))

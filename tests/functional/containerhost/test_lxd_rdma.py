@@ -59,7 +59,7 @@ class TestExclusiveRdma(DeviceTestCase):
     def test_the_device_goes_along_and_comes_home(self):
         grants = self.acquired("c1", self.requests(0))
         self.assertTrue(self.is_home())
-        for _ in range(2):  # a look that moved it once finds it where it belongs
+        for _ in range(2):  # a reader that once moved it finds it in its place
             self.engine.verify("c1", grants)
             self.assertFalse(self.is_home())
         self.assertEqual([], [name for name in os.listdir("/run/netns") if name.startswith("containerhost-")])

@@ -22,7 +22,7 @@ from tests import levels
 from tests.functional.containerhost.base import LxdTestCase, MiB
 from tests.functional.lxd import Lxd
 
-FORGOTTEN = 7.0  # s after an operation's end; LXD knows it for 5
+FORGOTTEN = 7.0  # s after an operation's end; LXD keeps it for 5
 
 
 class TestDaemonTrouble(LxdTestCase):
@@ -31,7 +31,7 @@ class TestDaemonTrouble(LxdTestCase):
         fixture.setUp()
         self.running()
         pid = self.lxd.daemon.pid
-        # kill(2) may choose a thread of SQLite's, and Go has last words only for a signal to a thread of its own.
+        # kill(2) may choose a thread of SQLite, and Go prints its trace only for a signal to one of its own threads.
         ctypes.CDLL(None).tgkill(pid, pid, signal.SIGABRT)
         error = self.assertRaises(AssertionError, fixture.cleanUp)
         self.assertRegex(str(error), r"lxd ended by itself \(status -?\d+\); its log: SIGABRT: abort")
@@ -52,7 +52,7 @@ class TestDaemonTrouble(LxdTestCase):
         self.lxd.daemon.pause(True)
         try:
             self.assertRaises(errors.EngineTimeout, engine.containers)
-            # A new thread has a connection of its own to make.
+            # A new thread creates its own connection.
             fresh = LxdEngine(self.lxd.daemon.client(request_timeout=1))
             self.assertRaises(errors.EngineTimeout, fresh.containers)
         finally:

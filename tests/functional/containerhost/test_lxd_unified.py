@@ -25,7 +25,7 @@ for number in range(2000):
 class UnifiedTest(LxdTestCase):
     def setUp(self) -> None:
         self.useFixture(Unified())
-        # LXC makes its groups beside this one, where a group with processes could hand on no controller.
+        # LXC creates its groups beside this one, where a group with processes could not delegate controllers.
         below = Path("/sys/fs/cgroup/init.scope")
         below.mkdir()
         self.addCleanup(below.rmdir)

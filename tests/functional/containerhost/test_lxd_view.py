@@ -7,7 +7,7 @@ from containerhost.privileged import Privileged
 from tests.functional import viewcontract
 from tests.functional.containerhost.base import LxdTestCase
 
-# What systemd does in larger images; the control groups' own namespace shows the container's.
+# Done by systemd in larger images; the cgroup namespace shows the container's groups.
 MOUNT = """cd /sys/fs/cgroup; mount -t cgroup2 none . && cd . && [ -e cpuset.cpus.effective ] && exit
 mount -t tmpfs none . && cd /sys/fs/cgroup && mkdir cpuset memory &&
 mount -t cgroup -o cpuset none cpuset && mount -t cgroup -o memory none memory"""

@@ -42,7 +42,7 @@ driver = "vfs"
 graphroot = "{base}/graph"
 runroot = "{base}/run"
 """
-# Debian's proot 5.1 opens no directory while it emulates another kernel's release, which udocker always asks for.
+# Debian's proot 5.1 cannot open directories while it emulates another kernel release, which udocker always requests.
 PROOT = """#!/bin/bash
 words=()
 while [ $# -gt 0 ]; do
@@ -55,7 +55,7 @@ PATCHELF = """#!/bin/bash
 [ "$1" = -q ] && shift
 exec /usr/bin/patchelf "$@"
 """
-# In place of Apptainer, which no package registry has: it shows what it is called with.
+# Replaces Apptainer, which is in no package registry: it prints its arguments.
 APPTAINER = """#!/bin/bash
 printf 'word:%s\\n' "$@"
 env | grep -o '^[A-Z]*ENV_CONTAINERHOST_DEVICES=.*'
@@ -90,7 +90,7 @@ int main(int argc, char **argv) {
 }
 """
 TOOLS = "1.2.11"  # the release that udocker would fetch; Debian's programs serve instead
-# Podman looks for specifications in places that cannot be configured.
+# Podman's directories of specifications cannot be configured.
 WITH_SPECIFICATIONS = 'mkdir -p /run/cdi && mount --bind "$0" /run/cdi && exec "$@"'
 
 

@@ -292,7 +292,7 @@ class HealthCheckTest(SlurmTestCase):
         self.assertEqual({FIRST: f"job/{job} (slurm test)"}, self.holders())
         self.go_on()
         self.await_free()
-        # What a prolog leaves that is killed before its job starts.
+        # As left by a prolog that is killed before its job starts.
         DeviceAllocator(self.store, HostView, Privileged()).acquire(
             [Request(FIRST)], Consumer("slurm", "job", "4711", "test"))
         self.await_free()

@@ -69,7 +69,7 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
         self.state = Path(self.useFixture(fixtures.TempDir()).path)
         self.state.chmod(0o711)  # the container's users reach the config drive below it
         self.devices_before = scan().devices
-        # Nova's own tests must not look at the machine they run on. These look at an emulated one.
+        # Nova's own tests must not read this machine. These read an emulated one.
         for poison in ("SysFsPoisonFixture", "GenericPoisonFixture"):
             self.useFixture(fixtures.MonkeyPatch(f"nova.tests.fixtures.{poison}", fixtures.Fixture))
         self.useFixture(reuse.Reused())
@@ -109,9 +109,9 @@ class LxdServers(integrated_helpers._IntegratedTestBase):
         self.flags(response_validation="ignore", group="api")
         self.flags(compute_driver="lxd.LXDDriver", instances_path=str(self.state / "instances"), shutdown_timeout=10)
         self.flags(shutdown_retry_interval=2, group="compute")
-        # A service first says after five seconds that it is up. Those of some tests are started again before that.
+        # A service reports that it is up only after five seconds. Some tests restart theirs before that.
         self.flags(service_down_time=3600)
-        # Tests that end containers by themselves decide when nova looks.
+        # Tests that end containers themselves determine when nova polls.
         self.flags(handle_virt_lifecycle_events=False, group="workarounds")
         if hasattr(ComputeManager, "_wait_for_in_progress_tasks"):
             # A compute service that is stopped has stopped when it says so: nova keeps this much for its driver. The

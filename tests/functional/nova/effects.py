@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What calls change outside of nova-compute, in words: what a kill leaves differs only where these differ."""
+"""Describe the effects of calls outside of nova-compute: remains of a kill differ only where these differ."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -11,7 +11,7 @@ import fixtures
 from nova.api.openstack import common
 from nova.objects import Instance
 
-LOOK = 3.0  # s after which the API is asked whatever nova wrote
+LOOK = 3.0  # s after which the API is queried even without a write of nova
 SOON = 0.25  # s; not everything that a server shows is in the record whose changes are seen here
 
 

@@ -21,7 +21,7 @@ from tests import levels
 from tests.waiting import await_that
 
 TIMEOUT = 60  # s
-ANSWER_TIMEOUT = 1  # s without a byte, after which a question is asked again
+ANSWER_TIMEOUT = 1  # s without a byte, after which the query is repeated
 ROUNDS = 3
 PORTS = "20000:20020"
 
@@ -107,7 +107,7 @@ class ConsoleTest(base.LxdServers):
         self.shell(server)
         first = self.visit(self.console(server))
         self.answers(first, "echo $((6 * 7))", "42")
-        # Whoever comes later has the console; who was there before is told by the end of his connection.
+        # The latest client has the console; the connection of the earlier one is closed.
         second = self.visit(self.console(server))
         self.answers(second, "echo $((6 * 8))", "48")
         self.assertRaises(ConnectionClosed, self.read_to_the_end, first)

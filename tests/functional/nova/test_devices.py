@@ -73,7 +73,7 @@ class FlavorTest(DeviceServers):
         self.assertEqual([], [node for node in nodes if "umad" in node or "issm" in node])
         self.assertIn("/dev/infiniband/rdma_cm", nodes)
         self.assertIn("ib0", self.inside(server, "ls", "/sys/class/net").output.split())
-        # What is not the container's cannot even be made in it.
+        # Nodes of other devices cannot even be created in it.
         stranger = next(node for device in self.devices_before if device.kind is Kind.GPU and device.id != gpu.id
                         for node in device.nodes if node.use == "own")
         made = self.inside(server, "mknod", "/root/stolen", "c", str(stranger.major), str(stranger.minor))

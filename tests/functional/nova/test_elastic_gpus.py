@@ -186,7 +186,7 @@ class ElasticGpusTest(HealthServers):
         TaintFile(Host()).untaint(taken)
         name = self.container(server).name
         with resizing(self.owners, name):
-            self.service.round()  # somebody resizes it: it is looked at again
+            self.service.round()  # another process resizes it: it is checked again
         self.assertEqual({kept}, self.told(server))
         self.files.write(name, resources.ACKNOWLEDGED, b'{"generation": 99}')
         TaintFile(Host()).taint(kept, "its turn")

@@ -55,7 +55,7 @@ class TestCache(testtools.TestCase):
             self.lxd.store.delete(image.fingerprint)
 
     def cache(self, glance: Glance) -> images.Cache:
-        # A client of its own, as another process has it.
+        # A separate client, like that of another process.
         return images.Cache(Images(self.lxd.daemon.client()), glance, self.directory,
                             lambda: self.lxd.engine.server().architectures)
 

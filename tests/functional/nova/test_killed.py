@@ -145,7 +145,7 @@ class KilledCase(testtools.TestCase):
                             "owners_dir": str(self.state / "owners"), "rdma_memlock": lxd.memlock()}.items():
             self.override(name, value, "lxd")
         self.useFixture(fixtures.MockPatchObject(glance.API, "download", side_effect=self._download))
-        # There is no database: of it the host knows only which host it is.
+        # There is no database: the host has only its own identity.
         node = objects.ComputeNode(id=records.NODE)
         self.useFixture(fixtures.MockPatchObject(objects.ComputeNode, "get_by_host_and_nodename", return_value=node))
         for tagged in (objects.VirtualInterfaceList, objects.BlockDeviceMappingList):

@@ -41,7 +41,7 @@ class KilledVolumesTest(testtools.TestCase):
         disk = self.useFixture(storage.Loop()).path
         self.volume = Volume("4d1f3b1a-0b0e-4a0e-9d0c-1c9f5c3f6f01", "local", {"device_path": disk}, PATH)
         self.server = records.instance()
-        # Nova's database, which knows the tags, is not here.
+        # Nova's database with the tags is missing here.
         for tagged in (objects.VirtualInterfaceList, objects.BlockDeviceMappingList):
             self.useFixture(fixtures.MockPatchObject(tagged, "get_by_instance_uuid", return_value=[]))
         self.server.get_network_info = lambda: ()

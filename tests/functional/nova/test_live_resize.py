@@ -21,7 +21,7 @@ TICK = 0.05  # s
 LONGEST_GAP = 10.0  # s between two ticks; a container that was stopped, or frozen for good, misses more or all of them
 COUNT = f"""echo $$ > /root/pid; i=0
 while :; do i=$((i+1)); echo $i $(cut -d' ' -f1 /proc/uptime) >> /root/ticks; sleep {TICK}; done"""
-# What containerhost-guest does, in an image without Python.
+# Replaces containerhost-guest in an image without Python.
 LET_GO = """cd /run/containerhost || mkdir -p /run/containerhost && cd /run/containerhost
 echo '{"generation": 1}' > ack.json
 while ! grep '"announced": {' resources.json > /root/announced; do sleep 0.1; done

@@ -187,7 +187,7 @@ class FaultTest(MigrationServers):
         self.useFixture(fixtures.MonkeyPatch("containerhost.engines.lxd.client.LxdClient.request", request))
 
 
-# What containerhost-guest does before a stop, in an image without Python.
+# Replaces containerhost-guest before a stop, in an image without Python.
 CHECKPOINT = """mkdir -p /run/containerhost; cd /run/containerhost; echo '{"generation": 1}' > ack.json
 while ! grep -q '"stop": true' resources.json; do sleep 0.1; done
 echo 3 > /root/three; echo '{"generation": 2}' > ack.json"""

@@ -74,7 +74,7 @@ class DisagreementTest(OperationsCase):
 
     def test_a_server_deleted_while_nova_compute_was_down(self) -> None:
         server = self.server(self.device_flavor())
-        self.admin_api.put_service_force_down(self.service_id(), True)  # so that the API does not ask it
+        self.admin_api.put_service_force_down(self.service_id(), True)  # so that the API does not query it
         self.api.delete_server(server["id"])
         self._wait_until_deleted(server)
         self.assertEqual(Status.RUNNING, self.status(server))

@@ -66,7 +66,7 @@ class BreakingTest(HealthServers):
         self._delete_server(server)
         self.assertNotIn(held, self.known())
         self.control.set_fallen(held, False)
-        self.assertNotIn(held, self.known())  # blocked until somebody has seen to it
+        self.assertNotIn(held, self.known())  # blocked until the operator frees it
         self.restart_compute_service(self.computes[base.HOST])
         self.assertIn(held, self.known())
         self.assert_nothing_left()
@@ -91,7 +91,7 @@ class PlacementTest(HealthServers):
         self.assertEqual({broken, well}, set(self.inventories()))
         for gpu in self.gpus:
             self.control.set_fallen(gpu, False)
-        self.restart_compute_service(self.computes[base.HOST])  # it cleans what it could not clean before
+        self.restart_compute_service(self.computes[base.HOST])  # it cleans the device that it could not clean before
         self.known()
         self.assertEqual({}, self.reserved_functions())
         self.assertEqual({gpu: 0 for gpu in self.gpus},

@@ -94,7 +94,7 @@ class PortServers(base.LxdServers):
         for number, port in enumerate(ports):
             host_end = f"tap{port['id']}"[:14]
             peer = int(self.inside(server, "cat", f"/sys/class/net/eth{number}/iflink").output)
-            # What neutron filters must be what the container uses (CVE-2017-5936).
+            # The container must use the addresses that neutron filters (CVE-2017-5936).
             self.assertEqual(peer, int(Path(f"/sys/class/net/{host_end}/ifindex").read_text()))
             self.assertEqual(MTU, int(self.inside(server, "cat", f"/sys/class/net/eth{number}/mtu").output))
             self.assert_is_plugged(server, port, host_end)

@@ -28,7 +28,7 @@ from tests.fakehost.control import FakeHostControl
 from tests.functional import lxd, storage
 
 MIB = 2**20
-# What the context was made with: a reset of the options loses it.
+# The context's original options: a reset of the options discards them.
 CAPABILITIES = nova.conf.CONF.lxd_privileged.capabilities
 GUIDS = ("0202:0202:0202:0001", "0202:0202:0202:0002")
 

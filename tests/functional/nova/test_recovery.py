@@ -105,7 +105,7 @@ class RecoveryServers(base.LxdServers):
         return self.status(server)[1] is None and not self.moving(server) and bool(events) \
             and all(event["finish_time"] for event in events)
 
-    # What must hold whenever nothing is going on
+    # Invariants while no request is in progress
 
     def leftovers(self, server: Mapping[str, Any]) -> list[str]:
         """Return what is wrong on the host, in nova's records and in Placement, in words."""
@@ -156,7 +156,7 @@ class RecoveryServers(base.LxdServers):
         self.assertEqual([], wrong, f"{name} killed at step {step}: the server is {status}")
         return status
 
-    # Operations: what brings the server where it can be asked for, and the request
+    # Operations: preparation of the server, and the request
 
     def normal(self, server: Mapping[str, Any]) -> None:
         """Bring the server back to ACTIVE with its small flavor, by requests that its user could make."""

@@ -68,7 +68,7 @@ class ResizeTest(base.LxdServers):
 
     @levels.exhaustive("EphemeralsTest has such a disk; units let it grow and shrink back")
     def test_ephemeral_disks(self) -> None:
-        """A disk that was asked for at boot keeps its size; one that comes with a flavor also goes with it."""
+        """A disk requested at boot keeps its size; one of the flavor is removed with the flavor."""
         without, *flavors = (self._create_flavor(vcpu=1, memory_mb=96, disk=1, ephemeral=size) for size in (0, 1, 2))
         for first, there, then in ((flavors[0], [1], [1]), (without, [], [2])):
             with self.subTest(there):

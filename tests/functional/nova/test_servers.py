@@ -293,7 +293,7 @@ class HostTest(base.LxdServers):
         self.lxd.daemon.stop()
         try:
             failed = self.server(expected="ERROR")
-            # Nova's claim asks the host before the driver is asked to boot.
+            # Nova's claim queries the host before the driver is called to boot.
             self.assertIn("is the daemon running", self.stdlog.logger.output)
         finally:
             self.lxd.daemon.start()

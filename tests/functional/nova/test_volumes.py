@@ -96,7 +96,7 @@ class VolumesTest(VolumeServers):
         self._stop_server(server)
         self._start_server(server)
         self.assertEqual("kept", self.read(server, 4))
-        # What a tenant has bound elsewhere would outlive the node.
+        # A bind mount of a tenant would outlive the node.
         self.inside(server, "sh", "-c", "touch /root/mine; mount --bind /dev/vdb /root/mine")
         self.detach(server, volume)
         self.assertEqual([], self.nodes(server))
@@ -209,7 +209,7 @@ class VolumesTest(VolumeServers):
 
     def test_swapped_for_a_copy(self) -> None:
         size = 80 * MIB  # more than one piece
-        old, new = self.cinder.SWAP_OLD_VOL, self.cinder.SWAP_NEW_VOL  # that Cinder says it migrates
+        old, new = self.cinder.SWAP_OLD_VOL, self.cinder.SWAP_NEW_VOL  # so that Cinder reports a migration
         (_, disk), (_, copy) = (self.cinder.volume(volume, size) for volume in (old, new))
         disk.write(b"begin")
         disk.write(b"end", size - 3)

@@ -93,7 +93,7 @@ class TwoHosts(base.LxdServers):
 
     def setUp(self) -> None:
         self.second = self.useFixture(self.second_daemon())
-        # Nova knows a host by an id in a file of its machine, of which there is only one here.
+        # Nova identifies a host by an id in a file of its machine; here both hosts are one machine.
         for name, method in (("get_nodenames_by_uuid", nodes), ("get_available_resource", resources)):
             self.useFixture(fixtures.MonkeyPatch(f"nova_lxd_ext.driver.LXDDriver.{name}", method))
         super().setUp()

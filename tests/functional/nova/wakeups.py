@@ -13,7 +13,7 @@ import fixtures
 from futurist import _thread
 from oslo_messaging._drivers import impl_fake
 
-IDLE = 0.5  # s after which a thread looks anyway; a wake-up may reach another one of its pool
+IDLE = 0.5  # s after which a thread polls; a wake-up may reach another one of its pool
 
 
 class WakeUps(fixtures.Fixture):

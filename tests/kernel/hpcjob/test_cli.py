@@ -87,7 +87,7 @@ class CommandTest(testtools.TestCase):
         status, output, errors = self.run_command(*replace, "--json")
         member = {"rank": 1, "group": 0, "name": f"{ident}-1", "address": "10.0.0.11", "host": "00000000000a"}
         self.assertEqual((0, {"id": ident, "member": member}), (status, json.loads(output)))
-        self.assertIn("is on its old host again", errors)  # the fake knows one other host
+        self.assertIn("is on its old host again", errors)  # the fake has one other host
         self.assertEqual({"servers": 4, "ports": 4, "groups": 1}, self.stack.left())
         self.assertNotIn("PRIVATE", errors)
         self.assertEqual(0, self.run_command("delete", "openstack", ident)[0])

@@ -4,7 +4,7 @@ from pathlib import Path
 from lxdone.root import root_files
 from onedriver.errors import DriverError
 
-# Tells what it is called with, and that an image has the snapshot of a command that was killed.
+# Prints its arguments, and reports that an image has the snapshot of a killed command.
 RBD = """#!/bin/sh
 echo "$@" >> {log}
 case "$*" in

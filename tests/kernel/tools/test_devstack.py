@@ -19,7 +19,7 @@ from tests.fakehost import description, tree
 
 DIRECTORY = Path(__file__).resolve().parents[3] / "devstack"
 # DevStack's functions that the plug-in calls; LACKING names an engine's command that fails as long as it is not made,
-# THERE a flavor that is there, LISTED the servers of the host; MADE tells whether the plug-in made the pool.
+# THERE an existing flavor, LISTED the servers of the host; MADE shows whether the plug-in created the pool.
 DEVSTACK = """
 set -eu
 declare -A GITDIR=([nova-lxd-ext]=${CHECKOUT:-/opt/stack/nova-lxd-ext})
@@ -153,7 +153,7 @@ class DevstackTest(testtools.TestCase):
         for call in self.phase("stack", "post-config", LXD_DEVICES="True", NOVA_BIN_DIR=self.host_with_devices()):
             if call.startswith(("iniset ", "iniadd_literal ")):
                 function, _file, section, option, value = call.split(" ", 4)
-                # The first replaces what is there, the second needs a section that is there.
+                # The first replaces existing content, the second requires an existing section.
                 self.assertEqual("iniadd_literal" if (section, option) in written else "iniset", function, call)
                 written.setdefault((section, option), []).append(value)
         aliases = [json.loads(value) for value in written["pci", "alias"]]

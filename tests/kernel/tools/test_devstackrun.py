@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tools/devstack makes before its machine: local.conf, and mirrors that DevStack can clone."""
+"""Check the files that tools/devstack creates before its machine: local.conf, and mirrors that DevStack can clone."""
 
 import subprocess
 import tempfile

@@ -19,7 +19,7 @@ LEVELS = ("PERFECT", "SAFE", "OK", "MEDIUM", "EXPOSED", "UNSAFE")
 EXPOSURE = {"containerhost-cdi.service": "OK", "containerhost-elastic.service": "OK",
             "containerhost-exporter.service": "OK", "containerhost-vfs.service": "OK",
             "nova-compute-lxd.service": "EXPOSED"}
-# What a service has, or a reason why it cannot.
+# Directives of a service, or a reason for their absence.
 SANDBOX = frozenset({
     "CapabilityBoundingSet", "DevicePolicy", "IPAddressDeny", "LockPersonality", "MemoryDenyWriteExecute",
     "NoNewPrivileges", "PrivateMounts", "PrivateTmp", "ProtectClock", "ProtectControlGroups", "ProtectHome",

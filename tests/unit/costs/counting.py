@@ -119,7 +119,7 @@ class CostCase(testtools.TestCase):
         self.vendors = self.counted(nvml, "query", lambda: {})
         self.records = self.counted(AllocationStore, "_read")
         self.questions = [self.counted(fakes.FakeEngine, name) for name in ("held", "pid")]
-        # A tree of files is no live host, of which alone the plug-in asks NVML.
+        # A tree of files is not a live host, so the plug-in does not query NVML.
         asked = functools.cached_property(lambda plugin: nvml.query())
         asked.__set_name__(Nvidia, "_nvml")
         self.useFixture(fixtures.MonkeyPatch("containerhost.vendors.nvidia.vendor.Nvidia._nvml", asked))

@@ -12,7 +12,7 @@ from nova_lxd_dashboard import enabled as ours
 
 socket.setdefaulttimeout(None)  # Horizon's settings give every socket of the process one second
 
-ALLOWED_HOSTS = ["testserver"]  # what Django's test client asks for
+ALLOWED_HOSTS = ["testserver"]  # required by Django's test client
 COMPRESS_ENABLED = False
 for key in ("dashboards", "default_dashboard"):
     HORIZON_CONFIG.pop(key)

@@ -34,7 +34,7 @@ class PanelsCase(base.HorizonCase):
         self.answers = self.services.answers
         self.logged_in()
         self.client = Client()
-        # Horizon's other panels ask services that these tests have not, whether to be in the menu.
+        # Horizon's other panels query services that these tests lack for their menu entries.
         for panel in settings.TEST_GLOBAL_MOCKS_ON_PANELS.values():
             self.useFixture(fixtures.MonkeyPatch(panel["method"], lambda *_: True))
         self.placement({"node1": {"0000:81:00.0": 0}})

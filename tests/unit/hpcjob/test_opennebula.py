@@ -182,7 +182,7 @@ class OpenNebulaTest(OpenNebulaCase):
             def request(method: str, parameters: Any, original: Any = original, left: list[int] = left) -> Any:
                 answer = original(method, parameters)
                 left[0] -= 1
-                if left[0] == -1:  # the cloud has done it, and nobody knows the answer
+                if left[0] == -1:  # the cloud has done it, but its answer is lost
                     raise KeyboardInterrupt
                 return answer
 

@@ -194,6 +194,6 @@ class _Interrupting(OpenStack):
     def _request(self, *args: Any, **options: Any) -> Any:
         answer = self._original(*args, **options)
         self._left -= 1
-        if self._left == -1:  # the cloud has done it, and nobody knows the answer
+        if self._left == -1:  # the cloud has done it, but its answer is lost
             raise KeyboardInterrupt
         return answer

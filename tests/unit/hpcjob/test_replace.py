@@ -140,7 +140,7 @@ class OpenStackTest(Case):
             def request(*args: Any, left: list[int] = left, original: Any = original, **options: Any) -> Any:
                 answer = original(*args, **options)
                 left[0] -= 1
-                if left[0] == -1:  # the cloud has done it, and nobody knows the answer
+                if left[0] == -1:  # the cloud has done it, but its answer is lost
                     raise GangFailed("interrupted")
                 return answer
 

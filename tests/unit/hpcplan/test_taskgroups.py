@@ -260,7 +260,7 @@ class GrowthTest(testtools.TestCase):
         hosts = [Host(f"h{at}", {"vcpus": 24 + at % 5, "memory_mb": 10**6}, (f"r{at // 16}",)) for at in range(256)]
         began = time.process_time()
         self.assertEqual(1024, len(taskgroups.place(members, hosts, 256)))
-        self.assertLess(time.process_time() - began, 8)  # usually 1; 27 if every score looks at every member
+        self.assertLess(time.process_time() - began, 8)  # usually 1; 27 if every score examines every member
 
 
 class PropertiesTest(testtools.TestCase):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the two nodes of a live migration say to each other."""
+"""Test the protocol between the two nodes of a live migration."""
 
 import dataclasses
 import os

@@ -77,8 +77,8 @@ class RootWritebackTest(testtools.TestCase):
 
     def test_what_a_killed_boot_left_of_a_deleted_vm_is_found(self) -> None:
         self.writeback.announce(self.home, self.vm, self.file)
-        self.assertFalse(self.writeback.is_begun(self.home))  # LXD alone says whether there is a container
-        self.assertFalse(self.writeback.is_current(self.home, self.vm, self.file))  # it is made anew
+        self.assertFalse(self.writeback.is_begun(self.home))  # only LXD reports whether there is a container
+        self.assertFalse(self.writeback.is_current(self.home, self.vm, self.file))  # it is created again
         self.writeback.require_whole(self.home, starting(2), self.file)
         self.assertFalse(self.writeback.is_over(self.home) or self.writeback.is_ended(self.home))
         shutil.rmtree(self.directory)
@@ -109,7 +109,7 @@ class RootWritebackTest(testtools.TestCase):
             self.writeback.require_whole(self.home, starting(lcm), self.file)
         self.writeback.begin(self.home, self.vm, self.file)
         self.writeback.require_whole(self.home, self.vm, self.file)
-        for lcm in (20, 21, 22, 32, 35):  # its container is gone, with what it wrote
+        for lcm in (20, 21, 22, 32, 35):  # its container is gone, with its changes
             self.assertRaises(DriverError, self.writeback.require_whole, self.home, starting(lcm), self.file)
         (self.home / root_state.FILE).unlink()
         error = self.assertRaises(DriverError, self.writeback.require_whole, self.home, starting(20), self.file)

@@ -156,7 +156,7 @@ class ResizeDiskTest(VmmCase):
         self.parts.engine.container.return_value = ContainerState(
             spec.name, Status.RUNNING, labels=resources.with_document(shrunk).labels)
         self.parts.engine.metrics.return_value.memory = 0
-        self.parts.engine.pid.return_value = None  # its guest is not told
+        self.parts.engine.pid.return_value = None  # its guest is not notified
         call = Call("resize_disk", {"disk_id": "0", "size": "512"}, vm.id, "host", vm)
         self.vmm.resize_disk(call)
         (_, made), _ = self.parts.engine.set_limits.call_args

@@ -13,7 +13,7 @@ from tests.unit.nova import records
 
 NEWEST = hasattr(driver.ComputeDriver, "is_share_mounted")  # nova 34
 
-# Nova's base raises NotImplementedError for each, or knows a slower way.
+# Nova's base class raises NotImplementedError for each, or has a slower implementation.
 REQUIRED = (
     "init_host", "spawn", "destroy", "cleanup", "reboot", "power_on", "power_off", "pause", "unpause", "suspend",
     "resume", "get_info", "list_instances", "list_instance_uuids", "get_console_output", "get_diagnostics",
@@ -29,7 +29,7 @@ class ContractTest(testtools.TestCase):
                 continue
             known, taken = self.parameters(base), self.parameters(own)
             with self.subTest(name):
-                # An earlier release of nova passes less: what it leaves out has a default.
+                # An earlier release of nova passes fewer arguments: the others have defaults.
                 self.assertEqual(known, taken[:len(known)])
                 self.assertEqual([], [parameter for parameter, default in taken[len(known):]
                                       if NEWEST or default is inspect.Parameter.empty])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose memory a server shares; what it shares is in the functional tests."""
+"""Choose the servers that share memory; the functional tests check the memory itself."""
 
 import fixtures
 import testtools

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a resize is live, and that an error leaves the old size; LXD's part is played."""
+"""Decide whether a resize is live, and keep the old size on an error; LXD is a fake."""
 
 import dataclasses
 import json

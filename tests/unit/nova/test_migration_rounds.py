@@ -255,7 +255,7 @@ class CopiedWhileItRunsTest(MovesCase):
         self.move.status = "migrating"
 
     def test_nova_compute_of_the_destination_does_not_answer_any_more(self) -> None:
-        """It may have been killed before or after what it was asked for."""
+        """It may have been killed before or after the requested change."""
         for number in range(4):
             for done in (False, True):
                 with self.subTest(number=number, done=done):

@@ -30,7 +30,7 @@ class MatrixTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.matrix = supportmatrix.load()
-        if not NEWEST:  # the matrix tells of the newest nova
+        if not NEWEST:  # the matrix is that of the latest nova
             self.matrix["methods"] = {name: entry for name, entry in self.matrix["methods"].items() if name in NOVA}
 
     def test_every_method_of_novas_driver_is_told(self) -> None:

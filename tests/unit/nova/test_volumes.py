@@ -40,7 +40,7 @@ def requested(*volumes: str) -> RequestedResources:
 
 
 class VolumesTest(testtools.TestCase):
-    unable = False  # to tell tags
+    unable = False  # distinguishes tags
 
     def setUp(self) -> None:
         super().setUp()

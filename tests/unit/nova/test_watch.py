@@ -79,7 +79,7 @@ class WatchTest(testtools.TestCase):
         self.engine.statuses["c1"] = Status.STOPPED
         del self.engine.fail["events"]
         self.await_connection(2)
-        # Before any news: nothing else would make the watch look.
+        # Before any event: nothing else would wake the watch.
         self.assert_told(("uuid-c1", STOPPED))
         self.assertTrue(self.told.empty())
 

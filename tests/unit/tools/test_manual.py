@@ -19,7 +19,7 @@ ROW = re.compile(r"^\| *(`[^|]*?) *\|", re.M)
 LISTED = re.compile(rf"\((`{MODULE}`(?:, `{MODULE}`)*)\)")
 DOTTED = re.compile(rf"(?<![\w/])(?:{'|'.join(PACKAGES)})(?:\.[a-z_]+)+\b(?!\()")
 PATH = re.compile(rf"(?<![\w/])(?:{'|'.join(PACKAGES)})(?:/[a-z_]+)+(?:\.py)?\b")
-# The one place of installed samples that pages tell; install.md has what it is where another environment is used.
+# The only directory of installed samples in the pages; install.md has it for other environments.
 SAMPLES = "/opt/nova-lxd-ext/share/nova-lxd-ext"
 COMMENT = re.compile("<!--.*?-->", re.S)
 SAMPLE = re.compile(r"[\w/.-]*\bshare/nova-lxd-ext\b/?([\w/.-]*)")

@@ -9,7 +9,7 @@ import testtools
 
 from tests.manual import marks, pages, programs, shell
 
-# Where no prompt says that a line is a command.
+# Blocks in which no prompt marks a line as a command.
 UNPROMPTED = re.compile(
     r"(?:sudo |# )?(?:\S*/)?(openstack|containerhost|hpcjob|glance|nova-manage|lxc|pip|apt|systemctl|tools/\w+"
     r"|one(?:vm|host|image|template|datastore|vnet)|(?:lxdone|onedock)-install) [a-z-]")

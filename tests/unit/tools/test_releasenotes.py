@@ -6,7 +6,7 @@ import testtools
 import yaml
 
 NOTES = Path(__file__).resolve().parents[3] / "releasenotes" / "notes"
-# Those that reno knows; it looks at a repository's whole history, which not every checkout has.
+# Notes known to reno, which reads the repository's complete history; some checkouts lack it.
 TEXT = {"prelude"}
 LISTS = {"features", "issues", "upgrade", "deprecations", "critical", "security", "fixes", "other"}
 

@@ -17,7 +17,7 @@ class SuitesTest(testtools.TestCase):
         suites = [(match["directory"].rstrip(";"), match["tests"].strip("';"))
                   for match in SUITE.finditer((ROOT / "tools/test").read_text())]
         self.assertGreater(len(suites), 3)
-        # What runs in the virtual machine its guest's first process says.
+        # The guest's first process determines what runs in the virtual machine.
         suites += [(directory, ".") for directory in GUEST.findall((ROOT / "tools/vm/init").read_text())]
         for file in sorted((ROOT / "tests").rglob("test_*.py")):
             path = str(file.relative_to(ROOT))

@@ -19,7 +19,7 @@ from server import NAME
 from vpcs import foreign_vpc
 
 FIRST, NEXT = "isv-first", "isv-next"
-NOTICE_TIMEOUT = 180  # s; nova-compute looks once a minute
+NOTICE_TIMEOUT = 180  # s; nova-compute polls once a minute
 REPAIR_TIMEOUT = 420
 MAINTENANCE, RETIREMENT = "maintenance: its fan is replaced", "retirement: another card takes its place"
 AGE = 300  # s, of messages that are new

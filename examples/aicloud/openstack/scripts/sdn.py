@@ -16,7 +16,7 @@ from traffic import servers
 
 FIELDS = {"device", "kind", "state", "complaints", "taint", "blocked", "instance_uuid"}  # doc/source/breakfix.md
 WINDOW = 5  # s
-# What Neutron logs of a notification with the driver "log": time, what was done, user, and the notification.
+# Neutron's log of a notification with the driver "log": time, action, user, and the notification.
 EVENT = re.compile(r"(\S+ \S+) .* oslo\.messaging\.notification\.security_group_rule\.(create|delete)\.end "
                    r"\[\S+ req-\S+ (\S+) [^]]*\] (\{.*)")
 

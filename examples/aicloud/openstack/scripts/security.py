@@ -143,7 +143,7 @@ def refusal_to_join(output: Output, cloud: Connection, group: str) -> str:
     """Request a server without GPUs in a server group, and return what nova says against it, which names the group."""
     try:
         (server,) = request(output, cloud, hints={"group": group, "task_groups": "1"})
-    except BadRequestException as error:  # nova's API looks for the group in the server's project alone
+    except BadRequestException as error:  # nova's API searches the group only in the server's project
         return str(error)
     return str((server.fault or {}).get("message", ""))
 

@@ -10,9 +10,10 @@ import openstack
 from common import Output, describe, need, refusal, server_named, start, stop, tenant
 
 NAME = "isv-server"
-# Its -type believes the directory, which says "file" of nodes that LXD mounts on files. .lxd-mounts is closed to all.
+# `find -type` uses the type in the directory entry, which is "file" for nodes that LXD mounts on files. .lxd-mounts is
+# unreadable.
 FIND = "sudo find /dev -name .lxd-mounts -prune -o -exec stat -c '%F:%n' {} +"
-# What every container has, below /dev: nodes without a device behind them.
+# Nodes below /dev of every container, without devices.
 PSEUDO = {"console", "full", "fuse", "net/tun", "null", "ptmx", "random", "tty", "urandom", "zero"}
 TERMINALS = "pts/"
 USB = ("bus/usb/", "usb", "hidraw", "ttyUSB", "ttyACM")

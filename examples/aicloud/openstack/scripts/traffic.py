@@ -158,7 +158,7 @@ def sg_port_security_policy(output: Output) -> None:
         find = f"ip -o link | grep -i {port.mac_address}"
         wait(lambda: succeeds(t, find), "the interface inside", 60)
         name = inside(t, find).split()[1].partition("@")[0].rstrip(":")
-        # Answers leave by the interface that was asked: Neutron lets no address pass another one's port.
+        # Replies leave by the interface that received the request: Neutron blocks the address of another port.
         for words in (f"address add {address}/24 dev {name}", f"link set {name} up",
                       f"route add {subnet.cidr} dev {name} table 100", f"rule add from {address} table 100"):
             inside(t, f"sudo ip {words}")

@@ -48,7 +48,7 @@ class Killed(StoreTestCase):
         outcomes = []
         for step in range(1, 40):
             code = self.claimed(step, ids)
-            # Whoever comes next finds all of it or nothing.
+            # Later readers find all of it or nothing.
             self.store.claim([device("0000:ff:00.0")], BERT, related)
             self.store.release("0000:ff:00.0", BERT)
             outcomes.append((code, len(self.held())))

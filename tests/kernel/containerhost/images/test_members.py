@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever members an archive has, what is written lies below one directory, and no program is needed to be careful."""
+"""Require that any archive is rebuilt below one directory, without relying on checks of other programs."""
 
 import os
 import subprocess

@@ -233,7 +233,7 @@ class TestConfined(RebuildCase):
         expected = rf"damaged: {uid} .*NoNewPrivs:\s+1 {worker.MEMORY >> 10}"
         self.assertRegex(str(error), expected)
         if os.geteuid() == 0:
-            # The loopback device alone.
+            # Only the loopback device.
             self.assertIn("damaged: 65534 65534 1 ", str(error))
 
     def test_image_that_costs_more_than_its_disk_allows_is_bad(self):

@@ -14,6 +14,6 @@ class FaultsTest(testtools.TestCase):
         inventory = scan(shared("small"))
         record = Allocation(inventory.devices[0].id, HOLDER)
         wanted = faults.of([record], inventory)
-        del inventory.devices  # thousands, and many records are asked about one by one
+        del inventory.devices  # thousands, and many records are queried one by one
         self.assertEqual(wanted, faults.of([record], inventory))
         self.assertEqual(("0000:ff:00.0: " + faults.GONE,), faults.of([Allocation("0000:ff:00.0", HOLDER)], inventory))

@@ -108,7 +108,7 @@ class TestSickDevices(testtools.TestCase):
         self.assertTrue(self.healthy())
         log = self.root.log.read_bytes()
         self.assertEqual((), self.allocator.repair.reset_devices(consumer("c1")))
-        self.assertEqual(log, self.root.log.read_bytes())  # what is well is left alone
+        self.assertEqual(log, self.root.log.read_bytes())  # healthy devices are left unchanged
         self.assertEqual((), self.allocator.release(consumer("c1")))
         self.assertEqual(log, self.root.log.read_bytes())
 
@@ -172,7 +172,7 @@ class TestSickDevices(testtools.TestCase):
 
     def test_container_that_may_still_use_a_gpu_may_have_it_back_and_no_other(self):
         self.kept(self.container())
-        self.assertEqual((), self.allocator.held(consumer("c1")))  # its container is not told that it has it
+        self.assertEqual((), self.allocator.held(consumer("c1")))  # its container is not notified of it
         self.assertRaises(errors.DeviceHeld, self.allocator.acquire, [Request(self.gpu)], consumer("c2"))
         (grant,) = self.allocator.acquire([Request(self.gpu)], consumer("c1"))
         self.assertEqual((self.gpu, State.ATTACHED, {self.gpu: None}),
@@ -293,7 +293,7 @@ class TestSickDevices(testtools.TestCase):
             self.assertIn("no daemon", complaint)
             self.assertEqual({self.gpu: None}, self.blocked())
         self.assertEqual({self.gpu}, allocator.held_by(consumer("c1")))
-        self.assertEqual(State.CLEANING, self.store.records()[self.gpu].state)  # the next round goes on
+        self.assertEqual(State.CLEANING, self.store.records()[self.gpu].state)  # the next round continues
         holders.side_effect = lambda who: ()
         self.assertEqual((), allocator.reconciler.reconcile("test", "lxd", ("c1",)))
         self.assertEqual({}, self.store.records())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which network functions are the host's own: those of which any interface, or anything above one, is in use."""
+"""Network functions that the host uses: an interface of theirs, or one stacked on it, is in use."""
 
 import shutil
 from pathlib import Path
@@ -113,7 +113,7 @@ class StackedTest(HostUse):
         self.assertEqual((), self.device(VF).host_use)
 
     def test_partition_of_infiniband_is_above_the_function_and_not_its_interface(self):
-        # The kernel shows an IPoIB child beside its parent, in the function's own directory.
+        # The kernel shows an IPoIB child beside its parent, in the directory of the function.
         index = (self.interfaces(VF) / "ibs1v0/ifindex").read_text()
         child = self.add_port(VF, "a0.8001", 0)
         for attribute, value in (("iflink", index), ("ifindex", "901\n"), ("type", f"{INFINIBAND}\n")):

@@ -156,7 +156,7 @@ class World:
         self.engine = FakeEngine()
         self.files = FakeFiles(self.engine)
         self.now = 1000.0
-        self.set_by = 0.0  # s by which somebody set the clock
+        self.set_by = 0.0  # s by which the clock was set
         self.set_cores(cores)
         self.write("proc/meminfo", f"MemTotal: {memory >> 10} kB\nMemAvailable: {memory >> 10} kB\n")
 

@@ -43,7 +43,7 @@ class KernelTest(testtools.TestCase):
 
     def test_pressure_of_the_whole_container(self) -> None:
         self.assertIsNone(usage.cpu_pressure(Host(self.root), 7))
-        for root in ("sys/fs/cgroup", "sys/fs/cgroup/unified"):  # the latter beside version 1
+        for root in ("sys/fs/cgroup", "sys/fs/cgroup/unified"):  # version 2 mounted beside version 1
             self.write("proc/7/cgroup", f"4:memory:/{GROUP}\n0::/{GROUP}/init.scope\n")
             self.assertIsNone(usage.cpu_pressure(Host(self.root), 7))
             self.write(f"{root}/{GROUP}/cpu.pressure", "some avg10=12.50 avg60=3.00 avg300=0.1 total=9\nfull avg10=0\n")

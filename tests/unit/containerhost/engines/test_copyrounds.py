@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often a running container is copied."""
+"""Rounds of copying a running container."""
 
 from collections.abc import Sequence
 

@@ -181,7 +181,7 @@ class TestParts(testtools.TestCase):
         fallen = dataclasses.replace(whole, device=dataclasses.replace(whole.device, health=("fallen off the bus",)),
                                      nodes=whole.nodes[1:2])
         self.assertEqual(BOTH.nodes, (record - config.going(fallen, (vf_grant(0), vf_grant(1)), record)).nodes)
-        # Of a device that stays and is broken it is not told which nodes are its own.
+        # The nodes of a broken device that stays are unknown.
         self.assertEqual({"/dev/infiniband/uverbs1"},
                          {node.path for node in config.going(vf_grant(1), (vf_grant(0), fallen), record).nodes})
 

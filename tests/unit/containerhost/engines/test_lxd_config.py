@@ -303,7 +303,7 @@ class TestGpus(testtools.TestCase):
         self.assertFalse(any(map(config.is_of_part, own)))
 
 
-# Every field of the contract must reach LXD; a new one that nobody translates fails here.
+# Every field of the contract must reach LXD; a new one without a translation fails here.
 class TestNothingIsForgotten(testtools.TestCase):
     def test_every_part_of_a_spec_changes_the_body(self):
         plain = config.instance(container(), NEW)

@@ -191,7 +191,7 @@ class StreamTest(testtools.TestCase):
                 opened.wait(TIMEOUT)
             protocol.send_binary(b"all")
             protocol.send_close()
-            connection.shutdown(socket.SHUT_RD)  # nobody hears a reply
+            connection.shutdown(socket.SHUT_RD)  # the reply has no receiver
             connection.sendall(said(protocol))
 
         for opened in (None, threading.Event()):  # with the handshake, and after it

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever a host's files hold, looking at it ends with devices and complaints, never with an exception."""
+"""Require that a scan of arbitrary host files ends with devices and complaints, never with an exception."""
 
 import contextlib
 import json
@@ -49,7 +49,7 @@ class OddContent(testtools.TestCase):
         cls.addClassCleanup(shutil.rmtree, cls.root, ignore_errors=True)
         tree.write(description.load("mixed"), cls.root / "host")
         everything = sorted(str(path.relative_to(cls.root / "host")) for path in (cls.root / "host").rglob("*"))
-        # Five CPUs are as odd as sixty-four, and the functions are what there is most to say about.
+        # Five CPUs are as odd as sixty-four; most code concerns the functions.
         cls.paths = [path for path in everything if "/cpu/cpu" not in path or "/cpu/cpu3" in path]
 
     @given(st.data(), st.lists(st.tuples(st.integers(0, 1 << 30), mutation), min_size=1, max_size=6))

@@ -73,7 +73,7 @@ class ForgetTest(NodesCase):
             (self.directory / name).touch()
         with mock.patch.object(charnodes, "remove_from") as remove:
             self.assertEqual(2, daemonnodes.forget(7, "c1", 99, ["known"]))
-        # What a device has that the daemon knows stays in the container.
+        # Nodes of a device that the daemon knows stay in the container.
         self.assertEqual([mock.call(99, "/dev/nvidia0", (195, 0))], remove.mock_calls)
         self.assertEqual(0, (self.home / "bound").stat().st_mode & 0o777)
         self.assertEqual({"disk.x.dev-a", "unix.volume.dev-vdb", "unix.known.dev-nvidiactl"},

@@ -255,7 +255,7 @@ class Doctor(testtools.TestCase):
         output = run(*arguments).output
         self.assertIn(f"{name}: blocked: its memory could not be cleared; if it does not come back, or was cleaned "
                       f"elsewhere, free it: `containerhost unblock {name}`", output)
-        self.assertNotIn("this host has no such device", output)  # the remedy says so
+        self.assertNotIn("this host has no such device", output)  # see the remedy
         next((tree.root / "records").glob("*.json")).write_text("{")
         self.assertIn("cannot be trusted", run(*arguments).output)
 

@@ -114,7 +114,7 @@ class NetworkGrants(testtools.TestCase):
         device = scan(tree.host).get("0000:5e:00.1")
         error = self.assertRaises(DeviceHeld, make_grant, device, GrantOptions())
         self.assertIn("another network namespace", str(error))
-        # Who has it knows the name it had on the host, and can be granted it anew.
+        # Its holder knows its former name on the host, and can be granted it again.
         grant = make_grant(dataclasses.replace(device, netdev="ibs1v0"), GrantOptions(netdev_name="ib0"))
         self.assertEqual(("ibs1v0", "ib0"), (grant.netdev.host_name, grant.netdev.name))
 

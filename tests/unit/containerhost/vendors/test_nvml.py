@@ -126,7 +126,7 @@ class Facts(testtools.TestCase):
         self.assertEqual(("GPU-2", None, rules.WELL), (gpu.uuid, gpu.memory, nvmlhealth.health(gpu.state)))
 
     def test_what_it_adds_to_a_scan(self):
-        # Only this host's own library could tell, and it would tell of other hardware than the tree's.
+        # The library would report this host's hardware, not that of the tree.
         host = shared("mixed")
         live = Host(host.root)
         live.live = True
@@ -218,7 +218,7 @@ class Concurrency(testtools.TestCase):
         self.assertTrue(waits.wait(30))  # with the lock that the first query needs to end
         self.free.set()
         self.assertEqual(1, len(second.get(timeout=60)[CUT].slices))
-        first.get(timeout=60)  # of its own query, or of the next one if that ended before it woke
+        first.get(timeout=60)  # of its own query, or of the next one if that ended before it woke up
 
     def test_hanging_library_makes_gpus_unknown_and_delays_nobody_twice(self):
         self.hold("nvmlDeviceGetCount_v2")

@@ -96,7 +96,7 @@ class ParsersTest(PciSectionCase):
         section = pcisection.section(offers(Inventory(devices)))
         addresses = [spec["address"] for spec in section.device_specs if "address" in spec]
         self.assertEqual(["0000:5e:00.0", "0000:d8:00.0"], addresses)
-        # Nova asks this machine's sysfs whether an address is that of a card with VFs.
+        # Nova reads this machine's sysfs for whether an address is that of a card with VFs.
         self.patch(pci_utils, "is_physical_function", lambda *place: True)
         matched = self.matched(section, devices)
         self.assertEqual("CUSTOM_INFINIBAND_VF", matched["0000:5e:00.1"])

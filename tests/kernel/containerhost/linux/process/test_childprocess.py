@@ -145,7 +145,7 @@ class DeviceTest(testtools.TestCase):
     def test_driver_that_hangs_holds_nobody(self) -> None:
         self.useFixture(fixtures.MockPatchObject(privileged, "DRIVER_TIMEOUT", 0.1))
         for file, act in zip(self.files, self.acts, strict=True):
-            os.mkfifo(file)  # nobody reads it: the write waits
+            os.mkfifo(file)  # without a reader, the write blocks
             error = self.assertRaises(HostActionFailed, act)
             self.assertIn("not done within 0.1 s", str(error))
 

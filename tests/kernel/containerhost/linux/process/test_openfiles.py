@@ -19,7 +19,7 @@ from containerhost.linux.process import openfiles
 from tests.frozengroups import SilentFuse
 
 ZERO = (1, 5)
-# A thread with a table of its own has /dev/zero open or mapped; its process says when, and perhaps ends its
+# A thread with its own file table has /dev/zero open or mapped; its process prints when, and perhaps ends its
 # first thread. The number is CLONE_FILES.
 HIDING = """
 import ctypes, mmap, os, sys, threading, time

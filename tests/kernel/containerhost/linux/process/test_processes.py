@@ -22,7 +22,7 @@ class TestProcesses(testtools.TestCase):
         self.assertEqual(born, processes.began(child.pid))
         child.stdin.close()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        self.assertIsNone(processes.began(child.pid))  # it has ended, though nobody has waited for it
+        self.assertIsNone(processes.began(child.pid))  # it has ended, and is a zombie
         child.wait()
         self.assertIsNone(processes.began(child.pid))
 

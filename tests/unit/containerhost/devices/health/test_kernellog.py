@@ -64,26 +64,26 @@ class Reading(testtools.TestCase):
             ([xid(149, "NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x4)")], [Xid(149, fatal=True)]),
             ([xid(149, "NETIR_LINK_EVT Nonfatal XC0 i0 Link 08"), xid(149, "X Fatal "), xid(149, "X Nonfatal ")],
              [Xid(149, 3, fatal=True)]),
-            # Only NVLink 5 says it in words: a process may be called anything.
+            # Only NVLink 5 states it in the message: a process may have any name.
             ([xid(31, "name= Fatal , Ch 8")], [Xid(31)]),
             ([recovery(none, reset)], [Xid(154, action="GPU Reset Required", code=1)]),
             ([recovery(none, reboot)], [Xid(154, action="Node Reboot Required", code=2)]),
             ([xid(95), recovery(none, reset), recovery(reset, none)], []),
             ([xid(154, "name=evil")], []),
-            # What resolves a complaint, and what does not.
+            # Messages that resolve a complaint, and others.
             ([xid(48), record(LOADED)], []),
             ([xid(48), record(LOADED), xid(79)], [Xid(79)]),
             ([xid(48), marked()], []),
             ([xid(48), marked(OTHER)], [Xid(48)]),
             ([recovery(none, reset), marked()], []),
             ([recovery(none, "0x4 (Drain and Reset)"), marked()], []),
-            # A reset is not what the driver asked for.
+            # Not the reset that the driver requested.
             ([xid(48), recovery(none, reboot), marked()], [Xid(154, action="Node Reboot Required", code=2)]),
             ([recovery(none, reboot), record(LOADED)], [Xid(154, action="Node Reboot Required", code=2)]),
             ([recovery(none, reboot), marked(), recovery(reboot, none)], []),
             ([xid(48), marked(), xid(62)], [Xid(62)]),
             ([xid(48), record(kernellog.mark(GPU, {}))], [Xid(48)]),  # the kernel itself marks nothing
-            # What no kernel writes.
+            # Messages that no kernel writes.
             ([record("NVRM: Xid (PCI:0000:3b:00): 79", facility=1)], []),
             ([record("python: NVRM: Xid (PCI:0000:3b:00): 79")], []),
             ([b" SUBSYSTEM=pci\n", b"\xff\xfe\n", b"6,;\n", b"\n", record("NVRM: Xid (PCI:zz): 79")], []),

@@ -147,7 +147,7 @@ class Ports(testtools.TestCase):
             (LinkLayer.INFINIBAND, "init", "linkup", True, ["port-state"]),
             (LinkLayer.INFINIBAND, "init", None, False, ["port-state"]),
             (LinkLayer.INFINIBAND, "down", "disabled", True, ["port-phys-state"]),
-            (LinkLayer.INFINIBAND, "down", "polling", False, []),  # the cable's rule says more
+            (LinkLayer.INFINIBAND, "down", "polling", False, []),  # the cable's rule is more specific
             (LinkLayer.ETHERNET, "down", "disabled", False, ["port-phys-state"]),
             (LinkLayer.ETHERNET, None, None, False, []),
         ):
@@ -219,7 +219,7 @@ class OnAHost(testtools.TestCase):
             (0, 0, {}, "", ""), (2, 0, {}, "2 fatal errors", ""), (0, 3, {}, "", "3 errors"),
             (2, 3, {"aer_dev_fatal": 2, "aer_dev_nonfatal": 3}, "", ""),
             (3, 3, {"aer_dev_fatal": 2, "aer_dev_nonfatal": 3}, "1 fatal errors", ""),
-            (1, 0, {"aer_dev_fatal": 2}, "", ""),  # the card was plugged in anew: it counts from 0
+            (1, 0, {"aer_dev_fatal": 2}, "", ""),  # the card was plugged in again: its counters start at 0
         ):
             self.attribute(GPU, aer_dev_fatal=f"DLP 0\nSDES {fatal}\nTOTAL_ERR_FATAL {fatal}",
                            aer_dev_nonfatal=f"CmpltTO {nonfatal}\nTOTAL_ERR_NONFATAL {nonfatal}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Slurm prints is read as it is meant, whatever users write into it; devices that cannot be given are refused."""
+"""Parse Slurm's output despite hostile text of users; refuse devices that cannot be allocated."""
 
 import subprocess
 from collections.abc import Sequence
