@@ -2,7 +2,6 @@
 """Check a node for every driver, with a remedy for each complaint."""
 
 import pwd
-import re
 import shutil
 import socket
 import struct
@@ -15,13 +14,12 @@ from containerhost.inventory.scan import scan
 from containerhost.linux import run as programs
 from containerhost.linux.sysfs import Host
 from containerhost.operator import doctor
+from containerhost.operator.doctor.memlock import hard_limit
 from onedriver.errors import DriverError
 from onedriver.node import datastores as node_datastores
 from onedriver.node.options import NodeOptions
 
 TIMEOUT = 30  # seconds
-CAP_SYS_RESOURCE = 1 << 24  # capabilities(7)
-EVERY_ID = ["0", "0", "4294967295"]  # uid_map of the first user namespace, see user_namespaces(7)
 
 Check = Callable[[], Iterable[str]]
 
@@ -77,20 +75,11 @@ def memlock(wanted: str, daemon: int) -> Iterable[str]:
     """
     if not any(device.rdma for device in scan(Host()).devices):
         return
-    try:
-        limits = Path(f"/proc/{daemon}/limits").read_text(encoding="ascii")
-        status = Path(f"/proc/{daemon}/status").read_text(encoding="utf-8", errors="replace")
-        ids = Path(f"/proc/{daemon}/uid_map").read_text(encoding="ascii").split()
-    except OSError:
-        return  # it runs on another host
-    hard = re.search(r"^Max locked memory +\S+ +(\S+)", limits, re.M)
-    capable = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.M)
-    if hard is None or capable is None or (int(capable[1], 16) & CAP_SYS_RESOURCE and ids == EVERY_ID):
-        return
-    if hard[1] != "unlimited" and (wanted == "unlimited" or int(hard[1]) < int(wanted)):
-        yield (f"the option memlock is {wanted}, but the engine (process {daemon}) may give {hard[1]} bytes: every VM "
+    hard = hard_limit(Host(), daemon)
+    if hard is not None and (wanted == "unlimited" or int(hard) < int(wanted)):
+        yield (f"the option memlock is {wanted}, but the engine (process {daemon}) may give {hard} bytes: every VM "
                "with an RDMA device would fail to start. Give its service LimitMEMLOCK=infinity and CAP_SYS_RESOURCE, "
-               f'or set memlock = "{hard[1]}"')
+               f'or set memlock = "{hard}"')
 
 
 def peer(path: str) -> int:

@@ -8,6 +8,8 @@ import fixtures
 import testtools
 from click.testing import CliRunner
 
+from containerhost.linux.sysfs import Host
+from containerhost.operator.doctor.memlock import CAP_SYS_RESOURCE
 from lxdone import nodecheck
 from lxdone.install import main
 from onedriver.errors import BadInput
@@ -213,13 +215,15 @@ class MemlockTest(testtools.TestCase):
     """Test the limits with this process in the place of an engine's daemon."""
 
     def complaints(self, wanted: str, limits: str, capabilities: int, rdma: bool = True) -> list[str]:
-        directory = Path(self.useFixture(fixtures.TempDir()).path)
+        root = Path(self.useFixture(fixtures.TempDir()).path)
+        directory = root / "proc/7"
+        directory.mkdir(parents=True)
         (directory / "limits").write_text(f"Limit Soft Limit Hard Limit Units\nMax locked memory  {limits}  bytes\n")
         (directory / "status").write_text(f"Name:\tx\nCapEff:\t{capabilities:016x}\n")
         (directory / "uid_map").write_text("         0          0 4294967295\n")
         devices = [mock.Mock(rdma=rdma or None)]
         with mock.patch.object(nodechecks, "scan", return_value=mock.Mock(devices=devices)), mock.patch.object(
-                nodechecks, "Path", lambda path: directory / Path(path).name):
+                nodechecks, "Host", lambda: Host(root)):
             return list(nodechecks.memlock(wanted, 7))
 
     def test_a_limit_that_the_daemon_may_not_give_is_told(self) -> None:
@@ -230,6 +234,6 @@ class MemlockTest(testtools.TestCase):
     def test_what_can_be_given_is_in_order(self) -> None:
         for wanted, limits, capabilities, rdma in (
                 ("unlimited", "8388608  unlimited", 0, True), ("8388608", "65536  8388608", 0, True),
-                ("unlimited", "8388608  8388608", nodechecks.CAP_SYS_RESOURCE, True),
+                ("unlimited", "8388608  8388608", CAP_SYS_RESOURCE, True),
                 ("unlimited", "8388608  8388608", 0, False)):
             self.assertEqual([], self.complaints(wanted, limits, capabilities, rdma))
