@@ -8,8 +8,8 @@ never reaches a path or a command. Results are plain values, so that they can cr
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from containerhost import vendors
 from containerhost.devices.health import kernellog
@@ -27,7 +27,6 @@ from containerhost.linux.storage.idmounts import IdMap, IdRange
 from containerhost.linux.sysfs import Host
 from containerhost.vendors.kernellog import read as read_log
 
-Result = TypeVar("Result")
 Ids = Sequence[Sequence[Sequence[int]]]  # ranges of user ids, then of group ids: inside, outside, count
 
 PCI = "/sys/bus/pci"
@@ -322,21 +321,14 @@ class Privileged:
 
     def inside(self, pid: int) -> Inside:
         directories = vendors.node_directories()
-        return Inside(in_container(pid, lambda: nodes_of(int(pid), directories)), netdevs_of(int(pid)),
-                      limits_of(int(pid)))
+        return Inside(childprocess.run(int(pid), lambda: nodes_of(int(pid), directories),
+                                       f"cannot read directories of process {int(pid)}"),
+                      netdevs_of(int(pid)), limits_of(int(pid)))
 
 
 def id_map(ids: Ids) -> IdMap:
     uids, gids = (tuple(IdRange(*map(int, each)) for each in ranges) for ranges in ids)
     return IdMap(uids, gids)
-
-
-def in_container(pid: int, act: Callable[[], Result]) -> Result:
-    """Run a function that reads a tenant's directories in a child process.
-
-    :raises HostActionFailed: see :func:`containerhost.linux.process.childprocess.run`
-    """
-    return childprocess.run(int(pid), act, f"cannot read directories of process {int(pid)}")
 
 
 def network_of(pid: int) -> str:

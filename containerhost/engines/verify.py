@@ -72,14 +72,10 @@ def required(grant: Grant) -> tuple[CharNode, ...]:
 
 def excess(seen: Inside, grants: Iterable[Grant]) -> Iterator[str]:
     granted = {(node.major, node.minor) for grant in grants for node in grant.nodes}
+    patterns = [f"/dev/{pattern}" for pattern in vendors.node_patterns()]
     for path, number in sorted(seen.nodes.items()):
-        if is_vendors(path) and tuple(number) not in granted:
+        if tuple(number) not in granted and any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns):
             yield f"it sees {path} ({number[0]}:{number[1]}), which was not granted"
-
-
-def is_vendors(path: str) -> bool:
-    """Return whether a node belongs to accelerators or RDMA cards, so that it must not be seen unless granted."""
-    return any(fnmatch.fnmatchcase(path, f"/dev/{pattern}") for pattern in vendors.node_patterns())
 
 
 def limit_order(limit: str) -> float:

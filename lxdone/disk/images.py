@@ -116,7 +116,9 @@ class Images:
                 if found is Format.ISO:
                     from lxdone.disk import isofiles  # noqa: PLC0415  (few disks are ISO images)
 
-                    require_read_only(disk)
+                    if not read_only:
+                        raise NotSupported(f"disk {disk.id} is an ISO image, which cannot be written: make it "
+                                           "READONLY, or a CDROM")
                     isofiles.extract(file, directory, self._timeout)
                 copied = found is Format.QCOW2
                 store = None if record.is_device else stamps.store_of(Path(record.file).parent)
@@ -407,11 +409,6 @@ def is_gone(record: Record) -> bool:
     """Return whether OpenNebula has removed a disk; raise DriverError if its datastore may be missing."""
     file = Path(record.file)
     return datastores.is_gone(file.parents[1], stamps.STORE, record.store, file.parent.name, file.name)
-
-
-def require_read_only(disk: Disk) -> None:
-    if not translate.is_read_only(disk):
-        raise NotSupported(f"disk {disk.id} is an ISO image, which cannot be written: make it READONLY, or a CDROM")
 
 
 def _remove_home(home: Path) -> None:

@@ -127,7 +127,8 @@ class SelfTest:
             self._step("second hand-over", partial(self._handed_over, device_ids, second))
             if pair:
                 self._step("give a function to each of two containers", partial(self._paired, pair))
-                for program, act in ((PING, self._pinged), (RPING, partial(self._pinged_by_rdma, stack))):
+                for program, act in ((PING, partial(self._shown, (*PING, ADDRESSES[1]))),
+                                     (RPING, partial(self._pinged_by_rdma, stack))):
                     with contextlib.suppress(_Failed):
                         self._step(f"{program[0]} between them", act)
                 self._step("clean when both have ended", partial(self._both_ended, pair))
@@ -264,9 +265,6 @@ class SelfTest:
                                                                 ("link", "set", "up")):
                 self._shown(("ip", *words, "dev", NETDEV), name=name)
         return "each sees its own and no other"
-
-    def _pinged(self) -> Found:
-        return self._shown((*PING, ADDRESSES[1]))
 
     def _pinged_by_rdma(self, stack: contextlib.ExitStack) -> Found:
         """Connect from the second container to a server in the first one by RDMA."""

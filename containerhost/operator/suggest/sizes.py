@@ -60,14 +60,10 @@ def share(offer: Offer, inventory: Inventory, topology: Topology) -> tuple[int, 
 
     That is the capacity of its NUMA node, less the host's share of memory, divided by the devices of its kind there."""
     kind = offer.first.kind
-    alike = [device for device in offered(inventory) if device.kind in _rivals(kind)]
+    kinds = {Kind.NET} if kind is Kind.NET else {Kind.GPU, *PARTS}
+    alike = [device for device in offered(inventory) if device.kind in kinds]
     shares = [_of_node(topology, node, alike) for node in numa_nodes(offer.devices)]
     return min(cpus for cpus, _ in shares), min(memory for _, memory in shares)
-
-
-def _rivals(kind: Kind) -> frozenset[Kind]:
-    """Return the kinds of devices that share a node's processors: GPUs do, with their parts."""
-    return frozenset({Kind.NET}) if kind is Kind.NET else frozenset({Kind.GPU, *PARTS})
 
 
 def _of_node(topology: Topology, node: int | None, alike: Iterable[Device]) -> tuple[int, int]:
