@@ -141,13 +141,13 @@ def snap_create_live(request: Request) -> None:
     beside_image = (not request.script.endswith(ON_NODES) and disk.tm_mad in LINKING and not disk.clone and disk.source)
     directory = f"{disk_paths.source(disk.source) if beside_image and disk.source else disk_path.path}.snap"
     try:
-        done = subprocess.run(on_node(request, SNAPSHOT, directory, str(number)), input=request.xml, check=False,
-                              capture_output=True, timeout=pipes.STALL_TIMEOUT)
-    except subprocess.TimeoutExpired as error:
-        raise DriverError(f"{disk_path.host} has not created the snapshot within {error.timeout / 60:g} min; does its "
-                          "storage or LXD hang?") from error
+        done = run(on_node(request, SNAPSHOT, directory, str(number)), pipes.STALL_TIMEOUT,
+                   input=request.xml.decode())
+    except HostActionFailed as error:
+        raise DriverError(f"{disk_path.host} has not created the snapshot: {error}. Does its storage or LXD hang?"
+                          ) from error
     if done.returncode:
-        raise DriverError(problem(disk_path.host, "the snapshot", done.returncode, done.stderr))
+        raise DriverError(problem(disk_path.host, "the snapshot", done.returncode, done.stderr.encode()))
 
 
 def cpds(request: Request) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from onedriver.node import single_instance
 
 MAX_CLIENTS = 4  # concurrent clients, authenticated or not
+KILL_TIMEOUT = 1.0  # s
 
 
 def main(argv: Sequence[str]) -> None:
@@ -63,7 +64,8 @@ def with_room(workers: list[subprocess.Popen[bytes]]) -> list[subprocess.Popen[b
     if len(workers) < MAX_CLIENTS or oldest is None:
         return workers
     os.killpg(oldest.pid, signal.SIGKILL)
-    oldest.wait()
+    with contextlib.suppress(subprocess.TimeoutExpired):  # it waits in the kernel
+        oldest.wait(KILL_TIMEOUT)
     return [worker for worker in workers if worker is not oldest]
 
 
