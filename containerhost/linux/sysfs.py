@@ -6,7 +6,6 @@ that one broken card does not hide the others. The caller reports problems. Devi
 never opened.
 """
 
-import functools
 import os
 import re
 import stat
@@ -121,9 +120,9 @@ class Host:
         """Return the kernel's random id of this boot; None in a captured tree without it."""
         return self.text("/proc/sys/kernel/random/boot_id")
 
-    @functools.cached_property
+    @property
     def char_majors(self) -> dict[str, int]:
-        """Return the majors of drivers by name, from the character half of /proc/devices; read once for each Host."""
+        """Return the majors of drivers by name, from the character half of /proc/devices, as of now."""
         majors: dict[str, int] = {}
         character = False
         for line in self.lines("/proc/devices"):

@@ -131,17 +131,20 @@ class Nvidia(base.GpuVendor):
         gpu = dataclasses.replace(gpu, nodes=(own, *gpu.nodes, *self._shared_nodes), health=gpu.health + complaints)
         return self._enriched(gpu, self._slices(gpu, own))
 
+    @functools.cached_property
+    def _majors(self) -> dict[str, int]:
+        return self.host.char_majors
+
     @property
     def _major(self) -> int:
-        majors = self.host.char_majors
-        return next((majors[name] for name in _MAJOR_NAMES if name in majors), _MAJOR)
+        return next((self._majors[name] for name in _MAJOR_NAMES if name in self._majors), _MAJOR)
 
     @functools.cached_property
     def _shared_nodes(self) -> tuple[CharNode, ...]:
         """Return the nodes that every user of an NVIDIA GPU needs, with modeset and uvm-tools if they exist."""
         nodes = [CharNode("/dev/nvidiactl", self._major, _CONTROL_MINOR, NodeUse.SHARED)]
         optional = [CharNode("/dev/nvidia-modeset", self._major, _MODESET_MINOR, NodeUse.SHARED)]
-        uvm = self.host.char_majors.get("nvidia-uvm")
+        uvm = self._majors.get("nvidia-uvm")
         if uvm is not None:
             nodes.append(CharNode("/dev/nvidia-uvm", uvm, 0, NodeUse.SHARED))
             optional.append(CharNode("/dev/nvidia-uvm-tools", uvm, 1, NodeUse.SHARED))
@@ -151,7 +154,7 @@ class Nvidia(base.GpuVendor):
     @functools.cached_property
     def _shared_complaints(self) -> tuple[str, ...]:
         complaints = tuple(health.of_nodes(self.host, self._shared_nodes))
-        if "nvidia-uvm" not in self.host.char_majors:
+        if "nvidia-uvm" not in self._majors:
             complaints += ("module nvidia-uvm is not loaded, so CUDA cannot work: run nvidia-modprobe -u -c 0",)
         return complaints
 
@@ -182,7 +185,7 @@ class Nvidia(base.GpuVendor):
     def _capability(self, directory: str) -> CharNode | None:
         """Return the /dev/nvidia-caps node that a capability's ``access`` file names."""
         minor = self.host.fields(f"{directory}/access").get("DeviceFileMinor", "")
-        major = self.host.char_majors.get("nvidia-caps")
+        major = self._majors.get("nvidia-caps")
         if major is None or not (minor.isascii() and minor.isdigit() and len(minor) <= 6):
             return None
         return CharNode(f"/dev/nvidia-caps/nvidia-cap{int(minor)}", major, int(minor))

@@ -265,6 +265,13 @@ class Faults(testtools.TestCase):
         self.assertIn("nvidia-modprobe", gpu.health[0])
         self.assertNotIn("/dev/nvidia-uvm", nodes(gpu))
 
+    def test_uvm_that_is_loaded_after_a_service_has_looked(self):
+        majors = self.tree.path("/proc/devices").read_text()
+        self.tree.write("/proc/devices", majors.replace("nvidia-uvm", "other"))
+        self.assertIn("nvidia-modprobe", self.device("0000:3b:00.0").health[0])
+        self.tree.write("/proc/devices", majors)
+        self.assertTrue(self.device("0000:3b:00.0").healthy)
+
     def test_the_nvidia_major_is_known_even_if_proc_devices_is_not(self):
         self.tree.path("/proc/devices").unlink()
         self.assertEqual("195:0 own", nodes(self.device("0000:3b:00.0"))["/dev/nvidia0"])
