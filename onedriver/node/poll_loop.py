@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the rounds of monitoring: every directory of probes with its own period, sending its message."""
 
+import dataclasses
 import logging
 import threading
 import time
@@ -18,6 +19,8 @@ FIRST = (Type.SYSTEM_HOST, Type.MONITOR_HOST, Type.STATE_VM, Type.MONITOR_VM)  #
 OF_HOST = (Type.SYSTEM_HOST, Type.MONITOR_HOST, Type.BEACON_HOST)
 LAST_ROUND = 10  # seconds for probes that run at the end
 WATCH_INTERVAL = 2.0  # s
+REPEAT_TIME = 60.0  # seconds; oned ignores reported states for 30 s after it changed the VM's state itself
+COMPLETE = "SYNC_STATE"  # marks a complete list: oned takes VMs missing from it as ended
 BACK_OFF_LIMIT = 300  # seconds; after unknown errors the pause doubles up to this
 
 Send = Callable[[Type, bool, str], None]
@@ -25,6 +28,28 @@ Send = Callable[[Type, bool, str], None]
 
 class ProbeFailed(DriverError):
     """Signal that a probe of the host failed."""
+
+
+class StateChanges:
+    """Select the VM states to send: oned writes to its database for each one, even if it is unchanged."""
+
+    def __init__(self) -> None:
+        self._sent: dict[str, float] = {}  # time of the first send, by current line
+
+    def of(self, text: str, now: float) -> str:
+        """Return the lines first sent less than REPEAT_TIME ago; complete lists are returned unchanged.
+
+        :param text: lines of all VMs
+        """
+        lines = text.splitlines()
+        self._sent = {line: self._sent[line] for line in lines if line in self._sent}
+        if any(line.startswith(COMPLETE) for line in lines):
+            return text
+        return "\n".join(line for line in lines if line not in self._sent or now - self._sent[line] < REPEAT_TIME)
+
+    def was_sent(self, text: str, now: float) -> None:
+        for line in text.splitlines():
+            self._sent.setdefault(line, now)
 
 
 class PollLoop:
@@ -41,6 +66,7 @@ class PollLoop:
         self._silent: int | None = None  # mtime of the state before the last round without results
         self._argv = argv
         self._stdin = stdin
+        self._changes = StateChanges()
         self._sent: tuple[str, ...] = ()  # tokens of the commands' results that the last round sent
 
     def found(self, kind: Type) -> Found:
@@ -100,7 +126,9 @@ class PollLoop:
             changed = modified(self._state)
             if changed is not None and changed == self._silent:
                 return  # avoids running the probe every few seconds if no command has ended
-        found = self.found(kind)
+        found, now = self.found(kind), time.monotonic()
+        if kind is Type.STATE_VM and found.success:
+            found = dataclasses.replace(found, text=self._changes.of(found.text, now))
         if kind is Type.EXEC_VM:
             self._sent = ()
             self._silent = changed if found.success and not found.text else None
@@ -111,6 +139,8 @@ class PollLoop:
         except OSError as error:
             LOG.warning("%s cannot be sent: %s", kind.value, error)
             return
+        if kind is Type.STATE_VM and found.success:
+            self._changes.was_sent(found.text, now)
         if kind is Type.EXEC_VM and found.success:
             self._sent = tuple(map(commands.token, found.text.splitlines()))
 

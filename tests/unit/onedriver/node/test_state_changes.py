@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+from collections.abc import Sequence
+from pathlib import Path
+from unittest import mock
+
+import fixtures
+import testtools
+
+from onedriver.monitor import Type
+from onedriver.node import poll_loop, probe_directory
+from onedriver.node.poll_loop import PollLoop
+from onedriver.node.probe_directory import Found
+
+OTHERS = ("RUNNING",) * 19
+
+
+def listed(states: Sequence[str], *, complete: bool = False) -> Found:
+    lines = [f'VM=[ ID="{number}", STATE="{state}" ]' for number, state in enumerate(states)]
+    return Found(True, "\n".join(['SYNC_STATE="yes"'] * complete + lines))
+
+
+class StateChangesTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.sent: list[str] = []
+        self.poll_loop = PollLoop(Path(), [], b"", Path(), Path())
+
+    def send(self, kind: Type, success: bool, text: str) -> None:
+        self.sent.append(text)
+
+    def round(self, found: Found, send: poll_loop.Send | None = None) -> None:
+        with mock.patch.object(probe_directory, "run", return_value=found):
+            self.poll_loop.once(Type.STATE_VM, send or self.send)
+
+    def test_unchanged_state_sent_only_in_complete_lists(self) -> None:
+        """oned writes to its database for every state: 400 times a second with 2,000 VMs, if all are always sent."""
+        self.useFixture(fixtures.MonkeyPatch("onedriver.node.poll_loop.REPEAT_TIME", 0))
+        on, off = (*OTHERS, "RUNNING"), (*OTHERS, "POWEROFF")
+        for found in (listed(on), listed(on), listed(off), listed(OTHERS), listed(off), listed(off, complete=True)):
+            self.round(found)
+        self.assertEqual([20, 1, 1, 20], [text.count("VM=") for text in self.sent])
+        self.assertEqual('VM=[ ID="19", STATE="POWEROFF" ]', self.sent[1])
+
+    def test_changed_state_repeated_as_oned_may_ignore_it(self) -> None:
+        for _ in range(3):
+            self.round(listed(OTHERS))
+        self.assertEqual([19] * 3, [text.count("VM=") for text in self.sent])
+
+    def test_state_resent_after_failed_send(self) -> None:
+        self.useFixture(fixtures.MonkeyPatch("onedriver.node.poll_loop.REPEAT_TIME", 0))
+        self.useFixture(fixtures.FakeLogger())
+        self.round(listed(OTHERS), mock.Mock(side_effect=ConnectionRefusedError("away")))
+        self.round(listed(OTHERS))
+        self.assertEqual([19], [text.count("VM=") for text in self.sent])
+
+    def test_failed_probe_reported(self) -> None:
+        self.round(Found(False, "probe failed"))
+        self.assertEqual(["probe failed"], self.sent)
