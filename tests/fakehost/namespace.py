@@ -68,9 +68,10 @@ def fit(host: HostDescription) -> HostDescription:
 
     :raises DescriptionError: a PCI bus of the description is one of the machine
     """
+    real = REAL_SYS if os.path.exists(REAL_SYS) else "/sys"  # on an emulated host
     for device in (*host.gpus, *host.cards):
         bridge = pci.directory(device.address, device.switch).split("/")[2]
-        if os.path.exists(f"/sys/devices/{bridge}"):
+        if os.path.exists(f"{real}/devices/{bridge}"):
             raise DescriptionError(
                 f"{host.name}: PCI bus {bridge[3:]} is one of this machine; use another for {device.address}"
             )

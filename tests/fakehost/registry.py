@@ -84,6 +84,14 @@ def join(name: str, command: Sequence[str]) -> int:
     return run.attend(child)
 
 
+def init(name: str) -> int:
+    """The process id of a running host's PID 1.
+
+    :raises RegistryError: no host of that name runs
+    """
+    return _find(name)[1]
+
+
 def stop(name: str) -> None:
     """End a running host and everything on it.
 

@@ -331,7 +331,10 @@ class TestTool(testtools.TestCase):
         self.assertIn("cannot run /nonexistent", self.inner("/nonexistent", status=127))
         self.assertIn("broken, cards, dgx, fabrics, mixed, small",
                       self.tool("--host", "nope", "--", "true", status=125))
-        self.assertIn("is one of this machine", self.tool("--host", "small", "--", "true", status=125))
+        self.assertEqual(self.before, self.traces())
+
+    def test_host_with_the_addresses_of_the_outer_one(self):
+        self.assertIn("0000:3b:00.0", self.tool("--host", "small", "--", "ls", "/sys/bus/pci/devices").split())
         self.assertEqual(self.before, self.traces())
 
     def test_what_is_left_running_ends_with_the_command(self):
