@@ -13,6 +13,7 @@ import testtools
 
 from tests.functional_cloud import stage
 from tools.cloud import networking
+from tools.cloud.configs import HOST
 from tools.cloud.engine import Output
 
 TIMEOUT = 600  # s; ten times what it takes on two busy cores
@@ -64,17 +65,26 @@ class CloudTest(testtools.TestCase):
 
     def boot(self, group: Any = None) -> "Server":
         """A server on the tenants' network that is ACTIVE and has got its address."""
+        (server,) = self.boot_all(1, group)
+        return server
+
+    def boot_all(self, count: int, group: Any = None, flavor: str = stage.FLAVOR) -> "list[Server]":
+        """Boot servers at once."""
         compute = self.tenant.compute
         image = self.tenant.image.find_image(stage.IMAGE, ignore_missing=False)
-        flavor = compute.find_flavor(stage.FLAVOR, ignore_missing=False)
-        record = compute.create_server(
-            name=self.name(), image_id=image.id, flavor_id=flavor.id, key_name=stage.KEY,
+        size = compute.find_flavor(flavor, ignore_missing=False)
+        records = [compute.create_server(
+            name=self.name(), image_id=image.id, flavor_id=size.id, key_name=stage.KEY,
             networks=[{"uuid": self.network.id}], security_groups=[{"name": group.id}] if group else [])
-        self.addCleanup(self._delete, record.id)
-        self.settled(record.id, "ACTIVE")
-        server = Server(self, record.id)
-        server.wait_for_address()
-        return server
+            for _ in range(count)]
+        for record in records:
+            self.addCleanup(self._delete, record.id)
+        servers = []
+        for record in records:
+            self.settled(record.id, "ACTIVE")
+            servers.append(Server(self, record.id))
+            servers[-1].wait_for_address()
+        return servers
 
     def settled(self, server: str, status: str) -> Any:
         """The server's record, once it has the status and nothing is being done to it."""
@@ -90,6 +100,25 @@ class CloudTest(testtools.TestCase):
         self.tenant.compute.delete_server(server, ignore_missing=True)
         self.until("the server is gone",
                    lambda: self.tenant.compute.find_server(server, ignore_missing=True) is None)
+
+
+class TwoHostsCase(CloudTest):
+    """Both hosts may have servers."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        stage.let_second_host_have_servers(self.stage.admin, True)
+        self.addCleanup(stage.let_second_host_have_servers, self.stage.admin, False)
+
+    def boot_on_first(self, count: int, group: object = None, flavor: str = stage.FLAVOR) -> "list[Server]":
+        stage.let_second_host_have_servers(self.stage.admin, False)
+        servers = self.boot_all(count, group, flavor)
+        stage.let_second_host_have_servers(self.stage.admin, True)
+        self.assertEqual([HOST] * count, [self.host_of(server) for server in servers])
+        return servers
+
+    def host_of(self, server: "Server") -> str:
+        return self.stage.admin.compute.get_server(server.id).compute_host
 
 
 class Server:

@@ -16,13 +16,15 @@ from pathlib import Path
 
 from openstack.connection import Connection
 
-from tools.cloud import guest
+from containerhost.inventory.scan import scan
+from tools.cloud import guest, hardware, identity
 from tools.cloud.cloud import Cloud
 from tools.cloud.configs import HOST
 from tools.cloud.identity import TENANT
 from tools.cloud.layout import CHECKOUT, SECOND, Layout, Shape
 
 FLAVOR = "small"
+FLAVOR_OF_DEVICES = "devices"
 IMAGE = "guest"
 KEY = "tests"
 LAST_LOGS = "last-logs"
@@ -66,7 +68,8 @@ def _attempt() -> Stage | Exception:
     shape = Shape(networks=True, second_host=True)
     if layout.in_use:  # what a killed run left
         Cloud(layout, shape=shape).down()
-    cloud = Cloud(layout, shape=shape, say=_say)
+    pair, _other = hardware.choose(scan().devices)  # one on each host: what is free is seen by who gets it next
+    cloud = Cloud(layout, hardware.offers([pair]), shape=shape, say=_say)
     atexit.register(_end, cloud)
     try:
         cloud.up()
@@ -88,6 +91,12 @@ def _furnished(cloud: Cloud) -> Stage:
     admin.create_image(IMAGE, filename=str(image), disk_format="raw", container_format="bare", visibility="public",
                        wait=True, timeout=60)
     admin.compute.create_flavor(name=FLAVOR, vcpus=1, ram=128, disk=1)
+    devices = admin.compute.create_flavor(name=FLAVOR_OF_DEVICES, vcpus=1, ram=128, disk=1)
+    admin.compute.create_flavor_extra_specs(devices, {
+        "pci_passthrough:alias": ",".join(f"{offer.alias}:1" for offer in cloud.offers),
+        "lxd:live_migration": "restart"})
+    for offer in cloud.offers:
+        identity.register_limit(admin, f"class:{offer.resource_class}", 10)
     key = cloud.layout.run / "key"
     subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)), check=True)
     tenant.compute.create_keypair(name=KEY, public_key=key.with_suffix(".pub").read_text())

@@ -39,7 +39,7 @@ class PortTaken(Exception):
 class Cloud:
     """MariaDB, RabbitMQ, keystone, glance, placement, neutron-server, nova and LXD or Incus on this machine.
 
-    :param offers: the devices that flavors can ask for
+    :param offers: the devices that flavors can ask for; a second host has the same ones
     :param owners: directory of the allocation records; a private one if not given, which is right only for
         emulated devices: all drivers of a host must share theirs
     :param say: gets in a few words what is being done
@@ -141,16 +141,17 @@ class Cloud:
         return configs.Parts(
             layout=self.layout, ports=self.ports, passwords=passwords,
             database=MariaDb(self.layout, passwords), messages=RabbitMq(self.layout, self.ports, passwords),
-            nodes=self._nodes(), pool=POOL, memlock=self.memlock, shape=self.shape)
+            nodes=self.nodes, pool=POOL, memlock=self.memlock, shape=self.shape)
 
-    def _nodes(self) -> tuple[configs.Node, ...]:
-        """Return the device nodes: the devices are the first host's."""
+    @property
+    def nodes(self) -> tuple[configs.Node, ...]:
+        """Return the compute hosts, which have the same devices."""
         first = configs.Node(FIRST, self.engine.socket, self.owners, self.offers)
         if not self.second:
             return (first,)
         return (dataclasses.replace(first, address=SERVICES[0], tunnels=TUNNELS[0]),
-                configs.Node(SECOND, self.engines[1].socket, self.layout.run / f"owners{SECOND}", address=SERVICES[1],
-                             tunnels=TUNNELS[1]))
+                configs.Node(SECOND, self.engines[1].socket, self.layout.run / f"owners{SECOND}", self.offers,
+                             address=SERVICES[1], tunnels=TUNNELS[1]))
 
     def _refuse_taken_ports(self) -> None:
         taken = [f"{name} {port}" for name, port in self.ports.used(self.shape).items()

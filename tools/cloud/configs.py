@@ -142,7 +142,7 @@ def nova_common(parts: Parts, node: Node) -> Ini:
         "neutron": user_of("nova", parts),
         "glance": {"endpoint_override": parts.ports.url("glance")},
         "oslo_concurrency": {"lock_path": f"{state}/locks"},
-        "pci": {"alias": [offer.alias_option for node in parts.nodes for offer in node.offers]},
+        "pci": {"alias": list(dict.fromkeys(offer.alias_option for node in parts.nodes for offer in node.offers))},
     }
 
 

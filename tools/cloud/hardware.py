@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable
 
 from containerhost.devices.model import Device, Kind, LinkLayer, Role
 
+MOVES = {"live_migratable": "yes"}  # of every device, as a container that is migrated live starts anew
+
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
@@ -45,12 +47,12 @@ class Offer:
     def alias_option(self) -> str:
         """The device must be on the NUMA node of the server's CPUs."""
         return json.dumps({"name": self.alias, "vendor_id": self.vendor_id, "product_id": self.product_id,
-                           "device_type": self.device_type, "numa_policy": "required"})
+                           "device_type": self.device_type, "numa_policy": "required", **MOVES})
 
     @property
     def spec_options(self) -> list[str]:
         """By address: of a larger machine the cloud takes no more than it was offered."""
-        return [json.dumps({"address": address, "vendor_id": self.vendor_id, "product_id": self.product_id})
+        return [json.dumps({"address": address, "vendor_id": self.vendor_id, "product_id": self.product_id, **MOVES})
                 for address in self.addresses]
 
     @property

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A second compute host on this machine: network interfaces, a loopback and a view of /sys of its own.
+"""A second compute host on this machine: emulated like the first one, with devices and namespaces of its own.
 
 Two cables lead to it. By the first it asks the cloud's services and its engine sends and fetches servers; the second
 ends in the two hosts' switches and carries the tunnels of the tenants' networks. All of it ends with its processes.
 """
 
 import dataclasses
+import signal
 import subprocess
-from pathlib import Path
+import sys
 
+from tests.fakehost import registry
 from tools.cloud.daemons import Daemon, Daemons
-from tools.cloud.layout import SECOND, Layout, Ports
+from tools.cloud.layout import CHECKOUT, SECOND, Layout, Ports
 from tools.cloud.switch import Switch
 
 SERVICES = ("172.31.0.1", "172.31.0.2")
@@ -20,15 +22,8 @@ TUNNEL_CABLE = "tunnels"
 TUNNEL_BRIDGE = "br-tunnels"
 
 HOLDER = "second-host"
-# Network interfaces are seen in /sys by the namespace that it was mounted in; all else there stays as it is.
-BECOME = """
-set -e
-mkdir -p "$1"
-mount -t sysfs sysfs "$1"
-for directory in class/net devices/virtual/net; do mount --bind "$1/$directory" "/sys/$directory"; done
-ip link set lo up
-exec sleep infinity
-"""
+FAKEHOST = (sys.executable, str(CHECKOUT / "tools/fakehost"))
+DESCRIPTION = "small"  # the same devices as the first host's, at the same addresses
 
 
 class SecondHost:
@@ -44,9 +39,8 @@ class SecondHost:
 
         :raises DaemonFailed: the namespaces could not be made
         """
-        directory = self._layout.run / HOLDER / "sys"
-        command = ("unshare", "--net", "--mount", "--propagation", "private", "sh", "-c", BECOME, "sh", str(directory))
-        self._daemons.bring_up([Daemon(HOLDER, command, ready=self._is_made, limit=30)])
+        command = (*FAKEHOST, "--host", DESCRIPTION, "--name", self._name, "--", "sleep", "infinity")
+        self._daemons.bring_up([Daemon(HOLDER, command, ready=self._is_made, end=signal.SIGTERM)])
         self._lay(CABLE)
         run("ip", "address", "add", f"{SERVICES[0]}/24", "dev", CABLE)
         run(*self.there, "ip", "address", "add", f"{SERVICES[1]}/24", "dev", CABLE)
@@ -54,7 +48,11 @@ class SecondHost:
     @property
     def there(self) -> tuple[str, ...]:
         """In front of a command: runs it on this host."""
-        return ("nsenter", f"--target={self._daemons.pids()[HOLDER]}", "--net", "--mount", "--")
+        return (*FAKEHOST, "--join", self._name, "--")
+
+    @property
+    def _name(self) -> str:
+        return self._layout.engine_of(SECOND).name
 
     def daemon(self, daemon: Daemon) -> Daemon:
         """Return the same daemon, to be started on this host."""
@@ -73,13 +71,15 @@ class SecondHost:
 
     def _lay(self, cable: str) -> None:
         """Create a pair of interfaces, one on each host, of the same name."""
-        holder = str(self._daemons.pids()[HOLDER])
-        run("ip", "link", "add", cable, "type", "veth", "peer", "name", cable, "netns", holder)
+        run("ip", "link", "add", cable, "type", "veth", "peer", "name", cable, "netns", str(registry.init(self._name)))
         for there in ((), self.there):
             run(*there, "ip", "link", "set", cable, "up")
 
     def _is_made(self) -> bool:
-        return Path(f"/proc/{self._daemons.pids()[HOLDER]}/comm").read_text() == "sleep\n"
+        try:
+            return registry.init(self._name) > 0
+        except registry.RegistryError:
+            return False
 
 
 def run(*command: str) -> None:

@@ -59,7 +59,7 @@ class OfferTest(testtools.TestCase):
                                  at(VF, "0000:5e:00.1", 0), at(VF, "0000:d8:00.1", 1)])
         gpu, vf = hardware.offers(pairs)
         self.assertEqual({"name": "gpu-a100", "vendor_id": "10de", "product_id": "20b0", "device_type": "type-PF",
-                          "numa_policy": "required"}, json.loads(gpu.alias_option))
+                          "numa_policy": "required", "live_migratable": "yes"}, json.loads(gpu.alias_option))
         self.assertEqual(["0000:5e:00.1", "0000:d8:00.1"], [json.loads(spec)["address"] for spec in vf.spec_options])
         self.assertEqual(("type-VF", "CUSTOM_PCI_15B3_101C"), (vf.device_type, vf.resource_class))
 
