@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Final, cast
@@ -18,7 +19,8 @@ from containerhost.errors import EngineError, EngineTimeout
 from containerhost.images import source
 from containerhost.images.errors import BadImage, TooLarge
 from containerhost.images.rootfs import Format, Rebuilt
-from containerhost.linux.run import limited
+from containerhost.linux.poll import is_readable
+from containerhost.linux.run import KILL_TIMEOUT, limited
 
 PIECE: Final = 1 << 20
 UNPACKED_LIMIT: Final = 1 << 40  # bytes; the default limit of an image
@@ -79,6 +81,7 @@ class Worker:
     def __init__(self, process: subprocess.Popen[bytes], timeout: int) -> None:
         self._process = process
         self._timeout = timeout
+        self._end = time.monotonic() + timeout + KILL_TIMEOUT
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(lambda: self.read(PIECE), b"")
@@ -88,14 +91,29 @@ class Worker:
 
         :raises BadImage: the archive is damaged, or lacks a part of the image
         """
-        piece = cast(IO[bytes], self._process.stdout).read(size)
+        piece = self._read(self._process.stdout, size)
         if not piece:
             self.result()
         return piece
 
+    def _read(self, pipe: IO[bytes] | None, size: int) -> bytes:
+        """Return what comes next from a pipe, which a killed process in state D keeps open."""
+        if not is_readable(pipe, max(0.0, self._end - time.monotonic())):
+            raise self._late()
+        return cast(IO[bytes], pipe).read(size)
+
+    def _said(self) -> bytes:
+        said = b""
+        while len(said) < RESULT_LIMIT and (piece := self._read(self._process.stderr, RESULT_LIMIT - len(said))):
+            said += piece
+        return said
+
+    def _late(self) -> EngineTimeout:
+        return EngineTimeout(f"rebuild an image: not done within {self._timeout} s")
+
     def result(self) -> dict[str, Any]:
         """Wait for its end and return its result."""
-        said = cast(IO[bytes], self._process.stderr).read(RESULT_LIMIT).decode("utf-8", "replace").strip()
+        said = self._said().decode("utf-8", "replace").strip()
         try:
             status = self._process.wait(self._timeout)
         except subprocess.TimeoutExpired:  # it was killed, but is in state D
@@ -111,7 +129,7 @@ class Worker:
         except (ValueError, TypeError, KeyError):
             pass
         if status in (-signal.SIGKILL, -signal.SIGXCPU):
-            raise EngineTimeout(f"rebuild an image: not done within {self._timeout} s")
+            raise self._late()
         raise EngineError(f"rebuild an image: {' '.join(said.split())[-500:] or f'status {status}'}")
 
 
@@ -120,7 +138,8 @@ def started(words: Sequence[str], timeout: int, **streams: Any) -> Iterator[Work
     command = (*(ISOLATED if os.geteuid() == 0 else ()), sys.executable, "-m", WORKER, *words, str(timeout))
     environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1",
                    "PYTHONPATH": str(Path(containerhost.__file__).parent.parent)}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, cwd="/", env=environment, process_group=0, **streams)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, cwd="/", env=environment, process_group=0, bufsize=0,
+                               **streams)
     # The kernel clears its parent-death signal when it gives up root.
     with limited(process, timeout):
         yield Worker(process, timeout)
