@@ -149,8 +149,9 @@ class Privileged:
         run(["tc", "qdisc", "replace", "dev", check(INTERFACE, name), "root", "noqueue"])
 
     def unshape_sent(self, name: str, shaper: str) -> None:
-        """Remove the limit of what the host receives by an interface, with its shaper."""
-        run(["tc", "qdisc", "delete", "dev", check(INTERFACE, name), "ingress"])
+        """Remove the limit of what the host receives by an interface, with its shaper, after a failed try as well."""
+        run(["tc", "qdisc", "replace", "dev", check(INTERFACE, name), "ingress"])  # that may have deleted it
+        run(["tc", "qdisc", "delete", "dev", name, "ingress"])
         self.remove_shaper(shaper)
 
     def remove_shaper(self, name: str) -> None:

@@ -87,8 +87,8 @@ class NetFunction:
         """
         netdev, index = self._parents("settings")[0]
         done = run(["ip", "-json", "link", "show", "dev", netdev], BIND_TIMEOUT)
-        told = json.loads(done.stdout)[0].get("vfinfo_list", ()) if done.returncode == 0 else ()
-        for vf in told:
+        shown = json.loads(done.stdout or "[]") if done.returncode == 0 else []
+        for vf in shown[0].get("vfinfo_list", ()) if shown else ():
             if vf["vf"] == index:
                 vlan, rate = vf.get("vlan_list", [vf])[0], vf.get("rate", {}).get("max_tx", 0)
                 return {"vlan": str(vlan.get("vlan", 0)), "qos": str(vlan.get("qos", 0)), "max_tx_rate": str(rate),

@@ -5,11 +5,10 @@ Callers hold a network namespace; the typed values are validated again here.
 """
 
 import ipaddress
-import json
 
 from containerhost.errors import HostActionFailed
 from containerhost.linux.network.ipconfig import IpConfig
-from containerhost.linux.network.links import ip
+from containerhost.linux.network.links import ip, shown
 from containerhost.linux.process.namespaces import within
 
 NOTHING = IpConfig()
@@ -30,8 +29,8 @@ def apply(namespace: str, name: str, wanted: IpConfig, before: IpConfig | None =
             enable_ipv6(name)
         ip(asked, "link", "set", *device, "up")
         if gone := set(before.addresses) - set(wanted.addresses):
-            (link,) = json.loads(ip(asked, "-json", "address", "show", *device))
-            present = {f"{address['local']}/{address['prefixlen']}" for address in link["addr_info"]}
+            found = shown(asked, "address", "show", *device)["addr_info"]
+            present = {f"{address['local']}/{address['prefixlen']}" for address in found}
             for address in sorted({str(ipaddress.ip_interface(address)) for address in gone} & present):
                 ip(asked, "address", "delete", address, *device)
         for address in wanted.addresses:

@@ -13,6 +13,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from containerhost.errors import HostActionFailed
 from containerhost.linux.process.namespaces import within
@@ -68,8 +69,7 @@ def remove_shaper(name: str) -> None:
 def remove(name: str, kind: str, what: str) -> None:
     asked = f"remove interface {name}"
     try:
-        (found,) = json.loads(ip(asked, "-json", "-details", "address", "show", "dev", name))
-        present = found.get("linkinfo", {}).get("info_kind")
+        present = shown(asked, "-details", "address", "show", "dev", name).get("linkinfo", {}).get("info_kind")
         if present != kind:
             raise HostActionFailed(f"interface {name} is {present or 'hardware'}, not {what}: it is left alone")
         ip(asked, "link", "delete", "dev", name)
@@ -220,6 +220,18 @@ def names() -> tuple[str, ...]:
     The C library's list (if_nameindex(3)) omits one whose alternative names do not fit into a page."""
     with open(NAMES, encoding="utf-8", errors="surrogateescape") as table:
         return tuple(line.partition(":")[0].strip() for line in table.read().split("\n")[2:-1])
+
+
+def shown(asked: str, *words: str) -> dict[str, Any]:
+    """Return what ``ip`` shows of one interface.
+
+    :raises HostActionFailed: it fails, or shows nothing
+    """
+    try:
+        (found,) = json.loads(ip(asked, "-json", *words))
+    except ValueError as error:
+        raise HostActionFailed(f"cannot {asked}: `ip {' '.join(words)}` shows nothing: {error}") from error
+    return dict(found)
 
 
 def ip(asked: str, *words: str, pass_fds: Sequence[int] = ()) -> str:
