@@ -125,7 +125,9 @@ class Cleaner:
         :raises ScrubFailed, DeviceNotFound, DeviceUnhealthy: it is not clean
         """
         running = self.running(record)
-        if not running and has_ended(record.device_id, view.inventory):
+        # Its slices and shares are files, one of which may not be readable for once.
+        if not running and has_ended(record.device_id, view.inventory) and has_ended(
+                record.device_id, view.refresh([record.device_id])):
             return ("its GPU is not divided so any more", NO_RESET)
         device = view.inventory.get(record.device_id)
         users = functools.cache(functools.partial(self._users, device))  # takes seconds on a host with many processes

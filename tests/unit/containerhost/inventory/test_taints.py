@@ -7,6 +7,7 @@ import shutil
 import threading
 from collections.abc import Collection
 
+import fixtures
 import testtools
 from click.testing import CliRunner, Result
 
@@ -191,6 +192,19 @@ class UndividedGpu(TaintCase):
             self.assertIn("this host has no device", complaint)
         self.assertRaises(DeviceHeld, self.allocator.acquire, [Request(GPU)], consumer("two"))
         self.assertEqual(((), {}), (self.allocator.release(consumer("one")), self.store.records()))
+
+    def test_part_that_is_not_read_once_is_cleaned(self) -> None:
+        root = Marking(self.tree)
+        root.using = ("process 7",)
+        allocator = DeviceAllocator(self.store, lambda: HostView(self.host), root, host=self.host)
+        allocator.acquire([Request(SLICE)], consumer("one"))
+        answers = iter([()])
+        names = self.host.names
+        self.useFixture(fixtures.MockPatchObject(self.host, "names", lambda path: (
+            next(answers, names(path)) if path.endswith("/gpu1/mig") else names(path))))
+        (complaint,) = allocator.release(consumer("one"))
+        self.assertIn("in use by process 7", complaint)
+        self.assertEqual([SLICE], list(self.store.records()))
 
     def test_gpu_is_offered_by_no_cloud_while_a_part_is_held(self) -> None:
         self.assertLessEqual({GPU, OTHER}, self.offered(()))
