@@ -89,13 +89,13 @@ def before_claims(prepare: Callable[[claims.Claim, list[objects.InstancePCIReque
     claims.Claim._claim_test = claim_test
 
 
-def leave_allocations_of(moving: Callable[[Any], Iterable[str]]) -> None:
+def leave_allocations_of(moving: Callable[[Any, str], Iterable[str]]) -> None:
     """Keep nova's update of resources from changing the PCI allocations of some servers.
 
     Idempotent. Nova itself skips servers that it knows to be resized on this host, from the claim on.
 
-    :param moving: returns the uuids of further such servers, from nova's PciDevTracker; called after nova has read the
-        allocations
+    :param moving: returns the uuids of further such servers, from nova's PciDevTracker and the host's name; called
+        after nova has read the allocations
     """
     original = pci_placement_translator.update_provider_tree_for_pci
     if getattr(original, "leaves", False):
@@ -106,7 +106,8 @@ def leave_allocations_of(moving: Callable[[Any], Iterable[str]]) -> None:
     def update(*args: Any, **kwargs: Any) -> bool:
         given = signature.bind(*args, **kwargs)
         left = given.arguments["instances_under_same_host_resize"]
-        given.arguments["instances_under_same_host_resize"] = [*left, *moving(given.arguments["pci_tracker"])]
+        further = moving(given.arguments["pci_tracker"], given.arguments["nodename"])
+        given.arguments["instances_under_same_host_resize"] = [*left, *further]
         return bool(original(*given.args, **given.kwargs))
 
     update.leaves = True  # type: ignore[attr-defined]

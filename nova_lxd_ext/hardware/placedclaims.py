@@ -84,7 +84,7 @@ def name_providers(context: Any, instance: objects.Instance, tracker: Any, noden
             request.spec[0]["rp_uuids"] = ",".join(next(rest) for _ in range(request.count))
 
 
-def moving(tracker: Any) -> list[str]:
+def moving(tracker: Any, host: str) -> list[str]:
     """Return the uuids of the servers with PCI devices on this host whose allocations nova is about to change.
 
     A move's allocations belong to the server before nova's PCI tracker knows of the move, and after it has forgotten
@@ -97,7 +97,8 @@ def moving(tracker: Any) -> list[str]:
     context = nova_context.get_admin_context()
     found = objects.InstanceList.get_by_filters(context, {"uuid": list(holders), "task_state": list(MOVING)},
                                                 expected_attrs=[])
-    unclaimed = objects.MigrationList.get_by_filters(context, {"status": list(UNCLAIMED)})
+    # A server that comes holds devices after its claim, before which nova has recorded its destination.
+    unclaimed = objects.MigrationList.get_by_filters(context, {"status": list(UNCLAIMED), "host": host})
     return sorted({instance.uuid for instance in found} | (holders & {move.instance_uuid for move in unclaimed}))
 
 

@@ -122,7 +122,16 @@ class MovingTest(testtools.TestCase):
         with mock.patch.object(objects.InstanceList, "get_by_filters",
                                return_value=[records.instance(uuid=by_state)]), \
                 mock.patch.object(objects.MigrationList, "get_by_filters", return_value=moves):
-            self.assertEqual([by_state, by_move], placedclaims.moving(tracker))
+            self.assertEqual([by_state, by_move], placedclaims.moving(tracker, HOST))
+
+    def test_only_moves_from_or_to_this_host_are_read(self) -> None:
+        """Every update of resources reads them; nova keeps the records of all moves of the cloud."""
+        self.useFixture(config_fixture.Config(nova.conf.CONF)).config(report_in_placement=True, group="pci")
+        tracker = SimpleNamespace(pci_devs=[objects.PciDevice(instance_uuid=records.UUID, status="allocated")])
+        with mock.patch.object(objects.InstanceList, "get_by_filters", return_value=[]), \
+                mock.patch.object(objects.MigrationList, "get_by_filters", return_value=[]) as read:
+            placedclaims.moving(tracker, HOST)
+        self.assertEqual(HOST, read.call_args.args[1]["host"])
 
 
 class BeforeClaimsTest(testtools.TestCase):
