@@ -43,7 +43,6 @@ class HostFacts:
     cpus: CpuSets
     memory: MemoryUse
     pool: PoolUsage
-    uptime: str
 
 
 class Resources:
@@ -64,8 +63,7 @@ class Resources:
     def look(self) -> HostFacts:
         found = topology.read(self._host)
         return HostFacts(server=self._engine.server(), topology=found, cpus=cpusets.configured(found.cpus),
-                         memory=topology.memory(self._host), pool=self._engine.pool(self._pool),
-                         uptime=hostinfo.uptime(self._host))
+                         memory=topology.memory(self._host), pool=self._engine.pool(self._pool))
 
     def available(self, nodename: str) -> dict[str, Any]:
         """Return the resources for ComputeDriver.get_available_resource."""
@@ -105,7 +103,7 @@ def describe(facts: HostFacts, nodename: str, devices: list[dict[str, Any]], pai
         "disk_available_least": max(facts.pool.total - facts.pool.used, 0) // units.Gi,
         "numa_topology": numa.topology(facts.topology, facts.cpus, reserved)._to_json(),
         "pci_passthrough_devices": jsonutils.dumps(devices),
-        "stats": {"uptime": facts.uptime, PAIRS: pairs},
+        "stats": {PAIRS: pairs},
     }
 
 

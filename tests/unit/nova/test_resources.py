@@ -53,6 +53,14 @@ class TestAvailable(ResourcesCase):
         self.assertEqual("x86_64", cpu["arch"])
         self.assertIn("avx2", cpu["features"])
 
+    def test_nothing_changes_while_the_host_is_at_rest(self):
+        """Nova saves the node's record, through the conductor, after each update that finds a change."""
+        found = self.resources()
+        before = found.available("node1")
+        for name, text in (("uptime", "7300.00 1.00\n"), ("loadavg", "3.25 0.50 0.75 2/300 4711\n")):
+            (found._host.root / "proc" / name).write_text(text)
+        self.assertEqual(before, found.available("node1"))
+
     def test_incus_is_a_kind_of_lxd(self):
         found = self.available(server=hosts.INCUS)
         self.assertEqual(("lxd", 6000004), (found["hypervisor_type"], found["hypervisor_version"]))
