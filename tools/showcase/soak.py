@@ -9,6 +9,7 @@ killed in the first half alone: in the second half each process must be as large
 import collections
 import contextlib
 import dataclasses
+import os
 import random
 import threading
 import time
@@ -33,17 +34,24 @@ from tools.showcase.story import FLAVOR, IMAGE, flavor_keys, wait_for
 USERS = 2  # as many as the host has pairs of devices
 SAMPLE_INTERVAL = 5.0  # s
 SHOWN = 12  # one sample of so many is printed
-FAULT_INTERVAL = 40.0  # s between two faults
+FAULT_INTERVAL = 120.0  # s between two faults
 FALLEN = 8.0  # s that a device is off the bus
-AFTERMATH = 45.0  # s after a fault in which a request may fail
+AFTERMATH = 45.0  # s after a fault in which a request may fail: at all other times none may
 SETTLE_TIMEOUT = 240  # s
 MIB = 1 << 10  # KiB
 WARM_UP = 1 / 3  # of a process's samples in the second half, in which it may grow
 #: By how much each may grow beyond, absolutely and as a share: what is kept for a server, or for a request in flight.
 TOLERANCE = {"memory_kib": (16 * MIB, 0.05), "files": (24, 0.0), "threads": (12, 0.0)}
-#: Futurist's pools add a thread for each task until they are full, and keep it: 64 for messages (oslo.messaging's
-#: executor_thread_pool_size), 10 for nova's own tasks; a service has a dozen beside.
-POOLS = {"threads": 86}
+THREAD = MIB  # KiB that a thread may keep
+#: Up to which a service may grow at any time. Futurist's pools add a thread for each task until they are full, and keep
+#: it: 64 for messages (oslo.messaging's executor_thread_pool_size), 10 for nova's own tasks; a service has a dozen
+#: beside. nova-compute has a second server for messages (compute-alt), and pools for builds and live migrations.
+FULL = {"threads": 86}
+FULL_OF = {"nova-compute": {"threads": 170},
+           # dqlite keeps the last 8,192 writes in memory: 200 MiB with LXD 5.0.2, where nothing but its API is used
+           "engine": {"memory_kib": 320 * MIB}}
+#: Files that LXD 5.0.2 forgets to close, about one for each start of a container, by whomever.
+FORGOTTEN = "/lxc.log"
 Sizes = dict[str, int]
 
 
@@ -74,7 +82,7 @@ class Soak:
         self._offer()
         self._began = time.monotonic()
         User(self._cloud, "first", 0, self._over).serve("first", FLAVOR)  # it starts helpers that stay
-        before = self._host()
+        before = host_of(self._cloud)
         self._report.chapter(f"{self._seconds / 60:g} minutes of load by {USERS} users, with faults")
         self._began = time.monotonic()
         users = [User(self._cloud, f"user{number}", self._chance.random(), self._over) for number in range(USERS)]
@@ -143,12 +151,6 @@ class Soak:
                     f"{name} {sizes['memory_kib'] // MIB}, {sizes['files']}, {sizes['threads']}"
                     for name, sizes in self._samples[-1].sizes.items()))
 
-    def _host(self) -> Mapping[str, int]:
-        """Count what requests must not leave on the host."""
-        return {"processes of the cloud": len(self._cloud.daemons.marked()),
-                "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
-                "interfaces": len(list(Path("/sys/class/net").iterdir()))}
-
     # -- what came of it
 
     def _judge_requests(self, users: Sequence["User"]) -> None:
@@ -168,13 +170,13 @@ class Soak:
         self._report.chapter("Memory, open files and threads of each service")
         for name, lives in lives_of(self._samples).items():
             life = lives[-1]
-            grown = leaks(life)
+            grown = leaks(life, FULL | FULL_OF.get(name, {}))
             first, last = life[0][1], life[-1][1]
             found = ", ".join(f"{kind} {first[kind]} -> {last[kind]}" for kind in TOLERANCE)
             self._report.check(name, "is flat", f"{found} in {life[-1][0] - life[0][0]:.0f} s" + (
                 f"; grown: {', '.join(grown)}" if grown else ""), not grown)
 
-    def _judge_rest(self, before: Mapping[str, int]) -> None:
+    def _judge_rest(self, before: "collections.Counter[str]") -> None:
         self._report.chapter("What is left")
         store = AllocationStore(self._cloud.owners)
         for about, claim, ask in (
@@ -185,9 +187,8 @@ class Soak:
                 ("placement", "nothing is in use", lambda: placement.used(self._admin))):
             left = wait_for(ask, lambda found: not found, SETTLE_TIMEOUT)
             self._report.check(about, claim, str(left) if left else "nothing", not left)
-        after = wait_for(self._host, lambda now: now == before)
-        self._report.check("host", "nothing is more than before", f"before {before}, after {after}",
-                           all(after[kind] <= count for kind, count in before.items()))
+        more = wait_for(lambda: sorted((host_of(self._cloud) - before).elements()), lambda found: not found)
+        self._report.check("host", "no process, mount or interface is left", ", ".join(more) or "nothing", not more)
 
 
 class User:
@@ -231,7 +232,7 @@ class User:
         self._try("delete", lambda: self._delete(server))
 
     def _actions(self, server: Server, flavor: str) -> Mapping[str, Callable[[], None]]:
-        other = FLAVOR if flavor == PLAIN else PLAIN
+        flavors = [flavor, FLAVOR if flavor == PLAIN else PLAIN]
 
         def pair(first: str, state: str, second: str) -> Callable[[], None]:
             def act() -> None:
@@ -243,10 +244,12 @@ class User:
 
         def resize(end: str) -> Callable[[], None]:
             def act() -> None:
-                self._compute.resize_server(server, self._flavor(other))
+                self._compute.resize_server(server, self._flavor(flavors[1]))
                 self._await(server, "VERIFY_RESIZE")
                 getattr(self._compute, end)(server)
                 self._await(server, "ACTIVE")
+                if end == "confirm_server_resize":
+                    flavors.reverse()
             return act
 
         def reboot(kind: str) -> Callable[[], None]:
@@ -324,11 +327,28 @@ def services_of(cloud: Cloud) -> dict[str, Sizes]:
             session = int((directory / "stat").read_text().rpartition(")")[2].split()[3])
             status = dict(line.split(":", 1) for line in (directory / "status").read_text().splitlines())
             sizes = {"memory_kib": int(status["VmRSS"].split()[0]), "threads": int(status["Threads"]),
-                     "files": len(list((directory / "fd").iterdir()))}
+                     "files": files_of(directory)}
             service = found.setdefault(names[session], {"pid": session} | dict.fromkeys(sizes, 0))
             for kind, size in sizes.items():
                 service[kind] += size
     return found
+
+
+def files_of(process: Path) -> int:
+    """Count the open files of a process, those without that its daemon forgot."""
+    count = 0
+    for each in (process / "fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            count += FORGOTTEN not in os.readlink(each)
+    return count
+
+
+def host_of(cloud: Cloud) -> "collections.Counter[str]":
+    """Count what requests must not leave on the host."""
+    mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return collections.Counter([f"process {name}" for name in cloud.daemons.marked().values()]
+                               + [f"mount {words[4]}" for words in mounts]
+                               + [f"interface {each.name}" for each in Path("/sys/class/net").iterdir()])
 
 
 def lives_of(samples: Sequence[Sample]) -> dict[str, list[list[tuple[float, Sizes]]]]:
@@ -343,16 +363,21 @@ def lives_of(samples: Sequence[Sample]) -> dict[str, list[list[tuple[float, Size
     return found
 
 
-def leaks(life: Sequence[tuple[float, Sizes]]) -> list[str]:
+def leaks(life: Sequence[tuple[float, Sizes]], full: Mapping[str, int]) -> list[str]:
     """Return what of a process grew after its warm-up, from the first to the last third of what is left.
 
     The least of each third is compared: the rest is of requests in flight.
+
+    :param full: up to which it may grow at any time
     """
     rest = [sizes for _, sizes in life[int(len(life) * WARM_UP):]]
     third = max(1, len(rest) // 3)
+    least = {kind: [min(sizes[kind] for sizes in part) for part in (rest[:third], rest[-third:])] for kind in TOLERANCE}
+    threads = max(0, least["threads"][1] - least["threads"][0])
     grown = []
-    for kind, (most, share) in TOLERANCE.items():
-        begin, end = (min(sizes[kind] for sizes in part) for part in (rest[:third], rest[-third:]))
-        if end - max(begin, POOLS.get(kind, 0)) > max(most, share * begin):
+    for kind, (begin, end) in least.items():
+        most, share = TOLERANCE[kind]
+        kept = threads * THREAD if kind == "memory_kib" else 0
+        if end - max(begin + kept, full.get(kind, 0)) > max(most, share * begin):
             grown.append(f"{kind} {begin} -> {end}")
     return grown

@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+
+import fixtures
 import testtools
 
 from tools.showcase import soak
@@ -20,7 +23,7 @@ class SoakTest(testtools.TestCase):
         def found(*memory: int, files: tuple[int, ...] = ()) -> list[str]:
             each = files or (10,) * len(memory)
             return soak.leaks([(at, sizes(kib * MIB, count)) for at, (kib, count) in
-                               enumerate(zip(memory, each, strict=True))])
+                               enumerate(zip(memory, each, strict=True))], {})
 
         self.assertEqual([], found(*range(0, 300, 10), *(300,) * 60), "it grows at the begin alone")
         self.assertEqual([], found(*(100, 140) * 45), "it goes up and down")
@@ -29,7 +32,23 @@ class SoakTest(testtools.TestCase):
         self.assertEqual(["files 30 -> 70"], found(*(1,) * 90, files=tuple(range(90))))
         self.assertEqual([], found(1), "it has just begun")
 
-    def test_pools_of_threads_become_full(self) -> None:
+    def test_pools_become_full(self) -> None:
         for most, grown in ((80, []), (170, ["threads 70 -> 136"])):
             life = [(at, sizes(threads=20 + (most - 20) * at // 90)) for at in range(90)]
-            self.assertEqual(grown, soak.leaks(life), most)
+            self.assertEqual(grown, soak.leaks(life, soak.FULL), most)
+            self.assertEqual([], soak.leaks(life, soak.FULL_OF["nova-compute"]))
+
+    def test_a_thread_more_keeps_its_memory(self) -> None:
+        def found(mib_of_a_thread: int) -> list[str]:
+            return soak.leaks([(at, sizes(threads=at, memory=at * mib_of_a_thread * MIB)) for at in range(90)],
+                              {"threads": 90})
+
+        self.assertEqual([], found(1))
+        self.assertEqual(["memory_kib 61440 -> 143360"], found(2))
+
+    def test_log_files_that_lxd_forgot_are_not_counted(self) -> None:
+        directory = Path(self.useFixture(fixtures.TempDir()).path)
+        (directory / "fd").mkdir()
+        for number, target in enumerate(("/logs/a/lxc.log", "/logs/a/lxc.log.old (deleted)", "socket:[7]")):
+            (directory / "fd" / str(number)).symlink_to(target)
+        self.assertEqual(1, soak.files_of(directory))
