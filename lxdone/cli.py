@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the command ``lxdone``, which oned's scripts call.
 
-    lxdone vmm ACTION ARGUMENT… an action, with oned's own arguments and standard input lxdone vmm copy_disk VM DISK
-    copy a disk of a VM that runs and print the copy's path; the VM's description is on standard input lxdone vmm
-    receive ARGUMENT… receive a VM of a live migration, on request of lxdone on its source lxdone vmm limit_nic
-    one-VM NIC_ID RECEIVED SENT limit a NIC of a VM, in KB/s: for OpenNebula's network driver lxdone tm SCRIPT
-    ARGUMENT… on the front-end: a script of OpenNebula's transfer drivers, if it is about a disk of a VM of this
-    driver that runs lxdone probe KIND/NAME print a monitoring probe's output: host/system, host/monitor, vm/status,
-    vm/monitor, vm/execution lxdone command NAME FD start and supervise a command of onevm exec in a container lxdone
-    reconcile finish the node's own work: for VMs whose containers stopped without an action, and for devices of
-    killed actions
+    lxdone vmm ACTION ARGUMENT…     an action, with oned's own arguments and standard input
+    lxdone vmm copy_disk VM DISK    copy a disk of a running VM and print the copy's path; the VM's description is on
+                                    standard input
+    lxdone vmm receive ARGUMENT…    receive a VM of a live migration, on request of lxdone on its source
+    lxdone vmm limit_nic one-VM NIC_ID RECEIVED SENT
+                                    limit a NIC of a VM, in KB/s: for OpenNebula's network driver
+    lxdone tm SCRIPT ARGUMENT…      on the front-end: a script of OpenNebula's transfer drivers, if it is about a disk
+                                    of a running VM of this driver
+    lxdone probe KIND/NAME          print a monitoring probe's output: host/system, host/monitor, vm/status,
+                                    vm/monitor, vm/execution
+    lxdone command NAME FD          start and supervise a command of onevm exec in a container
+    lxdone reconcile                finish the node's own work: for VMs whose containers stopped without an action,
+                                    and for devices of killed actions
 
 Modules that a short call does not need are not imported: they would take most of its time.
 """

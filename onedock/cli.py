@@ -1,19 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the command ``onedock``, which oned's scripts call.
 
-    onedock datastore ACTION ID an action of the datastore driver, on the front-end onedock tm ACTION ARGUMENT… an
-    action of the transfer driver, on the front-end onedock node a step of it, on a node: the front-end's request is
-    on standard input onedock image … the part of it that concerns images of the node's engine, as root onedock usage
-    DIRECTORY how large the disks in a system datastore are onedock vmm ACTION ARGUMENT… an action of a VM, on its
-    node, with oned's own arguments and standard input onedock vmm limit_nic one-VM NIC_ID RECEIVED SENT limit a NIC
-    of a VM, in KB/s: for OpenNebula's network driver onedock probe KIND/NAME print a monitoring probe's output:
-    host/system, host/monitor, vm/status, vm/monitor, vm/execution onedock command NAME FD start and supervise a
-    command of onevm exec in a container onedock reconcile free devices of killed actions onedock leave VM DATASTORE
-    let a stopped VM leave this node, with its data beside its disk: for the transfer driver, with the system
-    datastore's id onedock drop VM remove a VM's resources on this node, except its disks: likewise onedock lock VM
-    DATASTORE DISK [frozen] keep the actions of a VM waiting until standard input ends, and print whether its
-    container uses the disk: likewise, while it changes the disk's file; or keep also the container from writing to
-    the disk, while it copies that
+    onedock datastore ACTION ID      an action of the datastore driver, on the front-end
+    onedock tm ACTION ARGUMENT…      an action of the transfer driver, on the front-end
+    onedock node                     a step of it, on a node: the front-end's request is on standard input
+    onedock image …                  the part of it that concerns images of the node's engine, as root
+    onedock usage DIRECTORY          print the size of the disks in a system datastore
+    onedock vmm ACTION ARGUMENT…     an action of a VM, on its node, with oned's own arguments and standard input
+    onedock vmm limit_nic one-VM NIC_ID RECEIVED SENT
+                                     limit a NIC of a VM, in KB/s: for OpenNebula's network driver
+    onedock probe KIND/NAME          print a monitoring probe's output: host/system, host/monitor, vm/status,
+                                     vm/monitor, vm/execution
+    onedock command NAME FD          start and supervise a command of onevm exec in a container
+    onedock reconcile                free devices of killed actions
+    onedock leave VM DATASTORE       let a stopped VM leave this node, with its data beside its disk: for the transfer
+                                     driver, with the system datastore's id
+    onedock drop VM                  remove a VM's resources on this node, except its disks: likewise
+    onedock lock VM DATASTORE DISK [frozen]
+                                     block other actions of a VM until standard input ends, and print whether its
+                                     container uses the disk: for the transfer driver, while it changes the disk's
+                                     file; with "frozen" also block writes of the container, while it copies the disk
 """
 
 import os

@@ -3,10 +3,12 @@
 
 The tenant creates a server group for the job and gives scheduler hints:
 
-``task_groups`` number of groups of the job's servers, each on a separate host ``task_members`` how many servers the
-job has; not needed when one request makes all of them (``--min 16 --max 16``) ``task_rank`` the server's rank, from
-0, when they are created in turn, in the order of their ranks ``task_avoid`` the server replaces the one of
-its rank, and goes to another host than this one: a ``hostId`` of the API, or its first 12 digits, or a name
+    ``task_groups``   number of groups of the job's servers, each on a separate host
+    ``task_members``  number of servers of the job; not needed if one request creates all of them
+                      (``--min 16 --max 16``)
+    ``task_rank``     the server's rank, from 0, if the servers are created in turn, in the order of their ranks
+    ``task_avoid``    the server replaces the one of its rank, on another host than this one: a ``hostId`` of the API,
+                      or its first 12 digits, or a name
 
 Flavors have no key for this: the size of a job belongs to the job, and tenants cannot create flavors. Nova's API
 accepts any hint (``additionalProperties`` of its schema), so hints are validated here, and the server's fault has

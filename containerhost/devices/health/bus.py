@@ -34,8 +34,7 @@ def lane_findings(host: Host, directory: str) -> Iterator[Finding]:
     """Report a link that is narrower than possible; a width of 0 is ignored.
 
     A function whose link is down cannot be read, and the widths of a VF that was passed through to a virtual machine
-    are 0 (SR-IOV
-    1.1, 3.5.8)."""
+    are 0 (SR-IOV 1.1, 3.5.8)."""
     width, own = host.number(f"{directory}/current_link_width"), host.number(f"{directory}/max_link_width")
     if not width or not own or _UNKNOWN_WIDTH in (own, width):
         return
