@@ -71,11 +71,11 @@ class Inventory:
         return (part for part in self._children.get(gpu.id, ()) if part.kind in PARTS)
 
 
-def scan(host: Host | None = None, log: Callable[[Host], Log] = kernellog.read) -> Inventory:
+def scan(host: Host | None = None) -> Inventory:
     """Return all devices of the host; needs no privileges and opens no device's node.
 
     Broken hardware is described with complaints, never raised."""
-    return HostView(host, log).inventory
+    return HostView(host).inventory
 
 
 class HostView:

@@ -51,12 +51,12 @@ class DockerEngine:
 
     name = "docker"
 
-    def __init__(self, client: DockerClient, privileged: DockerPrivileged | None = None, records: Path = DIRECTORY,
-                 host: Host | None = None) -> None:
+    def __init__(self, client: DockerClient, privileged: DockerPrivileged | None = None, records: Path = DIRECTORY
+                 ) -> None:
         self.client = client
         self._privileged = privileged or DockerPrivileged()
         self._records = Records(records)
-        self._host = host or Host()
+        self._host = Host()
         self._freezer = Freezer(client, self._privileged, self._host)
 
     # Queries of the whole host.

@@ -58,12 +58,12 @@ class LxdEngine:
 
     name = "lxd"
 
-    def __init__(self, client: LxdClient, privileged: Privileged | None = None, host: Host | None = None,
-                 locks: Path = DIRECTORY, restart_limit: int = 0) -> None:
+    def __init__(self, client: LxdClient, privileged: Privileged | None = None, locks: Path = DIRECTORY,
+                 restart_limit: int = 0) -> None:
         self.client = client
         self._serialized_create = SerializedCreate(client, locks)
         self._privileged = privileged or Privileged()
-        self._host = host or Host()
+        self._host = Host()
         self.nodes = DeviceNodes(self, self._privileged)
         self.stale_devices = StaleDevices(self, self._privileged, self._host, self.nodes)
         self._restart_limit = restart_limit
