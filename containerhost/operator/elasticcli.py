@@ -13,13 +13,16 @@ from typing import Any
 import click
 
 from containerhost.allocation.store import DIRECTORY as OWNERS
-from containerhost.elastic import backend, state
+from containerhost.elastic import state
+from containerhost.elastic.gpus import EngineGpus
 from containerhost.elastic.policies import POLICIES
-from containerhost.elastic.service import Options, Service
+from containerhost.elastic.service import ManagedEngine, Options, Service
 from containerhost.elastic.state import StateFile
 from containerhost.engines import local
 from containerhost.engines.docker.recordfiles import DIRECTORY as RECORDS
 from containerhost.errors import EngineBusy
+from containerhost.guest.guestfiles import GuestFiles
+from containerhost.guest.guestnotice import GuestNotice
 from containerhost.linux.idlist import id_list, id_text
 from containerhost.linux.lock import FileLock
 from containerhost.operator import clioptions
@@ -60,8 +63,18 @@ def service_of(engines: tuple[str, ...], project: str, policy: str, reserved_cor
     locks = owners_directory or OWNERS
     options = Options(policy, notice, id_list(reserved_cores), reserved_memory << MIB, locks)
     settings = local.Settings("", project, locks, records)
-    return Service(dict(backend.engine(text, settings) for text in engines), options,
+    return Service(dict(managed(text, settings) for text in engines), options,
                    StateFile(state_directory))
+
+
+def managed(text: str, settings: local.Settings) -> tuple[str, ManagedEngine]:
+    """Return an engine by its name, ``docker``, or its name and endpoint, ``docker=unix:///run/docker.sock``."""
+    name, _, endpoint = text.partition("=")
+    found = local.load(name, local.Settings(endpoint, settings.project, settings.locks, settings.records))
+    # The service measures the notice period itself, so the notice must not wait.
+    notice = GuestNotice(GuestFiles(found.engine.pid, found.privileged), 0)
+    gpus = EngineGpus(found.engine, found.marks, found.privileged, settings.locks) if found.marks else None
+    return name, ManagedEngine(found.engine, found.sizes, notice, gpus)
 
 
 @click.group()

@@ -22,14 +22,17 @@ from pathlib import Path
 from containerhost.linux.run import detached
 from onedriver import document, monitor, program
 from onedriver.errors import BadInput
+from onedriver.monitor import Message, Type
 from onedriver.monitorconfig import MonitorConfig, monitor_config
-from onedriver.node import options, sender, single_instance
+from onedriver.node import options, single_instance
 from onedriver.node.options import NodeOptions
 from onedriver.node.poll_loop import PollLoop
 
 USAGE = "usage: (lxdone|onedock)-monitor DIRECTORY [stop] DRIVER HOST_ID HOSTNAME"
 BACKGROUND = "go-on"
 STOP_TIMEOUT = 30  # seconds
+SEND_TIMEOUT = 10  # seconds to connect
+SURE = frozenset({Type.STATE_VM, Type.EXEC_VM})  # sent by a connection, because they must not be lost
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -122,8 +125,22 @@ def go_on(directory: Path, fd: int, argv: Sequence[str], stdin: bytes) -> None:
 
         signal.signal(signal.SIGTERM, lambda *_: ended.set())
         threading.Thread(target=await_end, daemon=True).start()
-        poll_loop(directory, argv, stdin).run(config, functools.partial(sender.send, config), ended)
+        poll_loop(directory, argv, stdin).run(config, functools.partial(send, config), ended)
 
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+def send(config: MonitorConfig, kind: Type, success: bool, text: str) -> None:
+    """Send a message to onemonitord, by datagrams or a connection; raise OSError if it cannot be sent."""
+    message = Message(kind, success, config.host, int(time.time()), text)
+    parts = monitor.datagrams(message, config.encrypt)
+    if kind in SURE or max(map(len, parts)) > monitor.DATAGRAM_LIMIT:
+        with socket.create_connection((config.address, config.port), SEND_TIMEOUT) as connection:
+            connection.sendall(monitor.wire(message, config.encrypt))
+        return
+    family, carrying, protocol, _, address = socket.getaddrinfo(config.address, config.port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, carrying, protocol) as carrier:
+        for data in parts:
+            carrier.sendto(data, address)

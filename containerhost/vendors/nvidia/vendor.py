@@ -19,7 +19,7 @@ from containerhost.devices.health.kernellog import DriverLog
 from containerhost.devices.model import CharNode, Device, Kind, NodeUse, PciFunction, Slice
 from containerhost.linux.sysfs import Host
 from containerhost.vendors import base
-from containerhost.vendors.nvidia import cdi, installation, libraries, nvml, nvmlhealth, peermemory, reset
+from containerhost.vendors.nvidia import installation, libraries, nvml, nvmlhealth, reset
 from containerhost.vendors.nvidia.xidlog import XidLog
 
 # The major is registered for NVIDIA (Documentation/admin-guide/devices.txt), so it is valid even if /proc/devices has
@@ -40,7 +40,7 @@ class Nvidia(base.GpuVendor):
     label: ClassVar[str] = "NVIDIA"
     nodes: ClassVar[tuple[str, ...]] = (*base.GpuVendor.nodes, "nvidia*", "nvidia-caps/*")
     lxd_gpu_nodes: ClassVar[tuple[str, ...]] = (*base.GpuVendor.lxd_gpu_nodes, "nvidia*", "nvidia-caps/*")
-    cdi_vendor: ClassVar[str | None] = cdi.VENDOR
+    cdi_vendor: ClassVar[str | None] = "nvidia.com"
     apptainer_libraries: ClassVar[str | None] = "--nv"
     tool: ClassVar[tuple[str, ...]] = ("nvidia-smi", "-L")
     by_gpu_request: ClassVar[bool] = True
@@ -59,7 +59,8 @@ class Nvidia(base.GpuVendor):
 
     @classmethod
     def cdi_name(cls, device: Device) -> str | None:
-        return cdi.qualified_name(device)
+        """Return ``nvidia.com/gpu=GPU-...``, or ``nvidia.com/mig=MIG-...``, as ``nvidia-ctk cdi generate`` does."""
+        return f"{cls.cdi_vendor}/{'mig' if device.slice else 'gpu'}={device.uuid}" if device.uuid else None
 
     @classmethod
     def lxd_libraries(cls, capabilities: Collection[str]) -> base.LxdLibraries:
@@ -96,7 +97,16 @@ class Nvidia(base.GpuVendor):
         return installation.check(self.host)
 
     def peer_access(self) -> base.PeerAccess:
-        return peermemory.read(self.host)
+        """Return how network cards reach the memory of the GPUs.
+
+        Sources: NVIDIA GPUDirect RDMA documentation (module nvidia-peermem); NVIDIA open GPU kernel modules, README:
+        only the open modules export DMA-BUF, on kernels with CONFIG_DMABUF_MOVE_NOTIFY, so since 5.12."""
+        modules = ("nvidia_peermem", "nv_peer_mem")
+        return base.PeerAccess(
+            dma_buf="Open Kernel Module" in (self.host.text("/proc/driver/nvidia/version") or ""),
+            peer_memory=any(self.host.is_directory(f"/sys/module/{module}") for module in modules),
+            remedy="load module nvidia-peermem (modprobe nvidia-peermem), or install the open kernel modules of "
+                   "the driver")
 
     @classmethod
     def reset(cls, address: str) -> bool:
