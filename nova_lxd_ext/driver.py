@@ -25,7 +25,7 @@ from nova_lxd_ext.hardware.pcitracker import PciTracker
 from nova_lxd_ext.host import hostinfo, orphans, provider, startup
 from nova_lxd_ext.instance.requested import RequestedResources
 from nova_lxd_ext.instance.states import POWER_STATES
-from nova_lxd_ext.server import diagnostics, failure_events, known, watch
+from nova_lxd_ext.server import diagnostics, failure_events, instance_records, watch
 from nova_lxd_ext.server.migration import Wanted
 from nova_lxd_ext.storage import volumeconfig
 
@@ -66,7 +66,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
         self._nodename = host
         startup.require_alone(nova.conf.CONF)
         startup.require_same_name(host)
-        instances = known.placed(host)
+        instances = instance_records.placed(host)
         startup.check(nova.conf.CONF, self._backend.engine, bool(instances) or self._backend.lifecycle.has_records()
                       or self._backend.flavor_devices.any_held())
         compat.before_claims(placedclaims.follow_placement,
@@ -167,7 +167,7 @@ class LXDDriver(unsupported.UnsupportedMethods):
 
     @translated()
     def unrescue(self, context: Any, instance: objects.Instance) -> None:
-        self._backend.rescue.leave(instance, known.requested(context, instance))
+        self._backend.rescue.leave(instance, instance_records.requested(context, instance))
 
     @translated()
     def manage_image_cache(self, context: Any, all_instances: objects.InstanceList) -> None:

@@ -27,7 +27,7 @@ WELL_TIME = 10.0  # s for which a GPU must be healthy before it is attached agai
 
 
 @dataclasses.dataclass(frozen=True)
-class Seen:
+class Reading:
     """Hold a container's GPUs, with the host view from which they were read."""
 
     gpus: Gpus
@@ -69,7 +69,7 @@ class GpuRounds:
 
     def plan(self, members: Sequence[GpuMember]) -> dict[str, dict[str, Any]]:
         """Return the status without changing anything."""
-        return {key: row(member, seen) for key, (member, seen) in self._look(members).items()}
+        return {key: row(member, reading) for key, (member, reading) in self._read(members).items()}
 
     def round(self, members: Sequence[GpuMember]) -> list[GpuMember]:
         """Bring each container one step closer to its decided GPUs.
@@ -80,9 +80,9 @@ class GpuRounds:
         for key in [key for key, step in self._changes.steps.items() if step.devices and key not in keys]:
             self._changes.forget(key)
         try:
-            looked = self._look(members)
-            self._note_well(looked)
-            after = [self._one(member, looked[member.key][1]) for member in members]
+            readings = self._read(members)
+            self._record_healthy(readings)
+            after = [self._one(member, readings[member.key][1]) for member in members]
             self.rows = self.plan(after)
         except errors.EngineUnavailable:
             raise
@@ -91,40 +91,40 @@ class GpuRounds:
             return list(members)
         return after
 
-    def _look(self, members: Sequence[GpuMember]) -> dict[str, tuple[GpuMember, Seen]]:
+    def _read(self, members: Sequence[GpuMember]) -> dict[str, tuple[GpuMember, Reading]]:
         """Return the GPUs allocated to the containers; each engine's records and the host's devices are read once."""
         found = {}
         for name, engine in self._engines.items():
             mine = [member for member in members if member.key.partition("/")[0] == name]
             if mine:
                 view, records = engine.view(), engine.store.records()
-                found.update({member.key: (member, Seen(gpuplan.allocated(engine.name, member.name, records,
+                found.update({member.key: (member, Reading(gpuplan.allocated(engine.name, member.name, records,
                                                                           view.inventory), view)) for member in mine})
         return found
 
-    def _note_well(self, looked: Mapping[str, tuple[GpuMember, Seen]]) -> None:
+    def _record_healthy(self, readings: Mapping[str, tuple[GpuMember, Reading]]) -> None:
         """Record since when each detached GPU has been healthy."""
-        well = {device.id for _, seen in looked.values() for device in seen.inventory.devices
-                if device.healthy and device.id in seen.gpus.detached}
+        well = {device.id for _, reading in readings.values() for device in reading.inventory.devices
+                if device.healthy and device.id in reading.gpus.detached}
         self._well_since = {name: self._well_since.get(name, self._monotonic()) for name in well}
 
-    def _one(self, member: GpuMember, seen: Seen) -> GpuMember:
+    def _one(self, member: GpuMember, reading: Reading) -> GpuMember:
         step = self._changes.steps.get(member.key)
         if (step and not step.devices) or member.document is None:
             return member
         well = {name for name, since in self._well_since.items() if self._monotonic() - since >= WELL_TIME}
-        decision = gpuplan.decide(member, seen.gpus, well)
+        decision = gpuplan.decide(member, reading.gpus, well)
         if step:
-            return self._go_on(member, seen, step, decision)
-        if seen.gpus.consumer is None:
+            return self._continue(member, reading, step, decision)
+        if reading.gpus.consumer is None:
             return member
         if (decision.correct or decision.give) and not self._changes.is_backing_off(giving(member)):
-            return self._give(member, seen, decision)
+            return self._give(member, reading, decision)
         if decision.take and not self._changes.is_backing_off(member.key):
-            return self._begin(member, seen, decision.take)
+            return self._begin(member, reading, decision.take)
         return member
 
-    def _give(self, member: GpuMember, seen: Seen, decision: Decision) -> GpuMember:
+    def _give(self, member: GpuMember, reading: Reading, decision: Decision) -> GpuMember:
         def failed(why: str, error: Exception) -> GpuMember:
             LOG.warning("Container %s %s: %s", member.key, why, error)
             self._changes.count("change", "failed")
@@ -132,7 +132,7 @@ class GpuRounds:
             return member
 
         try:
-            document = self._engine(member).give(member, seen.gpus, decision.give, seen.view)
+            document = self._engine(member).give(member, reading.gpus, decision.give, reading.view)
         except (errors.EngineUnavailable, errors.EngineTimeout):
             raise  # the next round repeats it
         except (errors.EngineConflict, errors.EngineNotFound, errors.DeviceBusy) as error:
@@ -148,8 +148,8 @@ class GpuRounds:
         self._changes.forget(member.key)
         return dataclasses.replace(member, document=document)
 
-    def _begin(self, member: GpuMember, seen: Seen, take: tuple[str, ...]) -> GpuMember:
-        known = {device.id: device for device in seen.inventory.devices}
+    def _begin(self, member: GpuMember, reading: Reading, take: tuple[str, ...]) -> GpuMember:
+        known = {device.id: device for device in reading.inventory.devices}
         document = resources.exchanged(member.document or "", take, (), known)
         step = Step(member.generation, member.mark, document, devices=take)
         for name in take:
@@ -157,27 +157,27 @@ class GpuRounds:
         self._changes.put(member.key, step)  # recorded before the notice, so that it survives a kill
         if self._changes.announce(member, step):
             return member
-        return self._take(member, seen, step, "unheard")
+        return self._take(member, reading, step, "unheard")
 
-    def _go_on(self, member: GpuMember, seen: Seen, step: Step, decision: Decision) -> GpuMember:
+    def _continue(self, member: GpuMember, reading: Reading, step: Step, decision: Decision) -> GpuMember:
         """Resume a change that this process or a killed one began."""
         if step.mark != member.mark or (member.document != step.document and member.generation != step.generation):
             LOG.info("Container %s was changed by another process meanwhile", member.key)
             self._changes.forget(member.key)
             return member
         if step.applying or member.document == step.document:
-            return self._take(member, seen, step, "recovered")
+            return self._take(member, reading, step, "recovered")
         if not set(step.devices) <= set(decision.take):
             self._changes.withdraw(member, "withdrawn")
             return member
         outcome = self._changes.outcome(member, step)
-        return self._take(member, seen, step, outcome) if outcome else member
+        return self._take(member, reading, step, outcome) if outcome else member
 
-    def _take(self, member: GpuMember, seen: Seen, step: Step, outcome: str) -> GpuMember:
+    def _take(self, member: GpuMember, reading: Reading, step: Step, outcome: str) -> GpuMember:
         try:
             document = self._engine(member).take(
-                member, seen.gpus, step.devices,
-                lambda: self._changes.put(member.key, dataclasses.replace(step, applying=True)), seen.view)
+                member, reading.gpus, step.devices,
+                lambda: self._changes.put(member.key, dataclasses.replace(step, applying=True)), reading.view)
         except (errors.EngineUnavailable, errors.EngineTimeout):
             raise  # the outcome is unknown: keep the step
         except (errors.EngineConflict, errors.EngineNotFound, errors.DeviceBusy) as error:
@@ -209,6 +209,6 @@ def giving(member: GpuMember) -> str:
     return f"{member.key} gets"
 
 
-def row(member: GpuMember, seen: Seen) -> dict[str, Any]:
-    reasons = {device.id: "; ".join(device.health) for device in seen.inventory.devices if device.health}
-    return gpuplan.row(member, seen.gpus, reasons)
+def row(member: GpuMember, reading: Reading) -> dict[str, Any]:
+    reasons = {device.id: "; ".join(device.health) for device in reading.inventory.devices if device.health}
+    return gpuplan.row(member, reading.gpus, reasons)

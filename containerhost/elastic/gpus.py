@@ -144,7 +144,7 @@ class EngineGpus:
 
     def _looked(self, member: GpuMember) -> Labelled:
         """Return the current state of a container."""
-        current: Labelled = self._marks.look(member.name)
+        current: Labelled = self._marks.read(member.name)
         if (current.label(gpubounds.LABEL), current.label(resources.LABEL)) != (member.mark, member.document):
             raise errors.EngineConflict("it was changed by another process")
         return current

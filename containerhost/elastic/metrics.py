@@ -14,17 +14,17 @@ SIZES = {"cores": ("least", "count", "wanted", "most"),
          "memory_bytes": ("memory_least", "memory", "memory_wanted", "memory_most")}
 KINDS = ("least", "present", "wanted", "most")
 
-Seen = Mapping[str, Any]
+Status = Mapping[str, Any]
 Done = Mapping[tuple[str, str], int]
 
 
-def families(seen: Seen, done: Done) -> Iterator[Metric]:
+def families(status: Status, done: Done) -> Iterator[Metric]:
     """Yield every metric family, also without samples. Pure.
 
-    :param seen: of the service's last round
+    :param status: of the service's last round
     :param done: number of operations by kind and outcome
     """
-    rows = seen.get("containers", ())
+    rows = status.get("containers", ())
     for name, keys in SIZES.items():
         family = GaugeMetricFamily(PREFIX + name, f"{name.partition('_')[0].capitalize()} of a container: least, "
                                    "present, wanted and most.", labels=["engine", "container", "kind"])
@@ -34,10 +34,10 @@ def families(seen: Seen, done: Done) -> Iterator[Metric]:
                 family.add_metric([engine, container, kind], row[key])
         yield family
     yield gpu_family(rows)
-    yield GaugeMetricFamily(f"{PREFIX}capacity_cores", "Cores that are divided.", value=len(seen.get("cores", ())))
-    yield GaugeMetricFamily(f"{PREFIX}capacity_memory_bytes", "Memory that is divided.", value=seen.get("memory", 0))
+    yield GaugeMetricFamily(f"{PREFIX}capacity_cores", "Cores that are divided.", value=len(status.get("cores", ())))
+    yield GaugeMetricFamily(f"{PREFIX}capacity_memory_bytes", "Memory that is divided.", value=status.get("memory", 0))
     yield GaugeMetricFamily(f"{PREFIX}last_round_timestamp_seconds", "When the last round ended that was not broken "
-                            "off.", value=seen.get("time", 0))
+                            "off.", value=status.get("time", 0))
     changes = CounterMetricFamily(f"{PREFIX}changes", "Changes of containers, by how they ended.", labels=["outcome"])
     failed = CounterMetricFamily(f"{PREFIX}failed_rounds", "Rounds that were broken off.",
                                  value=done.get(("round", "failed"), 0))
@@ -61,7 +61,7 @@ def gpu_family(rows: Iterable[Mapping[str, Any]]) -> Metric:
 class ElasticCollector(Collector):
     """Export the elastic service's metrics to Prometheus at each scrape."""
 
-    def __init__(self, read: Callable[[], tuple[Seen, Done]]) -> None:
+    def __init__(self, read: Callable[[], tuple[Status, Done]]) -> None:
         self._read = read
 
     def describe(self) -> Iterator[Metric]:

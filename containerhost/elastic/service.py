@@ -122,7 +122,7 @@ class Service:
 
     def plan(self) -> list[dict[str, Any]]:
         """Return the present and the target resources of the containers; nothing is changed."""
-        members, capacity, gpu_members = self._look()
+        members, capacity, gpu_members = self._read()
         wanted = plan.sizes(members, capacity, POLICIES[self._options.policy])
         return self._rows(members, wanted, self._gpus.plan(gpu_members))
 
@@ -131,7 +131,7 @@ class Service:
 
         :raises EngineError: an engine does not list its containers; nothing is changed
         """
-        members, capacity, gpu_members = self._look()
+        members, capacity, gpu_members = self._read()
         by_key = {member.key: member for member in members}
         for key in [key for key, step in self.steps.items() if not step.devices and key not in by_key]:
             if self._is_unfinished(key):
@@ -153,7 +153,7 @@ class Service:
     def _resize_all(self, by_key: dict[str, Member], wanted: Mapping[str, Size], capacity: Capacity) -> None:
         for key, step in list(self.steps.items()):
             if not step.devices and key in by_key:
-                by_key[key] = self._go_on(by_key[key], step, wanted.get(key))
+                by_key[key] = self._continue(by_key[key], step, wanted.get(key))
         def leaving(key: str) -> frozenset[int]:
             return (by_key[key].cores | self._promised(key)) - (wanted[key].cores if key in wanted else NONE)
 
@@ -182,7 +182,7 @@ class Service:
 
     # Read the state of the containers
 
-    def _look(self) -> tuple[list[Member], Capacity, list[GpuMember]]:
+    def _read(self) -> tuple[list[Member], Capacity, list[GpuMember]]:
         listed = [(name, state, metrics) for name, managed in self._engines.items()
                   for state, metrics in managed.engine.measured()]
         members = [member for name, state, metrics in listed if (member := self._member(name, state, metrics))]
@@ -234,7 +234,7 @@ class Service:
             return member
         return self._apply(member, step, "unheard")
 
-    def _go_on(self, member: Member, step: Step, wanted: Size | None) -> Member:
+    def _continue(self, member: Member, step: Step, wanted: Size | None) -> Member:
         """Resume a change that this process or a killed one began."""
         if step.mark != member.mark or (member.document != step.document and member.generation != step.generation):
             LOG.info("Container %s was changed by another process meanwhile", member.key)
@@ -267,7 +267,7 @@ class Service:
             return member
         try:
             with resizing(self._options.locks, member.name, 0):
-                current = managed.sizes.look(member.name)
+                current = managed.sizes.read(member.name)
                 if (current.label(bounds.LABEL), current.label(resources.LABEL)) not in (
                         (step.mark, member.document), (step.mark, step.document)):
                     raise errors.EngineConflict("it was changed by another process")
@@ -309,7 +309,7 @@ class Service:
         if step is None or not step.applying or engine not in self._engines:
             return False
         try:
-            return self._engines[engine].sizes.look(name).label(bounds.LABEL) == step.mark
+            return self._engines[engine].sizes.read(name).label(bounds.LABEL) == step.mark
         except errors.EngineNotFound:
             return False
         except errors.EngineError:

@@ -302,7 +302,7 @@ class LiveChanges(Protocol[Current]):
     A caller reads the container once; the steps are computed from that state, which the first step changes.
     """
 
-    def look(self, name: str) -> Current: ...
+    def read(self, name: str) -> Current: ...
 
     def obstacles(self, current: Current, spec: ContainerSpec) -> tuple[str, ...]:
         """Return the reasons why the running container cannot become ``spec`` without a restart.
@@ -342,7 +342,7 @@ class Size(NamedTuple):
 class LiveSizes(Protocol[Current]):
     """Change only cores, memory and labels of a container while its processes keep running."""
 
-    def look(self, name: str) -> Current:
+    def read(self, name: str) -> Current:
         """Return the container.
 
         :raises EngineNotFound: there is none, or the driver did not create it
@@ -360,7 +360,7 @@ class LiveSizes(Protocol[Current]):
 class LiveMarks(Protocol[Current]):
     """Change only labels of a container while its processes keep running."""
 
-    def look(self, name: str) -> Current: ...
+    def read(self, name: str) -> Current: ...
 
     def hindrances(self, current: Current, grants: Collection[Grant]) -> tuple[str, ...]:
         """Return the reasons why a running container cannot get these devices before a restart."""

@@ -28,7 +28,7 @@ from containerhost.operator import clioptions, dump, taintcli
 from containerhost.operator import doctor as diagnosis
 from containerhost.operator.doctor import gpudirect
 from containerhost.operator.drawing import text
-from containerhost.operator.drawing.look import look
+from containerhost.operator.drawing.hostreader import read_map
 from containerhost.operator.drawing.png import from_svg
 from containerhost.operator.drawing.svg import draw
 from containerhost.operator.elasticcli import elastic
@@ -165,7 +165,7 @@ def show_topology(as_text: bool, svg: Path | None, png: Path | None, as_json: bo
         raise click.UsageError("use only one of --json, --text, --svg, --png")
     host = Host(root)
     if as_text or svg or png:
-        drawn = look(host, _records(root, owners_directory) or {})
+        drawn = read_map(host, _records(root, owners_directory) or {})
         if as_text:
             click.echo(text.write(drawn))
         for path, convert in ((svg, bytes), (png, from_svg)):
@@ -205,7 +205,7 @@ def show_rdma(as_json: bool, root: Path, owners_directory: Path | None) -> None:
 @clioptions.owners
 def doctor(as_json: bool, root: Path, owners_directory: Path | None) -> None:
     """Report problems of this host and their remedies; status 1 if there are any. Notes leave it 0."""
-    seen = diagnosis.look(Host(root), clioptions.directory(root, owners_directory))
+    seen = diagnosis.collect(Host(root), clioptions.directory(root, owners_directory))
     found = diagnosis.findings(seen)
     bad = [finding for finding in found if finding.severity is Severity.WRONG]
     if as_json:

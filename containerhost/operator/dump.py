@@ -22,7 +22,7 @@ from containerhost.errors import SpecError
 from containerhost.inventory import freedevices, sharing, taints, topology
 from containerhost.linux.sysfs import ATTRIBUTE_LIMIT, Host
 from containerhost.operator import doctor
-from containerhost.operator.drawing.look import look
+from containerhost.operator.drawing.hostreader import read_map
 from containerhost.operator.reports import rdmareport
 
 VERSION = 1
@@ -148,9 +148,9 @@ def capture(root: Path, owners: Path, records: Mapping[str, Allocation], redacte
     :param redacted: whether serial numbers, addresses, UUIDs and the root device are replaced
     """
     host = Recorder(root)
-    seen = doctor.look(host, owners)
+    seen = doctor.collect(host, owners)
     doctor.findings(seen)
-    look(host, records)
+    read_map(host, records)
     topology.read(host)
     freedevices.candidates(seen.inventory, host, records, None, None)
     rdmareport.rows(seen.inventory, host, records)

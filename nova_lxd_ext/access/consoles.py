@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serve serial consoles of all servers to nova's serial proxy at one TCP port of this host.
 
-Nova gives the proxy the port and, as the path to request, a ticket. Clients without a ticket get no console.
+Nova gives the proxy the port and, as the path to request, a token. Clients without a token get no console.
 """
 
 import errno
@@ -19,7 +19,7 @@ from containerhost.engines import consolebridge
 from containerhost.engines.contract import Console, Engine, Status
 from containerhost.linux.poll import wait_while
 from nova_lxd_ext.access import consolesession
-from nova_lxd_ext.access.tickets import Tickets
+from nova_lxd_ext.access.console_tokens import ConsoleTokens
 from nova_lxd_ext.instance.states import States
 
 LOG = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Consoles:
         self._conf = conf
         self._engine = engine
         self._states = states
-        self._tickets = Tickets(conf.consoleauth.token_ttl)
+        self._tokens = ConsoleTokens(conf.consoleauth.token_ttl)
         self._listening: socket.socket | None = None
         self._lock = threading.Lock()
         self._clients: dict[socket.socket, str | None] = {}
@@ -56,7 +56,7 @@ class Consoles:
                 self._listening = listening(host, self._conf.serial_console.port_range)
                 threading.Thread(target=self._accept, args=(self._listening,), name="consoles", daemon=True).start()
             port = self._listening.getsockname()[1]
-        return console_type.ConsoleSerial(host, port, f"/{self._tickets.issue(state.name)}")
+        return console_type.ConsoleSerial(host, port, f"/{self._tokens.issue(state.name)}")
 
     def close(self) -> None:
         """Close the port and every session."""
@@ -92,7 +92,7 @@ class Consoles:
         threading.Thread(target=self._serve, args=(client,), name="console", daemon=True).start()
 
     def _make_room(self) -> bool:
-        """Close the oldest connection without a ticket: nova's proxy sends its ticket immediately.
+        """Close the oldest connection without a token: nova's proxy sends its token immediately.
 
         :returns: whether there was one; the caller holds the lock
         """
@@ -104,7 +104,7 @@ class Consoles:
 
     def _serve(self, client: socket.socket) -> None:
         try:
-            consolesession.serve(client, self._tickets.container, lambda name: self._attach(client, name))
+            consolesession.serve(client, self._tokens.container, lambda name: self._attach(client, name))
         finally:
             with self._lock:
                 self._clients.pop(client, None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serve one client of a console: the proxy's greeting with its ticket, then bytes both ways until either end closes.
+"""Serve one client of a console: the proxy's greeting with its token, then bytes both ways until either end closes.
 
 Nova's proxies greet with ``CONNECT <path> HTTP/1.1`` where a console has a path, and wait for a 200
 (nova.console.websocketproxy).
@@ -30,15 +30,15 @@ UNAVAILABLE = b"HTTP/1.1 503 Service Unavailable\r\n\r\n"
 def serve(client: socket.socket, container: Callable[[str], str | None], attach: Callable[[str], Console]) -> None:
     """Serve one connection to its end; a client's errors are not raised.
 
-    :param container: returns the container of a ticket
+    :param container: returns the container of a token
     :param attach: returns the console of a container
     """
     with contextlib.suppress(OSError):  # the client has disconnected
         client.settimeout(GREETING_TIMEOUT)
-        ticket = greeting(client)
-        name = container(ticket) if ticket else None
+        token = greeting(client)
+        name = container(token) if token else None
         if name is None:
-            LOG.warning("A console was requested without a valid ticket, from %s", client.getpeername())
+            LOG.warning("A console was requested without a valid token, from %s", client.getpeername())
             client.sendall(FORBIDDEN)
             return
         try:
@@ -55,7 +55,7 @@ def serve(client: socket.socket, container: Callable[[str], str | None], attach:
 
 
 def greeting(client: socket.socket) -> str | None:
-    """Read the ticket; None if the greeting is invalid. Read no further, because input follows."""
+    """Read the token; None if the greeting is invalid. Read no further, because input follows."""
     text, end = b"", time.monotonic() + GREETING_TIMEOUT
     while len(text) < LONGEST_GREETING and not text.endswith(b"\r\n\r\n"):
         client.settimeout(max(0.001, end - time.monotonic()))

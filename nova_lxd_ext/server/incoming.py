@@ -26,7 +26,7 @@ from nova_lxd_ext.host import startup
 from nova_lxd_ext.instance import labels
 from nova_lxd_ext.instance.requested import NOTHING, RequestedResources
 from nova_lxd_ext.instance.states import States
-from nova_lxd_ext.server import known
+from nova_lxd_ext.server import instance_records
 from nova_lxd_ext.server.attachments import DeviceAttachments
 from nova_lxd_ext.server.lifecycle import Lifecycle
 from nova_lxd_ext.server.recoveryrecords import log_errors
@@ -147,7 +147,7 @@ class IncomingMigrations:
             leaves the server unchanged
         """
         state = self._states.find(instance)
-        if state is None or instance.task_state != task_states.REBUILDING or instance.host == known.host():
+        if state is None or instance.task_state != task_states.REBUILDING or instance.host == instance_records.host():
             return state is not None
         evacuation, move = instance.migration_context, state.labels.get(labels.INCOMING)
         if evacuation is not None and self._discard_ended(state, instance.uuid, besides=evacuation.migration_id):

@@ -79,7 +79,7 @@ class LiveResize:
         if not obstacles:
             then = self.requested(requested, flavor, instance.uuid)
             self._attachments.require_possible(coming, then, view)
-            current = self._live.look(coming.name)
+            current = self._live.read(coming.name)
             spec = self._spec(coming, then, current, view)
             obstacles = self._live.obstacles(current, spec)
         require_allowed(flavor, obstacles)
@@ -131,7 +131,7 @@ class LiveResize:
     def _reconcile(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> bool:
         self._live.await_changes(instance.name)
         self._flavor_devices.rebind_driver(instance, view)
-        current = self._live.look(instance.name)
+        current = self._live.read(instance.name)
         spec = self._spec(instance, requested, current, view)
         if not self._live.differs(current, spec):
             self._attachments.release_unused(instance, spec.grants, view)  # may be left by a killed request
@@ -177,7 +177,7 @@ class LiveResize:
 
     def _notify(self, server: objects.Instance) -> None:
         """Write the resources of the container's labels into it."""
-        document = notified(self._live.look(server.name))
+        document = notified(self._live.read(server.name))
         if document is not None:
             self._notice.notify(server.name, document)
 
@@ -199,13 +199,13 @@ class LiveResize:
 
     def _take_back(self, instance: objects.Instance, requested: RequestedResources) -> None:
         startup.await_server(self._engine, self._conf.lxd.ready_timeout)
-        current, view = self._live.look(instance.name), self._attachments.view()
+        current, view = self._live.read(instance.name), self._attachments.view()
         spec = self._spec(instance, requested, current, view)
         try:
             self._converge(instance, requested, spec, current, view)
         except errors.NotAsGranted:
-            self._live.replace_devices(self._live.look(instance.name), spec)
-            self._converge(instance, requested, spec, self._live.look(instance.name), view)
+            self._live.replace_devices(self._live.read(instance.name), spec)
+            self._converge(instance, requested, spec, self._live.read(instance.name), view)
 
 
 def notified(current: Labelled) -> str | None:

@@ -14,7 +14,7 @@ from nova.virt import hardware
 from oslo_log import log as logging
 
 from containerhost import errors
-from nova_lxd_ext.server import known, lostrequests
+from nova_lxd_ext.server import instance_records, lostrequests
 from nova_lxd_ext.server.lostrequests import Lost
 
 LOG = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def record_outcome(context: Any, instance: objects.Instance, lost: Lost, outcome
     """Record the outcome as the server's fault and as the end of the lost action, as the last step of a recovery.
 
     An ended action is not recovered again."""
-    error = Killed(host=known.host(), outcome=outcome)
+    error = Killed(host=instance_records.host(), outcome=outcome)
     LOG.warning("%s", error, instance=instance)
     compute_utils.add_instance_fault_from_exc(context, instance, error)
     for method in lost.methods:

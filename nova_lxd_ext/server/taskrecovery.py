@@ -12,7 +12,7 @@ from oslo_log import log as logging
 from containerhost.engines.contract import Status
 from nova_lxd_ext.instance import labels
 from nova_lxd_ext.instance.states import States
-from nova_lxd_ext.server import known, lostrequests
+from nova_lxd_ext.server import instance_records, lostrequests
 from nova_lxd_ext.server.lifecycle import WHOLE, Lifecycle
 from nova_lxd_ext.server.lostrequests import Lost
 from nova_lxd_ext.server.moverecovery import ATTRIBUTES
@@ -94,7 +94,7 @@ class TaskRecovery:
             if state == task_states.REBUILDING and self._states.find(instance) is not None:
                 fail(context, instance, lost, "its root disk is unchanged; rebuild it again, or reboot it hard")
                 return
-            self._lifecycle.remove(instance, known.requested(context, instance))
+            self._lifecycle.remove(instance, instance_records.requested(context, instance))
             fail(context, instance, lost, "its root disk may be gone; rebuild it again")
         # Nova does not handle servers in ERROR.
         elif state in NOTHING_DONE or (instance.vm_state == vm_states.ERROR and state != task_states.DELETING):
@@ -156,7 +156,7 @@ class TaskRecovery:
 
         A running guest may have received a shutdown request, and would follow it later."""
         if instance.vm_state == vm_states.ACTIVE:
-            self._power.reboot(instance, known.requested(context, instance), soft=True)
+            self._power.reboot(instance, instance_records.requested(context, instance), soft=True)
         save(instance, task_state=None)
         record_outcome(context, instance, lost, outcome)
 
@@ -180,7 +180,7 @@ class TaskRecovery:
             self._undo_unshelving(context, instance, lost)
 
     def _undo_unshelving(self, context: Any, instance: objects.Instance, lost: Lost) -> None:
-        self._lifecycle.remove(instance, known.requested(context, instance))
+        self._lifecycle.remove(instance, instance_records.requested(context, instance))
         self._placement().delete_allocation_for_instance(context, instance.uuid, force=True)
         restore_unshelved(instance)
         instance.task_state = None

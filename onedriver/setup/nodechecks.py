@@ -54,7 +54,7 @@ def complaints(look: Check) -> list[str]:
 
 def devices(owners: Path) -> Iterable[str]:
     """Check the host's devices, given the directory of the allocation records."""
-    seen = doctor.look(Host(), owners)
+    seen = doctor.collect(Host(), owners)
     return [str(finding) for name in ("devices", "numa", "cgroups") for finding in doctor.CHECKS[name](seen)
             if finding.severity is Severity.WRONG]
 

@@ -73,7 +73,7 @@ class ElasticCase(LxdTestCase):
         coming = resources.following(resources.of(spec), self.documents[spec.name])
         asked = self.notice.announce(spec.name, self.documents[spec.name], coming)
         labels = dict(spec.labels) | {resources.LABEL: coming}
-        self.live.adapt(self.live.look(spec.name), dataclasses.replace(spec, labels=labels))
+        self.live.adapt(self.live.read(spec.name), dataclasses.replace(spec, labels=labels))
         self.assertTrue(self.notice.notify(spec.name, coming))
         self.documents[spec.name] = coming
         return asked

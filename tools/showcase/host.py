@@ -10,7 +10,7 @@ from containerhost.inventory import topology
 from containerhost.inventory.scan import scan
 from containerhost.linux.sysfs import Host
 from containerhost.operator.drawing.hostmap import HostMap
-from containerhost.operator.drawing.look import look as look_at
+from containerhost.operator.drawing.hostreader import read_map
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ def look(owners: Path) -> HostView:
 
 def drawn(owners: Path) -> HostMap:
     """:param owners: directory of the allocation records"""
-    return look_at(Host(), AllocationStore(owners).records())
+    return read_map(Host(), AllocationStore(owners).records())
 
 
 def tenant_nodes(device: Device) -> list[CharNode]:

@@ -13,7 +13,7 @@ from containerhost.linux.idlist import id_list, id_text
 from containerhost.linux.sysfs import Host
 
 
-class Seen(NamedTuple):
+class LiveState(NamedTuple):
     """Describe a container as returned by one request.
 
     :ivar id: Docker's
@@ -31,12 +31,12 @@ class Live:
         self._engine = engine
         self._host = host or Host()
 
-    def look(self, name: str) -> Seen:
-        return self._look(name)[0]
+    def read(self, name: str) -> LiveState:
+        return self._state(name)[0]
 
-    def resize(self, current: Seen, size: Size, labels: Mapping[str, str]) -> None:
+    def resize(self, current: LiveState, size: Size, labels: Mapping[str, str]) -> None:
         """Set the running container's cores and memory, then its labels, so that a killed call can be repeated."""
-        found, status = self._look(current.id)
+        found, status = self._state(current.id)
         if status is not Status.RUNNING or found != current:
             raise errors.EngineConflict(f"container {current.id[:12]} was stopped or changed meanwhile, so it is not "
                                         "resized")
@@ -48,9 +48,9 @@ class Live:
         self._engine.client.update(current.id, config.live(size))
         self._engine.relabel(current.id, labels)
 
-    def _look(self, name: str) -> tuple[Seen, Status]:
+    def _state(self, name: str) -> tuple[LiveState, Status]:
         container, state = self._engine.own(name)
-        return Seen(container, state.labels), state.status
+        return LiveState(container, state.labels), state.status
 
 
-_: type[LiveSizes[Seen]] = Live
+_: type[LiveSizes[LiveState]] = Live

@@ -5,7 +5,7 @@ LXD applies a configuration written to a running container immediately, but does
 apply: its database then differs from the container. So a change is written in small steps: memory first, which is
 most likely to be refused, and devices one by one. Writing the former configuration undoes the completed steps.
 
-A caller reads the container once (:meth:`Live.look`); the steps are computed from that state, which the first step
+A caller reads the container once (:meth:`Live.read`); the steps are computed from that state, which the first step
 changes.
 """
 
@@ -60,7 +60,7 @@ class Live:
         self._privileged = privileged
         self._host = host or Host()
 
-    def look(self, name: str) -> VersionedInstance:
+    def read(self, name: str) -> VersionedInstance:
         return self._client.instance(name)
 
     def obstacles(self, current: VersionedInstance, spec: ContainerSpec) -> tuple[str, ...]:

@@ -22,9 +22,9 @@ from containerhost.operator.doctor import (
     numa,
     vfs,
 )
-from containerhost.operator.doctor.seen import Seen
+from containerhost.operator.doctor.hostdata import HostData
 
-Check = Callable[[Seen], Iterator[Finding]]
+Check = Callable[[HostData], Iterator[Finding]]
 
 CHECKS: Mapping[str, Check] = {
     "kernel": kernel.check, "cgroups": cgroups.check, "devices": devices.check, "drivers": drivers.check,
@@ -33,14 +33,14 @@ CHECKS: Mapping[str, Check] = {
     "memlock": memlock.check, "idmaps": idmaps.check}
 
 
-def look(host: Host, owners: Path, untainted: Collection[str] = ()) -> Seen:
+def collect(host: Host, owners: Path, untainted: Collection[str] = ()) -> HostData:
     """Read a host once for all checks.
 
     :param untainted: devices whose own taint is ignored
     """
-    return Seen(host, HostView(host, untainted=untainted).inventory, topology.read(host), owners)
+    return HostData(host, HostView(host, untainted=untainted).inventory, topology.read(host), owners)
 
 
-def findings(seen: Seen) -> tuple[Finding, ...]:
+def findings(data: HostData) -> tuple[Finding, ...]:
     """Return the findings of all checks, in order."""
-    return tuple(finding for check in CHECKS.values() for finding in check(seen))
+    return tuple(finding for check in CHECKS.values() for finding in check(data))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from containerhost.devices.findings import Finding, note, wrong
 from containerhost.linux.sysfs import Host
-from containerhost.operator.doctor.seen import Seen
+from containerhost.operator.doctor.hostdata import HostData
 
 NAME = "cgroups"
 _ROOT = "/sys/fs/cgroup"
@@ -19,16 +19,16 @@ _LIMITS = {"cpu": "how much processor time a container takes", "cpuset": "which 
            "memory": "how much memory a container takes", "pids": "how many processes a container has"}
 
 
-def check(seen: Seen) -> Iterator[Finding]:
+def check(data: HostData) -> Iterator[Finding]:
     """Yield findings; none for a captured tree without control groups."""
-    if not seen.host.live and not seen.host.is_directory(_ROOT):
+    if not data.host.live and not data.host.is_directory(_ROOT):
         return
-    there = controllers(seen.host)
+    there = controllers(data.host)
     for name, option in _NEEDED.items():
         if name not in there:
             yield wrong(NAME, name, f"nothing limits {_LIMITS[name]}, because the kernel has no control group "
                         f"controller {name}", f"use one with {option}, booted without cgroup_disable={name}")
-    if not seen.host.exists(_CONTROLLERS[0]):
+    if not data.host.exists(_CONTROLLERS[0]):
         yield note(NAME, "version", "the host has control groups of version 1, which LXD and Docker are about to drop",
                    "boot with systemd.unified_cgroup_hierarchy=1")
 

@@ -8,17 +8,17 @@ from containerhost.engines.docker import features as docker
 from containerhost.engines.lxd import features as lxd
 from containerhost.errors import EngineError
 from containerhost.linux.process.daemons import DAEMONS, running
-from containerhost.operator.doctor.seen import Seen
+from containerhost.operator.doctor.hostdata import HostData
 
 NAME = "daemons"
 _ASK: Mapping[str, Callable[[], Iterator[Finding]]] = {"lxd": lxd.check, "incusd": lxd.check, "dockerd": docker.check}
 
 
-def check(seen: Seen) -> Iterator[Finding]:
+def check(data: HostData) -> Iterator[Finding]:
     """Yield findings; none for a captured tree, which has no daemons."""
-    if not seen.host.live:
+    if not data.host.live:
         return
-    found = dict.fromkeys(name for _, name in running(seen.host))
+    found = dict.fromkeys(name for _, name in running(data.host))
     if not found:
         yield note(NAME, "engines", "neither LXD nor Incus nor Docker runs here", "install one of them")
     for name in found:

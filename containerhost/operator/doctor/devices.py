@@ -10,7 +10,7 @@ from containerhost.devices.findings import Finding, note, wrong
 from containerhost.devices.model import PARTS, Role
 from containerhost.errors import AllocationsUnreadable
 from containerhost.inventory import sharing, taints
-from containerhost.operator.doctor.seen import Seen
+from containerhost.operator.doctor.hostdata import HostData
 from containerhost.operator.reports.allocations import remedy
 
 NAME = "devices"
@@ -19,11 +19,11 @@ _RESTART = re.compile("restart of the|Reboot|restart the host|only \"")
 _RESET = re.compile("`containerhost scrub`|its driver asks for|since it was last reset|it must be reset")
 
 
-def check(seen: Seen) -> Iterator[Finding]:
-    decided = taints.read(seen.host)
+def check(data: HostData) -> Iterator[Finding]:
+    decided = taints.read(data.host)
     if decided.trouble:  # an error in the file, which applies to every device
         yield wrong(NAME, "taints", decided.trouble, "no device is given to anybody new until then")
-    for device in seen.inventory.devices:
+    for device in data.inventory.devices:
         for complaint in (text for text in device.health if text != decided.trouble):
             source = taints.source(device, decided) if complaint == taints.complaint(device.taint) else None
             yield wrong(NAME, device.id, complaint, _remedy(complaint, device.id) if source is None else
@@ -35,9 +35,9 @@ def check(seen: Seen) -> Iterator[Finding]:
             yield note(NAME, device.id, f"the host itself uses this virtual function: {'; '.join(device.host_use)}",
                        "no container is given it; take the host's interfaces and addresses off it, or keep it for the "
                        "host and leave it out of the cloud's configuration")
-    for trouble in sharing.unknown_gpus(sharing.read(seen.host), seen.inventory.devices):
+    for trouble in sharing.unknown_gpus(sharing.read(data.host), data.inventory.devices):
         yield wrong(NAME, "sharing", trouble, "take it out there, or put the GPU back")
-    yield from _records(seen)
+    yield from _records(data)
 
 
 def _remedy(complaint: str, device_id: str) -> str:
@@ -52,13 +52,13 @@ def _remedy(complaint: str, device_id: str) -> str:
     return "repair that, and it is well at the next look"
 
 
-def _records(seen: Seen) -> Iterator[Finding]:
+def _records(data: HostData) -> Iterator[Finding]:
     try:
-        records = AllocationStore(seen.owners).records()
+        records = AllocationStore(data.owners).records()
     except AllocationsUnreadable as error:
         yield wrong(NAME, "allocation records", str(error), "nothing is handed out until they can be read")
         return
-    known = {device.id for device in seen.inventory.devices}
+    known = {device.id for device in data.inventory.devices}
     for record in records.values():
         present = record.device_id in known
         if record.blocked:

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 from containerhost import vendors
 from containerhost.devices.findings import Finding
-from containerhost.operator.doctor.seen import Seen
+from containerhost.operator.doctor.hostdata import HostData
 
 
-def check(seen: Seen) -> Iterator[Finding]:
+def check(data: HostData) -> Iterator[Finding]:
     """Yield the findings of every vendor with a device on this host."""
-    present = {device.plugin for device in seen.inventory.devices}
+    present = {device.plugin for device in data.inventory.devices}
     for vendor in vendors.load():
         if vendor.name in present:
-            yield from vendor(seen.host).check()
+            yield from vendor(data.host).check()

@@ -14,7 +14,7 @@ from containerhost.devices.findings import Finding, note
 from containerhost.devices.model import Device, Kind
 from containerhost.inventory import pci_topology
 from containerhost.inventory.pci_topology import Way
-from containerhost.operator.doctor.seen import Seen
+from containerhost.operator.doctor.hostdata import HostData
 from containerhost.vendors.base import PeerAccess
 
 NAME = "gpudirect"
@@ -33,20 +33,20 @@ class Pair:
     method: str | None
 
 
-def pairs(seen: Seen) -> tuple[Pair, ...]:
+def pairs(data: HostData) -> tuple[Pair, ...]:
     """Return every pair of a whole GPU and an RDMA card."""
-    gpus = {device.id: device for device in seen.inventory.devices if device.kind is Kind.GPU}
-    functions = {device.id for device in pci_topology.cards(seen.inventory) if device.rdma}
-    access = {name: method(peer_access(seen, device)) for name, device in gpus.items()}
+    gpus = {device.id: device for device in data.inventory.devices if device.kind is Kind.GPU}
+    functions = {device.id for device in pci_topology.cards(data.inventory) if device.rdma}
+    access = {name: method(peer_access(data, device)) for name, device in gpus.items()}
     return tuple(Pair(each.gpu, each.function, each.way, access[each.gpu])
-                 for each in pci_topology.connections(seen.inventory, seen.host) if each.function in functions)
+                 for each in pci_topology.connections(data.inventory, data.host) if each.function in functions)
 
 
-def check(seen: Seen) -> Iterator[Finding]:
-    gpus = {device.id: device for device in seen.inventory.devices}
+def check(data: HostData) -> Iterator[Finding]:
+    gpus = {device.id: device for device in data.inventory.devices}
     unreachable: dict[str, list[str]] = {}
-    for gpu, mine in itertools.groupby(pairs(seen), lambda pair: pair.gpu):
-        access, ways = peer_access(seen, gpus[gpu]), [pair.way for pair in mine]
+    for gpu, mine in itertools.groupby(pairs(data), lambda pair: pair.gpu):
+        access, ways = peer_access(data, gpus[gpu]), [pair.way for pair in mine]
         if access is not None and method(access) is None:
             unreachable.setdefault(access.remedy, []).append(gpu)
         elif access is not None and all(way is Way.SYS for way in ways):
@@ -63,6 +63,6 @@ def method(access: PeerAccess | None) -> str | None:
     return "dma-buf" if access.dma_buf else "peer-memory" if access.peer_memory else None
 
 
-def peer_access(seen: Seen, device: Device) -> PeerAccess | None:
+def peer_access(data: HostData, device: Device) -> PeerAccess | None:
     """Return how others reach the GPU's memory; None if its vendor does not report it."""
-    return vendors.of(device)(seen.host).peer_access()
+    return vendors.of(device)(data.host).peer_access()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from containerhost.devices.findings import Finding, note, wrong
 from containerhost.linux.process.daemons import running
 from containerhost.linux.sysfs import Host
-from containerhost.operator.doctor.seen import Seen
+from containerhost.operator.doctor.hostdata import HostData
 
 NAME = "idmaps"
 FILES = ("/etc/subuid", "/etc/subgid")
@@ -16,14 +16,14 @@ _OWNERS = ("root", "0")
 _USERS = ("lxd", "incusd")
 
 
-def check(seen: Seen) -> Iterator[Finding]:
+def check(data: HostData) -> Iterator[Finding]:
     """Yield findings if LXD or Incus runs. Without the files, they use their own default ranges."""
-    if not any(name in _USERS for _, name in running(seen.host)):
+    if not any(name in _USERS for _, name in running(data.host)):
         return
     for file in FILES:
-        if not seen.host.exists(file):
+        if not data.host.exists(file):
             continue
-        room = count(seen.host, file) // EACH
+        room = count(data.host, file) // EACH
         remedy = f"give root more: echo root:1000000:1000000000 >> {file}, and restart the daemon"
         if room == 0:
             yield wrong(NAME, file, f"root has less than {EACH} ids, so no unprivileged container starts", remedy)

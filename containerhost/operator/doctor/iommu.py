@@ -14,7 +14,7 @@ from containerhost.devices.findings import Finding, note
 from containerhost.devices.model import Device, Kind
 from containerhost.inventory.pci_topology import cards, common
 from containerhost.linux.sysfs import Host
-from containerhost.operator.doctor.seen import Seen
+from containerhost.operator.doctor.hostdata import HostData
 
 NAME = "iommu"
 _GROUPS = "/sys/kernel/iommu_groups"
@@ -25,15 +25,15 @@ _ACS, _CONTROL = 0x000D, 6  # the capability's id, and the offset of its control
 _REDIRECT = 0x04 | 0x08  # redirection of requests, of completions
 
 
-def check(seen: Seen) -> Iterator[Finding]:
-    gpus = [device for device in seen.inventory.devices if device.kind is Kind.GPU]
-    functions = [device for device in cards(seen.inventory) if device.rdma]
+def check(data: HostData) -> Iterator[Finding]:
+    gpus = [device for device in data.inventory.devices if device.kind is Kind.GPU]
+    functions = [device for device in cards(data.inventory) if device.rdma]
     if not gpus or not functions:
         return
-    yield from _translated(seen.host, (*gpus, *functions))
+    yield from _translated(data.host, (*gpus, *functions))
     for bridge in sorted({bridge for gpu in gpus for function in functions
-                          for bridge in shared_switch(seen.host, gpu, function)}):
-        if redirects(seen.host.data(f"{bridge}/config", _SPACE) or b""):
+                          for bridge in shared_switch(data.host, gpu, function)}):
+        if redirects(data.host.data(f"{bridge}/config", _SPACE) or b""):
             address = bridge.rpartition("/")[2]
             yield note(NAME, address, "this PCIe bridge leads transfers between the devices below its switch up to the "
                        "root complex (ACS)", f"turn that off at every boot: setpci -s {address} ECAP_ACS+0x6.w=0000; "
@@ -52,9 +52,9 @@ def shared_switch(host: Host, one: Device, other: Device) -> tuple[str, ...]:
 def redirects(config: bytes) -> bool:
     """Return whether a bridge's configuration space enables redirection; False if it is not fully readable."""
     place = _EXTENDED
-    seen: set[int] = set()
-    while place and place + _CONTROL + 2 <= len(config) and place not in seen:
-        seen.add(place)
+    visited: set[int] = set()
+    while place and place + _CONTROL + 2 <= len(config) and place not in visited:
+        visited.add(place)
         (header,) = struct.unpack_from("<I", config, place)
         if header & 0xFFFF == _ACS:
             (control,) = struct.unpack_from("<H", config, place + _CONTROL)

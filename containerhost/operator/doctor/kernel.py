@@ -4,7 +4,7 @@
 from collections.abc import Iterator
 
 from containerhost.devices.findings import Finding, note, wrong
-from containerhost.operator.doctor.seen import Seen
+from containerhost.operator.doctor.hostdata import HostData
 
 NAME = "kernel"
 _USER = "/proc/sys/user/max_user_namespaces"
@@ -12,8 +12,8 @@ _SECCOMP = "/proc/sys/kernel/seccomp/actions_avail"
 _APPARMOR = "/sys/module/apparmor/parameters/enabled"
 
 
-def check(seen: Seen) -> Iterator[Finding]:
-    host = seen.host
+def check(data: HostData) -> Iterator[Finding]:
+    host = data.host
     if host.number(_USER) == 0:
         yield wrong(NAME, "user namespaces", "the kernel allows none, so no unprivileged container starts",
                     "set sysctl user.max_user_namespaces to its default, half of the kernel's threads-max")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from containerhost.devices.findings import Finding, note, wrong
 from containerhost.linux.process.daemons import DAEMONS, running
-from containerhost.operator.doctor.seen import Seen
+from containerhost.operator.doctor.hostdata import HostData
 
 NAME = "limits"
 FILE = "60-containerhost.conf"
@@ -34,15 +34,15 @@ _UNSAFE = frozenset({"fs.inotify.max_user_instances"})
 _HARD = re.compile(r"Max open files\s+\S+\s+([0-9]{1,18})\s")
 
 
-def check(seen: Seen) -> Iterator[Finding]:
+def check(data: HostData) -> Iterator[Finding]:
     for name, (least, below) in SETTINGS.items():
-        value = seen.host.number(f"/proc/sys/{name.replace('.', '/')}")
+        value = data.host.number(f"/proc/sys/{name.replace('.', '/')}")
         if value is not None and value < least:
             yield (wrong if name in _UNSAFE else note)(
                 NAME, name, f"it is {value}, less than {least}: {below}",
                 f"install {FILE} in /etc/sysctl.d, and run `sysctl --system`")
-    for pid, name in running(seen.host):
-        hard = next((int(match[1]) for line in seen.host.lines(f"/proc/{pid}/limits") if (match := _HARD.match(line))),
+    for pid, name in running(data.host):
+        hard = next((int(match[1]) for line in data.host.lines(f"/proc/{pid}/limits") if (match := _HARD.match(line))),
                     OPEN_FILES)
         if hard < OPEN_FILES:
             yield note(NAME, name, f"it may have {hard} files open (process {pid}), and so may its containers",

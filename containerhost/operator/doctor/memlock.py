@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from containerhost.devices.findings import Finding, wrong
 from containerhost.linux.process.daemons import DAEMONS, running
 from containerhost.linux.sysfs import Host
-from containerhost.operator.doctor.seen import Seen
+from containerhost.operator.doctor.hostdata import HostData
 
 NAME = "memlock"
 _HARD = re.compile(r"Max locked memory\s+\S+\s+(\S+)")
@@ -15,11 +15,11 @@ CAP_SYS_RESOURCE = 1 << 24  # capabilities(7)
 _EVERY_ID = ["0", "0", "4294967295"]  # uid_map of the first user namespace, see user_namespaces(7)
 
 
-def check(seen: Seen) -> Iterator[Finding]:
-    if not any(device.rdma for device in seen.inventory.devices):
+def check(data: HostData) -> Iterator[Finding]:
+    if not any(device.rdma for device in data.inventory.devices):
         return
-    for pid, name in running(seen.host):
-        if (bound := hard_limit(seen.host, pid)) is not None:
+    for pid, name in running(data.host):
+        if (bound := hard_limit(data.host, pid)) is not None:
             yield wrong(NAME, name, f"it may give containers {bound} bytes of locked memory (process {pid}); one with "
                         "an RDMA device fails to start, or to register memory",
                         f"LimitMEMLOCK=infinity in its service: systemctl edit {DAEMONS[name]}")

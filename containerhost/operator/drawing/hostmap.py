@@ -103,7 +103,7 @@ class HostMap:
 
 
 @dataclasses.dataclass(frozen=True)
-class Seen:
+class HostData:
     """Hold the data to draw.
 
     :ivar records: allocations by device id; None if they cannot be read
@@ -120,33 +120,33 @@ class Seen:
     directories: Mapping[str, str]
 
 
-def hostmap(seen: Seen) -> HostMap:
-    cpu = seen.topology.cpu
-    cores = sum(len(node.siblings) for node in seen.topology.nodes)
+def hostmap(data: HostData) -> HostMap:
+    cpu = data.topology.cpu
+    cores = sum(len(node.siblings) for node in data.topology.nodes)
     title = (f"{cpu.model or 'unknown processor'}: {_count(cpu.sockets, 'socket')}, {_count(cores, 'core')}, "
-             f"{_count(len(seen.topology.cpus), 'thread')}")
-    nodes = [_node(seen, node) for node in seen.topology.nodes]
-    known = {node.id for node in seen.topology.nodes}
-    lost = _groups(seen, [device for device in seen.inventory.devices if device.numa_node not in known])
+             f"{_count(len(data.topology.cpus), 'thread')}")
+    nodes = [_node(data, node) for node in data.topology.nodes]
+    known = {node.id for node in data.topology.nodes}
+    lost = _groups(data, [device for device in data.inventory.devices if device.numa_node not in known])
     if lost:
         nodes.append(Node(None, None, 0, (), lost))
     return HostMap(title, tuple(nodes))
 
 
-def _node(seen: Seen, node: NumaNode) -> Node:
-    pinned = {cpu: container for container, cpus in sorted(seen.pins.items()) for cpu in cpus}
+def _node(data: HostData, node: NumaNode) -> Node:
+    pinned = {cpu: container for container, cpus in sorted(data.pins.items()) for cpu in cpus}
     cores = tuple(Core(tuple((cpu, pinned.get(cpu)) for cpu in sorted(core))) for core in node.siblings)
-    here = [device for device in seen.inventory.devices if device.numa_node == node.id]
-    return Node(node.id, node.socket, node.memory, cores, _groups(seen, here))
+    here = [device for device in data.inventory.devices if device.numa_node == node.id]
+    return Node(node.id, node.socket, node.memory, cores, _groups(data, here))
 
 
-def _groups(seen: Seen, devices: Sequence[Device]) -> tuple[Group, ...]:
+def _groups(data: HostData, devices: Sequence[Device]) -> tuple[Group, ...]:
     """Group whole cards by switch; virtual functions and parts are drawn in their cards."""
     ids = {device.id for device in devices}
     found: dict[tuple[str, str | None], list[Card]] = {}
     for device in devices:
         if device.kind not in PARTS and not (device.role is Role.VF and device.parent in ids):
-            found.setdefault(way_up(seen.directories.get(device.address, "")), []).append(_card(seen, device))
+            found.setdefault(way_up(data.directories.get(device.address, "")), []).append(_card(data, device))
     groups = [Group(switch, bridge, tuple(sorted(cards, key=lambda card: (card.kind is not Kind.GPU, card.id))))
               for (bridge, switch), cards in found.items()]
     return tuple(sorted(groups, key=lambda group: (group.switch is None, group.cards[0].id)))
@@ -162,28 +162,28 @@ def way_up(directory: str) -> tuple[str, str | None]:
     return parts[0].removeprefix("pci") if parts else "", bridges[-2] if len(bridges) >= 3 else None
 
 
-def _card(seen: Seen, device: Device) -> Card:
-    status, owner = _state(seen, device)
-    record = seen.records.get(device.id)
+def _card(data: HostData, device: Device) -> Card:
+    status, owner = _state(data, device)
+    record = data.records.get(device.id)
     trouble = (*((f"blocked: {record.blocked}",) if record and record.blocked else ()), *device.health)
-    parts = tuple(_part(seen, part) for part in seen.inventory.devices
+    parts = tuple(_part(data, part) for part in data.inventory.devices
                   if part.parent == device.id and (part.kind in PARTS or part.role is Role.VF))
-    links = sorted((peer, count) for pair, count in seen.links.items() if device.id in pair
+    links = sorted((peer, count) for pair, count in data.links.items() if device.id in pair
                    for peer in pair - {device.id})
     return Card(device.id, device.kind, _title(device), tuple(_about(device)), status, owner, trouble, parts,
                 tuple(links))
 
 
-def _part(seen: Seen, device: Device) -> Part:
-    status, owner = _state(seen, device)
+def _part(data: HostData, device: Device) -> Part:
+    status, owner = _state(data, device)
     label = f"VF {device.vf_index}" if device.role is Role.VF else device.id.partition("/")[2]
     if device.slice and device.slice.profile:
         label = f"{label} {device.slice.profile}"
     return Part(device.id, label, status, owner)
 
 
-def _state(seen: Seen, device: Device) -> tuple[Status, str | None]:
-    record = seen.records.get(device.id)
+def _state(data: HostData, device: Device) -> tuple[Status, str | None]:
+    record = data.records.get(device.id)
     owner = record.consumer.container if record else None
     if record and record.blocked:
         return Status.BLOCKED, owner

@@ -11,7 +11,7 @@ from containerhost.allocation.store import AllocationStore
 from containerhost.errors import AllocationsUnreadable
 from containerhost.linux.sysfs import Host
 from containerhost.operator.drawing import document
-from containerhost.operator.drawing.look import look
+from containerhost.operator.drawing.hostreader import read_map
 
 LOG = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class TopologyPage:
     def __call__(self, _environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         try:
             with self._lock:
-                found = look(self._host, self._store.records())
+                found = read_map(self._host, self._store.records())
         except AllocationsUnreadable as error:
             LOG.error("The map of the host cannot be served: %s", error)
             return _answer(start_response, "503 Service Unavailable", "text/plain; charset=utf-8", f"{error}\n")

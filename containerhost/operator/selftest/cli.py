@@ -172,7 +172,7 @@ def _engine(wanted: str | None, settings: local.Settings) -> tuple[str, str]:
 def _examined(host: Host, owners: Path, untainted: Sequence[str]) -> Row:
     """Return the row of `containerhost doctor`. The taint of a tested device is not a fault."""
     began = time.monotonic()
-    found = doctor.findings(doctor.look(host, owners, untainted))
+    found = doctor.findings(doctor.collect(host, owners, untainted))
     wrong = [finding for finding in found if finding.severity is Severity.WRONG]
     return Row("doctor", Outcome.FAILED if wrong else Outcome.PASSED, "; ".join(map(str, wrong)) or "nothing is wrong",
                round(time.monotonic() - began, 1))

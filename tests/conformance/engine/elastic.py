@@ -166,7 +166,7 @@ class ElasticConformance(frame.EngineFrame):
     def test_resize_changes_the_container_that_was_looked_at_and_no_other(self) -> None:
         sizes, size = self.sizes(), Size(frozenset({min(self.pool)}), 48 * MiB)
         self.member("c1")
-        pid, seen = self.engine.pid("c1"), sizes.look("c1")
+        pid, seen = self.engine.pid("c1"), sizes.read("c1")
         sizes.resize(seen, size, {"mark": "1"})
         self.assertEqual(size.cores, self.cores("c1"))
         self.assertEqual({self.label: "of-c1", "mark": "1"}, {
@@ -176,7 +176,7 @@ class ElasticConformance(frame.EngineFrame):
         self.inside("c1", "sh", "-c", "x=$(head -c 67108864 /dev/zero | tr '\\0' a)")
         self.assertTrue(40 * MiB < self.engine.metrics("c1").memory_peak <= 48 * MiB)
         self.assertRaises(errors.EngineConflict, sizes.resize, seen, size, {"mark": "2"})
-        seen = sizes.look("c1")
+        seen = sizes.read("c1")
         self.engine.stop("c1", timeout=TIMEOUT, force=True)
         self.assertRaises(errors.EngineConflict, sizes.resize, seen, size, {"mark": "2"})
         self.engine.delete("c1")
@@ -184,5 +184,5 @@ class ElasticConformance(frame.EngineFrame):
         self.member("c1")
         self.assertRaises((errors.EngineConflict, errors.EngineNotFound), sizes.resize, seen, size, {"mark": "2"})
         self.assertNotIn("mark", self.engine.container("c1").labels)
-        self.assertRaises(errors.UnsupportedOnHost, sizes.resize, sizes.look("c1"),
+        self.assertRaises(errors.UnsupportedOnHost, sizes.resize, sizes.read("c1"),
                           Size(frozenset({4095}), 48 * MiB), {})

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 from containerhost.engines.capabilities import LiveSizes
-from containerhost.engines.docker.live import Live, Seen
+from containerhost.engines.docker.live import Live, LiveState
 from tests.conformance.engine import elastic
 from tests.functional_docker.base import DockerTestCase
 
 
 class DockerElasticTest(elastic.ElasticConformance, DockerTestCase):
-    def sizes(self) -> LiveSizes[Seen]:
+    def sizes(self) -> LiveSizes[LiveState]:
         return Live(self.engine)
 
     def options(self) -> list[str]:

@@ -32,7 +32,7 @@ class LiveTest(DeviceTestCase):
         self.inside("c1", "umount", "/dev/nvidia0")
         self.assertRaises(errors.NotAsGranted, self.engine.verify, "c1", grants)
         spec = ContainerSpec("c1", "", Cpu(1), Memory(64 * MIB), RootDisk(POOL), parts=grants)
-        self.live.replace_devices(self.live.look("c1"), spec)
+        self.live.replace_devices(self.live.read("c1"), spec)
         self.engine.verify("c1", grants)
 
     def test_what_a_killed_daemon_gave_and_forgot_goes(self) -> None:
@@ -48,7 +48,7 @@ class LiveTest(DeviceTestCase):
         self.lxd.daemon.start()
         self.assertRaises(errors.NotAsGranted, self.engine.verify, "c1", [function])
         spec = ContainerSpec("c1", "", Cpu(1), Memory(64 * MIB), RootDisk(POOL), parts=(function,))
-        self.live.replace_devices(self.live.look("c1"), spec)
+        self.live.replace_devices(self.live.read("c1"), spec)
         self.engine.verify("c1", [function])
         allowed = Path(f"/sys/fs/cgroup/devices{charnodes.groups(pid)['devices']}/devices.list").read_text()
         self.assertNotIn(f"{node.major}:{node.minor} ", allowed)

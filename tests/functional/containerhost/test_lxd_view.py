@@ -23,7 +23,7 @@ class ViewTest(viewcontract.ViewContract, LxdTestCase):
         self.assertEqual((0, ""), self.inside(name, "sh", "-c", MOUNT))
 
     def resize(self, spec: ContainerSpec) -> None:
-        self.live.adapt(self.live.look(spec.name), spec)
+        self.live.adapt(self.live.read(spec.name), spec)
 
     def test_cpus_that_lxd_chooses(self) -> None:
         self.resized(Cpu(2), Cpu(1))

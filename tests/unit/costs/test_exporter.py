@@ -6,7 +6,7 @@ from pathlib import Path
 import fixtures
 
 from containerhost.allocation.store import AllocationStore
-from containerhost.operator.drawing.look import look
+from containerhost.operator.drawing.hostreader import read_map
 from containerhost.operator.exporter.families import families
 from containerhost.operator.exporter.sample import read
 from tests.unit.containerhost.hosts import MEMORY, shared
@@ -27,5 +27,5 @@ class ExporterTest(CostCase):
 
     def test_topology(self) -> None:
         with self.costing("exporter: topology"):
-            found = look(shared("small"), self.store.records())
+            found = read_map(shared("small"), self.store.records())
         self.assertNotEqual((), found.nodes)

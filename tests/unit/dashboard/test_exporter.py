@@ -10,12 +10,12 @@ from collections.abc import Callable
 import fixtures
 
 from containerhost.operator.drawing import document
-from containerhost.operator.drawing.look import look
+from containerhost.operator.drawing.hostreader import read_map
 from nova_lxd_dashboard.accelerators import Service
 from tests.unit.containerhost.hosts import shared
 from tests.unit.dashboard import base
 
-MAP = json.dumps(document.dump(look(shared("small"), {}))).encode()
+MAP = json.dumps(document.dump(read_map(shared("small"), {}))).encode()
 JSON = b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n"
 HOST = Service(up=True, ip="127.0.0.1")
 
@@ -107,18 +107,18 @@ class UrlTest(ExporterCase):
 class AnswerTest(ExporterCase):
     def test_map(self) -> None:
         server = self.serving(JSON + MAP)
-        self.assertEqual(look(shared("small"), {}), self.exporter.host_map("node1", HOST))
+        self.assertEqual(read_map(shared("small"), {}), self.exporter.host_map("node1", HOST))
         self.assertTrue(server.requests[0].startswith(b"GET /topology HTTP/1.1\r\nHost: 127.0.0.1:"))
 
     def test_map_in_chunks(self) -> None:
         self.serving(JSON.replace(b"1.0", b"1.1").replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n")
                      + b"%x\r\n%b\r\n0\r\n\r\n" % (len(MAP), MAP))
-        self.assertEqual(look(shared("small"), {}), self.exporter.host_map("node1", HOST))
+        self.assertEqual(read_map(shared("small"), {}), self.exporter.host_map("node1", HOST))
 
     def test_no_proxy_of_the_environment(self) -> None:
         self.useFixture(fixtures.EnvironmentVariable("http_proxy", "http://127.0.0.1:9"))
         self.serving(JSON + MAP)
-        self.assertEqual(look(shared("small"), {}), self.exporter.host_map("node1", HOST))
+        self.assertEqual(read_map(shared("small"), {}), self.exporter.host_map("node1", HOST))
 
     def test_redirect_is_not_followed(self) -> None:
         other = self.serving(JSON + MAP)

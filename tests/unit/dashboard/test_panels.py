@@ -12,7 +12,7 @@ from containerhost.allocation.store import AllocationStore, Consumer
 from containerhost.devices.model import Kind
 from containerhost.inventory.scan import scan
 from containerhost.operator.drawing import document
-from containerhost.operator.drawing.look import look
+from containerhost.operator.drawing.hostreader import read_map
 from tests.unit.containerhost.hosts import MEMORY, shared
 from tests.unit.dashboard import base
 from tests.unit.dashboard.services import Services
@@ -216,7 +216,7 @@ class PictureTest(PanelsCase):
         inventory = scan(shared("small"))
         gpu = next(device for device in inventory.devices if device.kind is Kind.GPU)
         store.claim([gpu], Consumer("nova", "lxd", container, SERVER), inventory.related)
-        self.answers["/topology"] = 200, document.dump(look(shared("small"), store.records()))
+        self.answers["/topology"] = 200, document.dump(read_map(shared("small"), store.records()))
 
     def status(self, path: str) -> int:
         return int(self.client.get(path).status_code)

@@ -225,7 +225,7 @@ class FakeLive:
         self.stubborn: tuple[str, ...] = ()
         self.needed = 0
 
-    def look(self, name: str) -> VersionedInstance:
+    def read(self, name: str) -> VersionedInstance:
         labels = self._engine.container(name).labels
         return VersionedInstance({"config": {f"user.{key}": value for key, value in labels.items()}}, "")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test consoles without a daemon: tickets, greetings, and messages to clients."""
+"""Test consoles without a daemon: tokens, greetings, and messages to clients."""
 
 import contextlib
 import queue
@@ -16,7 +16,7 @@ from containerhost import errors
 from containerhost.engines.contract import Status
 from nova_lxd_ext import conf
 from nova_lxd_ext.access import consoles, consolesession
-from nova_lxd_ext.access.tickets import Tickets
+from nova_lxd_ext.access.console_tokens import ConsoleTokens
 from nova_lxd_ext.instance import labels, states
 from tests.unit.nova import fakes, records
 from tests.unit.nova.guestfakes import GuestEngine
@@ -42,28 +42,28 @@ class FakeConsole:
         self.said.put(None)
 
 
-class TicketsTest(testtools.TestCase):
+class ConsoleTokensTest(testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.clock = fakes.Clock()
-        self.tickets = Tickets(600, self.clock)
+        self.tokens = ConsoleTokens(600, self.clock)
 
     def test_a_ticket_is_the_same_while_it_lasts(self) -> None:
-        first = self.tickets.issue("c1")
+        first = self.tokens.issue("c1")
         self.clock.now += 599
-        self.assertEqual(first, self.tickets.issue("c1"))
+        self.assertEqual(first, self.tokens.issue("c1"))
         self.clock.now += 599
-        self.assertEqual("c1", self.tickets.container(first))
+        self.assertEqual("c1", self.tokens.container(first))
         self.clock.now += 2
-        self.assertIsNone(self.tickets.container(first))
-        self.assertNotEqual(first, self.tickets.issue("c1"))
+        self.assertIsNone(self.tokens.container(first))
+        self.assertNotEqual(first, self.tokens.issue("c1"))
 
     def test_each_container_has_its_own(self) -> None:
-        issued = {self.tickets.issue(name): name for name in ("c1", "c2")}
+        issued = {self.tokens.issue(name): name for name in ("c1", "c2")}
         for text, name in issued.items():
-            self.assertEqual(name, self.tickets.container(text))
+            self.assertEqual(name, self.tokens.container(text))
         for text in ("", "c1", "é"):
-            self.assertIsNone(self.tickets.container(text))
+            self.assertIsNone(self.tokens.container(text))
 
 
 class GreetingTest(testtools.TestCase):

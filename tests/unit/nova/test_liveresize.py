@@ -94,17 +94,17 @@ class LiveResizeTest(LiveCase):
         self.assert_never_stopped()
 
     def test_elastic_service_waits_for_a_resize_and_its_revert(self) -> None:
-        look, locked = self.one.live.look, []
+        read, locked = self.one.live.read, []
 
-        def looking(name: str) -> Any:
+        def reading(name: str) -> Any:
             try:
                 with resizing(Path(nova.conf.CONF.lxd.owners_dir), name, 0):
                     locked.append(False)
             except errors.EngineBusy:
                 locked.append(True)
-            return look(name)
+            return read(name)
 
-        self.one.live.look = looking
+        self.one.live.read = reading
         self.leave()
         self.assertEqual({True}, set(locked))
         self.arrive(self.here)

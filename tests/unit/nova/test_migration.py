@@ -19,7 +19,7 @@ from containerhost.engines.spec import PoolDisk
 from containerhost.guest import resources
 from nova_lxd_ext.instance import labels
 from nova_lxd_ext.instance.requested import NOTHING
-from nova_lxd_ext.server import known
+from nova_lxd_ext.server import instance_records
 from nova_lxd_ext.server.migration import Migrations, Wanted
 from tests.unit.nova import fakes, records
 from tests.unit.nova.fakes import GPU_1
@@ -264,7 +264,7 @@ class IncomingCopyTest(MovesCase):
         """Nova asks also while it detaches a volume."""
         self.leave()
         self.assertTrue(self.incoming.exists(self.server))
-        self.server.host, self.server.task_state = known.host(), task_states.REBUILDING  # where it is
+        self.server.host, self.server.task_state = instance_records.host(), task_states.REBUILDING  # where it is
         self.assertTrue(self.incoming.exists(self.server))
 
     def test_late_request_leaves_copy_of_a_retry(self) -> None:

@@ -122,7 +122,7 @@ class QueueTest(testtools.TestCase):
         """
         self.events.append(SimpleNamespace(event="compute_unshelve_instance", host=HOST, finish_time=None, result=None))
         self.lifecycle.remove.side_effect = error
-        self.useFixture(fixtures.MockPatch("nova_lxd_ext.server.known.requested"))
+        self.useFixture(fixtures.MockPatch("nova_lxd_ext.server.instance_records.requested"))
         self.recover(task_states.SPAWNING, vm_states.SHELVED_OFFLOADED)
         return list(self.recovery.queue_reboots(mock.ANY, objects.InstanceList(objects=[self.server])))
 

@@ -25,7 +25,7 @@ class Killed(BaseException):
     """The service's process was killed."""
 
 
-class Seen(NamedTuple):
+class LiveState(NamedTuple):
     name: str
     version: int
     labels: Mapping[str, str]
@@ -87,11 +87,11 @@ class FakeEngine:
                                           memory=each.memory))
                      for name, each in self.containers_.items())
 
-    def look(self, name: str) -> Seen:
+    def read(self, name: str) -> LiveState:
         self.hook("look")
-        return Seen(name, self._found(name).version, dict(self._found(name).labels))
+        return LiveState(name, self._found(name).version, dict(self._found(name).labels))
 
-    def resize(self, current: Seen, size: Size, labels: Mapping[str, str]) -> None:
+    def resize(self, current: LiveState, size: Size, labels: Mapping[str, str]) -> None:
         self.hook("resize")
         found = self._found(current.name)
         if found.version != current.version or found.status is not Status.RUNNING:

@@ -7,7 +7,7 @@ import testtools
 from containerhost.inventory import topology
 from containerhost.linux.idlist import id_text
 from containerhost.linux.sysfs import Host
-from containerhost.operator.drawing.look import look
+from containerhost.operator.drawing.hostreader import read_map
 from tests.unit.containerhost.hosts import Broken, shared
 
 GIB = 1 << 30
@@ -59,7 +59,7 @@ class OddHosts(testtools.TestCase):
         cores = len({core for node in self.read().nodes for core in node.siblings})
         lost = self.read().nodes[1].siblings[-1]
         self.tree.write("/sys/devices/system/cpu/online", id_text(self.read().cpus - lost) + "\n")
-        self.assertIn(f"2 sockets, {cores - 1} cores, ", look(self.tree.host, {}).title)
+        self.assertIn(f"2 sockets, {cores - 1} cores, ", read_map(self.tree.host, {}).title)
         self.assertEqual(cores // 2, self.read().cpu.cores_per_socket)
 
     def test_a_kernel_without_numa_has_one_node(self):

@@ -187,7 +187,7 @@ class Refusals(testtools.TestCase):
         def refuse(*_):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/var/lib/containerhost")
 
-        self.useFixture(fixtures.MonkeyPatch("containerhost.operator.cli.look", refuse))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.operator.cli.read_map", refuse))
         result = run("topology", "--text", "--root", str(shared("mixed").root))
         self.assertEqual((1, "Error: Permission denied: main topology needs root\n"), (result.exit_code, result.output))
 
@@ -195,7 +195,7 @@ class Refusals(testtools.TestCase):
         def refuse(*_):
             raise AllocationsUnreadable("device 0000:3b:00.0 cannot be locked") from PermissionError(errno.EACCES, "no")
 
-        self.useFixture(fixtures.MonkeyPatch("containerhost.operator.cli.look", refuse))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.operator.cli.read_map", refuse))
         for user, hint in ((1000, ": main topology needs root"), (0, "")):
             self.useFixture(fixtures.MonkeyPatch("os.geteuid", lambda user=user: user))
             result = run("topology", "--text", "--root", str(shared("mixed").root))

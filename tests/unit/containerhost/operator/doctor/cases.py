@@ -17,14 +17,14 @@ class DoctorCase(testtools.TestCase):
         super().setUp()
         self.tree = self.useFixture(Broken(self.host_name))
 
-    def findings(self, check: Callable[[doctor.Seen], Iterator[Finding]]) -> list[Finding]:
-        found = list(check(doctor.look(self.tree.host, self.tree.root / "records")))
+    def findings(self, check: Callable[[doctor.HostData], Iterator[Finding]]) -> list[Finding]:
+        found = list(check(doctor.collect(self.tree.host, self.tree.root / "records")))
         for finding in found:
             self.assertTrue(finding.problem and finding.remedy, finding)
         return found
 
-    def problems(self, check: Callable[[doctor.Seen], Iterator[Finding]]) -> dict[str, str]:
+    def problems(self, check: Callable[[doctor.HostData], Iterator[Finding]]) -> dict[str, str]:
         return {finding.subject: finding.problem for finding in self.findings(check)}
 
-    def subjects(self, check: Callable[[doctor.Seen], Iterator[Finding]]) -> list[str]:
+    def subjects(self, check: Callable[[doctor.HostData], Iterator[Finding]]) -> list[str]:
         return [finding.subject for finding in self.findings(check)]

@@ -139,7 +139,7 @@ class IommuTest(DoctorCase):
 
 class GpuDirectTest(DoctorCase):
     def pairs(self) -> dict[tuple[str, str], gpudirect.Pair]:
-        found = gpudirect.pairs(doctor.look(self.tree.host, self.tree.root / "records"))
+        found = gpudirect.pairs(doctor.collect(self.tree.host, self.tree.root / "records"))
         return {(pair.gpu, pair.function): pair for pair in found}
 
     def test_neither_way(self) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from containerhost.operator.drawing import document, svg, text
-from containerhost.operator.drawing.look import look
+from containerhost.operator.drawing.hostreader import read_map
 from tests import levels
 from tests.unit.containerhost.hosts import shared
 from tests.unit.containerhost.operator.drawing.test_drawing import Busy
@@ -21,7 +21,7 @@ ODD = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(),
 
 
 def as_json(name: str = "mixed") -> Any:
-    return json.loads(json.dumps(document.dump(look(shared(name), {}))))
+    return json.loads(json.dumps(document.dump(read_map(shared(name), {}))))
 
 
 def leaves(raw: Any) -> list[tuple[Any, Any]]:
@@ -33,13 +33,13 @@ def leaves(raw: Any) -> list[tuple[Any, Any]]:
 class DocumentTest(testtools.TestCase):
     def test_map_comes_back(self) -> None:
         busy = self.useFixture(Busy())
-        for found in (busy.map(), *(look(shared(name), {}) for name in ("small", "mixed", "broken", "fabrics"))):
+        for found in (busy.map(), *(read_map(shared(name), {}) for name in ("small", "mixed", "broken", "fabrics"))):
             self.assertEqual(found, document.load(json.loads(json.dumps(document.dump(found)))))
 
     def test_fields_of_other_releases_are_ignored(self) -> None:
         raw = as_json()
         raw["nodes"][0]["color"] = "red"
-        self.assertEqual(look(shared("mixed"), {}), document.load(raw))
+        self.assertEqual(read_map(shared("mixed"), {}), document.load(raw))
 
     def test_map_of_a_newer_release_is_refused(self) -> None:
         raw = as_json()

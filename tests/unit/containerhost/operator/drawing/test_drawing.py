@@ -21,7 +21,7 @@ from containerhost.linux.sysfs import Host
 from containerhost.operator.cli import main
 from containerhost.operator.drawing import svg, text
 from containerhost.operator.drawing.hostmap import Card, HostMap, Status, way_up
-from containerhost.operator.drawing.look import look
+from containerhost.operator.drawing.hostreader import read_map
 from tests.unit.containerhost.hosts import MEMORY, Broken, shared
 from tools.showcase import picture
 
@@ -38,7 +38,7 @@ class Busy(fixtures.Fixture):
         self.host = Host(self.root)
 
     def map(self) -> HostMap:
-        return look(self.host, AllocationStore(self.root / "var/lib/containerhost/owners").records())
+        return read_map(self.host, AllocationStore(self.root / "var/lib/containerhost/owners").records())
 
 
 def cards(drawn: HostMap) -> dict[str, Card]:
@@ -83,14 +83,14 @@ class MapTest(testtools.TestCase):
     def test_parts_of_a_gpu_and_devices_of_no_node(self) -> None:
         tree = self.useFixture(Broken("mixed"))
         (tree.function("0000:3c:00.0") / "numa_node").write_text("-1\n")
-        drawn = look(tree.host, {})
+        drawn = read_map(tree.host, {})
         self.assertEqual([0, 1, None], [node.id for node in drawn.nodes])
         self.assertEqual(["gi1/ci0", "gi2/ci0", "gi5/ci0", "gi5/ci1"],
                          [part.label for part in cards(drawn)["0000:3c:00.0"].parts])
 
     def test_every_device_is_drawn_once(self) -> None:
         for name in ("small", "mixed", "dgx", "broken", "fabrics"):
-            found = cards(look(shared(name), {})).values()
+            found = cards(read_map(shared(name), {})).values()
             ids = [card.id for card in found] + [part.id for card in found for part in card.parts]
             listed = json.loads(run("list", "--json", "--root", str(shared(name).root)).output)
             self.assertEqual(sorted(device["id"] for device in listed), sorted(ids), name)
@@ -130,14 +130,14 @@ class SvgTest(testtools.TestCase):
         self.assertEqual(4 * 2 * 8 + 2, sum(word.startswith("VF") for word in found))
 
     def test_names_that_nova_gives_containers_are_not_cut(self) -> None:
-        node = look(shared("small"), {}).nodes[0]
+        node = read_map(shared("small"), {}).nodes[0]
         card = dataclasses.replace(node.groups[0].cards[0], owner="instance-0000002a", status=Status.HELD)
         group = dataclasses.replace(node.groups[0], cards=(card,))
         content = svg.draw(HostMap("", (dataclasses.replace(node, groups=(group,), cores=()),)))
         self.assertEqual(2, words(content).count("instance-0000002a"))  # in the legend and on the card
 
     def test_nothing_lies_outside(self) -> None:
-        hosts = (look(shared(name), {}) for name in ("small", "mixed", "broken"))
+        hosts = (read_map(shared(name), {}) for name in ("small", "mixed", "broken"))
         for drawn in (self.useFixture(Busy()).map(), *hosts):
             root = ElementTree.fromstring(svg.draw(drawn))
             width, height = float(root.attrib["width"]), float(root.attrib["height"])
@@ -147,7 +147,7 @@ class SvgTest(testtools.TestCase):
                     self.assertLessEqual(float(shape.attrib["y"]) + float(shape.attrib["height"]), height)
 
     def test_names_are_text_and_never_markup(self) -> None:
-        drawn = look(shared("small"), {})
+        drawn = read_map(shared("small"), {})
         node = drawn.nodes[0]
         evil = "</text><script>alert(1)</script>\x1b\x00&\"'"
         card = dataclasses.replace(node.groups[0].cards[0], title=evil, owner=evil, status=Status.HELD, trouble=(evil,),
@@ -164,7 +164,7 @@ class SvgTest(testtools.TestCase):
         self.assertEqual("abc", svg.fitted("abc", 10, 50))
 
     def test_links_between_gpus(self) -> None:
-        drawn = look(shared("small"), {})
+        drawn = read_map(shared("small"), {})
         card = next(card for card in cards(drawn).values() if card.kind is Kind.GPU)
         linked = dataclasses.replace(card, links=(("0000:af:00.0", 12),))
         group = dataclasses.replace(drawn.nodes[0].groups[0], cards=(linked,))

@@ -6,7 +6,7 @@ import urllib.error
 import urllib.request
 
 from containerhost.operator.drawing import document
-from containerhost.operator.drawing.look import look
+from containerhost.operator.drawing.hostreader import read_map
 from containerhost.operator.exporter import server
 from containerhost.operator.exporter.topologypage import PATH, TopologyPage
 from tests.ports import free_port
@@ -28,7 +28,7 @@ class TopologyPageTest(ExporterCase):
                 self.assertEqual(("application/json", "nosniff"),
                                  (answer.headers["Content-Type"], answer.headers["X-Content-Type-Options"]))
                 found = document.load(json.load(answer))
-            self.assertEqual(look(self.host, self.store.records()), found)
+            self.assertEqual(read_map(self.host, self.store.records()), found)
             self.assertEqual(("instance-00000001",) if claimed else (), found.owners)
 
     def test_metrics_are_where_they_were(self) -> None:

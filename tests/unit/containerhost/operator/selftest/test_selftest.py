@@ -134,7 +134,7 @@ class TaintedTest(test_taints.TaintCase):
         self.run_command("taint", GPU, "--reason", "fan was replaced")
 
         def tainted(*tested: str) -> list[Finding]:
-            return [found for found in doctor.findings(doctor.look(self.host, self.store.directory, tested))
+            return [found for found in doctor.findings(doctor.collect(self.host, self.store.directory, tested))
                     if "fan was replaced" in str(found)]
 
         self.assertEqual((1, 0), (len(tainted()), len(tainted(GPU))))

@@ -10,7 +10,7 @@ from containerhost.linux.sysfs import Host
 
 
 @dataclasses.dataclass(frozen=True)
-class Seen:
+class HostData:
     """Hold the data of the host that `containerhost doctor` checks."""
 
     host: Host
