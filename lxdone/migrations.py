@@ -126,7 +126,7 @@ class MigratingVmm(BaseVmm):
         state = self._find(own, vm)
         if self._writeback.is_unsaved(home) or (state is not None and state.status not in AWAY):
             raise EngineConflict(f"this node has container {own} of the VM, or a record of it, which may be newer: "
-                                 "look at it, and delete it when it is not needed")
+                                 "check it, and delete it when it is not needed")
         self.forget(vm.id)  # what an earlier migration left
         with Rollback(f"arrival of VM {vm.id}") as undo:
             undo.on_error("remove what arrived", self._remove_arrived, vm.id)

@@ -80,7 +80,7 @@ of btrfs or of zfs, and Incus or LXD since 5.0.3. 0 stops servers first.
 
 RESIZE = [
     cfg.IntOpt("shrink_notice", default=30, min=0, help="""
-Seconds a guest that runs ``containerhost-guest`` has to let go of cores, memory and devices before a live resize takes
+Seconds a guest that runs ``containerhost-guest`` has to release cores, memory and devices before a live resize takes
 them, and to prepare for the stop of a resize or migration. Others are not waited for.
 """),
 ]

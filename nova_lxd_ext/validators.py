@@ -59,7 +59,7 @@ EXTRA_SPEC_VALIDATORS = [
          "own and memory of one NUMA node or socket, that of its devices if it can be. cpumempin: the same, and a "
          "core for each MPI process.", enum=list(Affinity)),
     _key("lxd:live_resize", str,
-         "Whether a running server gets this flavor only while its processes go on.",
+         "Whether a running server gets this flavor only while its processes keep running.",
          "required: a resize that would stop the server is refused; preferred (also when absent): then it is stopped "
          "and started again.", enum=list(LIVE_RESIZE)),
     _key("lxd:live_migration", str,

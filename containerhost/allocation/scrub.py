@@ -83,7 +83,7 @@ def scrub_net(device: Device, restore: Mapping[str, str], function: NetFunction)
     if names:
         function.rename(names)
     function.link_down_and_flush(count or 1)
-    return was_reset, (*done, "its driver was bound anew")
+    return was_reset, (*done, "its driver was rebound")
 
 
 def reset_gpu(device: Device, privileged: Privileged, others: Collection[str]) -> bool:

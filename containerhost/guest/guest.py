@@ -47,7 +47,7 @@ MPI_LAUNCHERS = frozenset({"mpirun", "mpiexec", "orterun", "prterun", "srun", "a
 # Variables in which Open MPI, MPICH (and its derivatives) and MVAPICH2 pass the number of ranks.
 RANKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 MPI = ("an MPI program keeps the ranks it was started with until it ends, so it cannot follow its resources. Run it "
-       "from a script that goes on from a checkpoint with as many ranks as there are cores, or keep the size fixed")
+       "from a script that continues from a checkpoint with as many ranks as there are cores, or keep the size fixed")
 
 
 class CannotFollow(Exception):
@@ -288,7 +288,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1 if found else 0
     document = load(chosen.directory)
     if document is None:
-        print("containerhost-guest: this container's host tells nothing of its resources", file=sys.stderr)
+        print("containerhost-guest: this container's host does not publish its resources", file=sys.stderr)
         return NOT_TOLD
     if chosen.action == "show":
         print(json.dumps(document, indent=2))

@@ -187,12 +187,12 @@ class Rebuild:
         tops = self._tops
         both = METADATA in tops and ROOTFS in tops
         if both and self._squashed:
-            raise BadImage("it is a unified LXD image as squashfs; upload it as a tarball, or its root file system "
-                           "alone")
+            raise BadImage("it is a unified LXD image as squashfs; upload it as a tarball, or only its root file "
+                           "system")
         if both and tops & UNIFIED_ROOTS:
             if not self._unified:
                 raise BadImage("it is a unified LXD image that begins with something other than metadata.yaml, rootfs "
-                               "and templates; create it again with `lxc image export`, or upload its rootfs alone")
+                               "and templates; create it again with `lxc image export`, or upload only its rootfs")
             return Format.UNIFIED
         if tops & ROOT_DIRECTORIES and not self._unified:
             return Format.SQUASHFS if self._squashed else Format.ROOTFS

@@ -234,7 +234,7 @@ def dump_host(redact: bool, root: Path, owners_directory: Path | None) -> None:
 
 @main.command()
 @click.option("--listen", default=EXPORTER_ADDRESS, show_default=True, metavar="ADDRESS:PORT",
-              help="Where to serve. Whoever reaches it reads names of containers and devices, without a password.")
+              help="Where to serve. All who can connect read names of containers and devices, without a password.")
 @click.option("--job-mapping", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path),
               help="Keep the files of dcgm-exporter's --hpc-job-mapping-dir here.")
 @clioptions.root

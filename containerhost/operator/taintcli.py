@@ -83,7 +83,7 @@ def drain(device: str, reason: str, timeout: float, root: Path, owners_directory
     for name, who in draining.holders(store.records(), found, inventory).items():
         click.echo(f"waiting for {who}, which has {name}")
     draining.drain(store, found, inventory, timeout)
-    click.echo(f"{found.id} is drained: no container has it, and nobody is given it until `containerhost untaint "
+    click.echo(f"{found.id} is drained: no container has it, and none gets it until `containerhost untaint "
                f"{found.id}`")
 
 

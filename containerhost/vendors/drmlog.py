@@ -21,8 +21,8 @@ _SAID = re.compile(rf"[a-z0-9]+ {_ADDRESS}: (.*)$")
 
 WEDGED = Rule(
     name="drm-wedged", verdict=Verdict.SICK, reads="messages of the GPU's driver in /dev/kmsg",
-    says="its driver gave up on it: \"{message}\"; bind the driver anew (unbind, bind in /sys/bus/pci/drivers) while "
-         "nobody has the GPU, or restart the host", well="the driver was bound anew or has reset it",
+    says="its driver gave up on it: \"{message}\"; rebind the driver (unbind, bind in /sys/bus/pci/drivers) while "
+         "no container has the GPU, or restart the host", well="the driver was rebound or has reset it",
     source="Documentation/gpu/drm-uapi.rst, \"Device Wedging\"; " + "; ".join((
         "drivers/gpu/drm/amd/amdgpu/amdgpu_device.c", "xe/xe_device.c", "i915/gt/intel_reset.c")))
 

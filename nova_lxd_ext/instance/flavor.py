@@ -239,8 +239,8 @@ def gpus(extra_specs: Mapping[str, str], capabilities: Iterable[str]) -> GpuBoun
     if least is None:
         return None
     if ACCELERATORS in extra_specs:
-        raise errors.SpecError(f"The flavor has {GPUS_MIN} and {ACCELERATORS}: the elastic service leaves Cyborg's "
-                               "devices alone. Remove one of the two keys.")
+        raise errors.SpecError(f"The flavor has {GPUS_MIN} and {ACCELERATORS}: the elastic service does not change "
+                               "Cyborg's devices. Remove one of the two keys.")
     return GpuBounds(least, gpu_capabilities(extra_specs, capabilities))
 
 

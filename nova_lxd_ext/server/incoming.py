@@ -136,7 +136,7 @@ class IncomingMigrations:
         elif state is not None or self._states.is_foreign(instance):
             raise exception.MigrationError(reason=(
                 f"the host it is to go to has a container {instance.name} already, which may be an older state of the "
-                f"server: look at it there, and delete it when it is not needed"))
+                f"server: check it there, and delete it when it is not needed"))
 
     def exists(self, instance: objects.Instance) -> bool:
         """Return whether the server has a container here; before an evacuation, remove the copy of an ended move.

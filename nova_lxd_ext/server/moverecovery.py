@@ -189,7 +189,7 @@ class MoveRecovery:
         elif (move.dest_compute is None
               and "prep_resize" in (lost := lostrequests.of(context, instance.uuid, host)).methods):
             set_status(move, FAILED)
-            record_outcome(context, instance, lost, "another move of the server was in progress, which goes on")
+            record_outcome(context, instance, lost, "another move of the server was in progress, which continues")
 
     def _drop_overtaken(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
         self._give_allocations_back(context, instance, move)

@@ -135,8 +135,8 @@ class Volumes(AttachmentProvider):
         volume = block_device.get_volume_id(connection_info)
         found = self._connectors.extend(volume, connection_info["driver_volume_type"], connection_info["data"])
         if found is not None and found < size:
-            raise BackendError(reason=(f"Volume {volume} has {size} bytes by Cinder, but its host sees {found}: look "
-                                       "at its backend, or detach and attach it."))
+            raise BackendError(reason=(f"Volume {volume} has {size} bytes by Cinder, but its host sees {found}: "
+                                       "check its backend, or detach and attach it."))
 
     # Host.
 

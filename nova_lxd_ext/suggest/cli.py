@@ -38,7 +38,7 @@ def nova(form: str | None, disk: int, as_json: bool, root: Path) -> None:
     section = pcisection.section(offers(inventory))
     if not section.device_specs:
         click.echo("This host has no device that servers could be given; `containerhost list` and "
-                   "`containerhost doctor` tell of what it has.", err=True)
+                   "`containerhost doctor` show what it has.", err=True)
     suggested = flavors.flavors(sizes(inventory, topology.read(host)), disk)
     if as_json:
         click.echo(json.dumps(section.to_dict() | {

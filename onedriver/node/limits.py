@@ -66,7 +66,7 @@ def require_same(vm: Vm, affinity: Affinity, nodes: frozenset[int], host: NodeCo
     if affinity is Affinity.ANY:
         said = f"TOPOLOGY binds it (PIN_POLICY or NODE_AFFINITY: {policy})" if policy != "NONE" else None
     elif policy == "NONE" and vm.cpu < 100 * vm.vcpu:
-        said = f"CPU={vm.cpu / 100:g} is less than VCPU={vm.vcpu}, and its cores are for it alone"
+        said = f"CPU={vm.cpu / 100:g} is less than VCPU={vm.vcpu}, and its cores are reserved for it"
     elif affinity is Affinity.CPU and policy != "NONE" and nodes != host.cores.keys():
         said = f"TOPOLOGY places it on {len(nodes)} of this host's {len(host.cores)} NUMA nodes"
     elif affinity in (Affinity.CPUMEM, Affinity.CPUMEMPIN) and len(nodes) > 1:

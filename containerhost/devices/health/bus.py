@@ -15,7 +15,7 @@ LANES = Rule(
 FATAL = Rule(
     name="aer-fatal", verdict=Verdict.SICK, reads="aer_dev_fatal",
     says="{count} fatal errors on its link (aer_dev_fatal): it must be reset; a hard reboot of the "
-         "server or VM that holds it does, or `containerhost scrub {address}` while nobody does",
+         "server or VM that holds it does, or `containerhost scrub {address}` while no container does",
     well="it was reset by `containerhost scrub`, at a hard reboot or on its return",
     source="Linux Documentation/PCI/pcieaer-howto.rst: after a fatal error the link is not reliable")
 NONFATAL = Rule(

@@ -28,7 +28,7 @@ def missing(info: Mapping[str, Any]) -> Iterator[Finding]:
     if not any(option.startswith("name=seccomp") and "profile=unconfined" not in option
                for option in info.get("SecurityOptions") or ()):
         yield wrong(CHECK, NAME, "it filters no system calls of containers, so a device can be kept in an io_uring, "
-                    "where nobody finds it", "remove seccomp-profile from /etc/docker/daemon.json, and restart it")
+                    "where it cannot be found", "remove seccomp-profile from /etc/docker/daemon.json, and restart it")
     for key, what in (("MemoryLimit", "memory"), ("CpuCfsQuota", "processor time"), ("PidsLimit", "processes")):
         if info.get(key) is False:
             yield note(CHECK, NAME, f"it cannot limit {what}", "see the findings of the control groups")

@@ -96,4 +96,4 @@ def volumes_in_root(directory: str, container: str) -> bool:
 
 def untrusted(file: str, error: Exception) -> EngineError:
     return EngineError(f"record {file} of what the container has cannot be trusted ({error!r}): "
-                       "delete the container and make it anew")
+                       "delete the container and create it again")

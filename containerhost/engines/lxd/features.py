@@ -13,7 +13,7 @@ CHECK, NAME = "daemons", "lxd"
 _NEEDED: Mapping[str, str] = {"kernel_limits": "containers with RDMA devices get no locked memory"}
 _BETTER: Mapping[str, str] = {
     "limits_hugepages": "servers with huge pages are refused",
-    "gpu_cdi": "libraries of a GPU's driver come by the vendor's older way alone",
+    "gpu_cdi": "libraries of a GPU's driver come only by the vendor's older way",
     CDI_HOTPLUG: "a GPU that comes while the container runs brings no libraries of its driver",
     "numa_cpu_placement": "a server on NUMA nodes gets a fixed list of cores, not the nodes'"}
 

@@ -71,7 +71,7 @@ def remove(name: str, kind: str, what: str) -> None:
     try:
         present = shown(asked, "-details", "address", "show", "dev", name).get("linkinfo", {}).get("info_kind")
         if present != kind:
-            raise HostActionFailed(f"interface {name} is {present or 'hardware'}, not {what}: it is left alone")
+            raise HostActionFailed(f"interface {name} is {present or 'hardware'}, not {what}: it is not changed")
         ip(asked, "link", "delete", "dev", name)
     except HostActionFailed:
         if exists(name):

@@ -22,7 +22,7 @@ _RESET = re.compile("`containerhost scrub`|its driver asks for|since it was last
 def check(data: HostData) -> Iterator[Finding]:
     decided = taints.read(data.host)
     if decided.trouble:  # an error in the file, which applies to every device
-        yield wrong(NAME, "taints", decided.trouble, "no device is given to anybody new until then")
+        yield wrong(NAME, "taints", decided.trouble, "no new container gets a device until then")
     for device in data.inventory.devices:
         for complaint in (text for text in device.health if text != decided.trouble):
             source = taints.source(device, decided) if complaint == taints.complaint(device.taint) else None
@@ -43,13 +43,13 @@ def check(data: HostData) -> Iterator[Finding]:
 def _remedy(complaint: str, device_id: str) -> str:
     """Return the remedy: a scrub needs a device that responds, and blocks one that it cannot clean."""
     if _AWAY.search(complaint):
-        return "reset or power-cycle the host or the card; it is well at the next look"
+        return "reset or power-cycle the host or the card; it is healthy at the next check"
     if _RESTART.search(complaint):
-        return "restart the host once no container needs it any more; a reset of the device alone does not help"
+        return "restart the host once no container needs it any more; a reset of the device does not suffice"
     if _RESET.search(complaint):
-        return (f"reset it: `containerhost scrub {device_id}` while nobody has it, else a hard reboot of the server or "
-                "VM that has it")
-    return "repair that, and it is well at the next look"
+        return (f"reset it: `containerhost scrub {device_id}` while no container has it, else a hard reboot of "
+                "the server or VM that has it")
+    return "repair that, and it is healthy at the next check"
 
 
 def _records(data: HostData) -> Iterator[Finding]:

@@ -20,5 +20,5 @@ def check(data: HostData) -> Iterator[Finding]:
     if host.is_directory("/proc/sys/kernel") and host.text("/proc/sys/kernel/ostype") and not host.exists(_SECCOMP):
         yield wrong(NAME, "seccomp", "the kernel cannot filter system calls", "use one with CONFIG_SECCOMP_FILTER")
     if host.text(_APPARMOR) not in ("Y", None):
-        yield note(NAME, "AppArmor", "it is built in, but off: containers are held by namespaces alone",
+        yield note(NAME, "AppArmor", "it is built in, but off: containers are confined only by namespaces",
                    "boot with apparmor=1 security=apparmor, unless another security module is used")

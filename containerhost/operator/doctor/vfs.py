@@ -22,7 +22,7 @@ def check(data: HostData) -> Iterator[Finding]:
             path = f"{pci.directory(data.host, device.address)}/sriov_drivers_autoprobe"
             if data.host.text(path) == "0":
                 yield wrong(NAME, device.id, "no driver is bound to its virtual functions when they are made "
-                            "(sriov_drivers_autoprobe is 0)", f"echo 1 > {path}, and make them anew")
+                            "(sriov_drivers_autoprobe is 0)", f"echo 1 > {path}, and recreate them")
         if _without_guid(device):
             yield note(NAME, device.id, "it has no GUID, so its port stays down until a server or VM brings one",
                        "give each function one: `ip link set dev PF vf N node_guid … port_guid …`")

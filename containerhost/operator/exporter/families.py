@@ -37,7 +37,7 @@ USES: tuple[tuple[str, str, Tell], ...] = (
      lambda use, device: None if use.busy is None else use.busy / PERCENT),
     ("gpu_memory_utilization_ratio", "Share of time in which the GPU's memory was read or written, 0 to 1.",
      lambda use, device: None if use.memory_busy is None else use.memory_busy / PERCENT),
-    ("gpu_memory_free_bytes", "Memory of the GPU or slice that nobody uses.", lambda use, device: use.free),
+    ("gpu_memory_free_bytes", "Memory of the GPU or slice that no process uses.", lambda use, device: use.free),
     ("gpu_memory_total_bytes", "Memory of the GPU or slice.", lambda use, device: device.memory),
     ("gpu_power_watts", "Power that the GPU draws.", lambda use, device: use.power),
 )

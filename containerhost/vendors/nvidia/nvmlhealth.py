@@ -37,8 +37,8 @@ RECOVERY = Rule(
 UNCORRECTED = Rule(
     name="nvml-ecc", verdict=Verdict.SICK, reads="nvmlDeviceGetTotalEccErrors, uncorrected, volatile",
     says="{count} uncorrected memory errors since it was last reset",
-    well="the GPU was reset or its driver loaded anew, which clears the counter",
-    source=f"{_NVML}; of a driver too old to tell a recovery action, which knows better")
+    well="the GPU was reset or its driver reloaded, which clears the counter",
+    source=f"{_NVML}; of a driver too old to report a recovery action")
 CONTAINED = Rule(
     name="nvml-ecc-contained", verdict=Verdict.NOTE, reads=UNCORRECTED.reads,
     says="{count} uncorrected memory errors since it was last reset, after which its driver asks for nothing",

@@ -75,10 +75,10 @@ RECOVERY = 154  # its text has the recovery action, and later that none is neede
 
 FATAL = Rule(
     name="xid-fatal", verdict=Verdict.SICK, reads="NVRM: Xid in /dev/kmsg",
-    says="{what}: NVIDIA's catalog asks for {action}; a hard reboot of the server or VM "
-         "that holds it resets it, or `containerhost scrub` while nobody does",
-    well="it was reset by `containerhost scrub`, at a hard reboot or on its return, its driver was loaded anew, or Xid "
-         "154 tells that no action is needed",
+    says="{what}: NVIDIA's catalog requires {action}; a hard reboot of the server or VM "
+         "that holds it resets it, or `containerhost scrub` while no container does",
+    well="it was reset by `containerhost scrub`, at a hard reboot or on its return, its driver was reloaded, or Xid "
+         "154 reports that no action is needed",
     source=CATALOG)
 ACTION = Rule(
     name="xid-recovery-action", verdict=Verdict.SICK, reads="NVRM: Xid 154 in /dev/kmsg",
@@ -87,12 +87,12 @@ ACTION = Rule(
 OTHER_ACTION = Rule(
     name="xid-other-action", verdict=Verdict.SICK, reads="NVRM: Xid 154 in /dev/kmsg",
     says="Xid 154: only \"{action}\" helps, which a reset of the GPU does not do",
-    well="the host was restarted, or Xid 154 tells that no action is needed", source=CATALOG)
+    well="the host was restarted, or Xid 154 reports that no action is needed", source=CATALOG)
 SWITCH = Rule(
     name="nvswitch-sxid-fatal", verdict=Verdict.SICK, reads="nvidia-nvswitch: SXid in /dev/kmsg",
     says="NVSwitch {switch} had a fatal error (SXid {number}), which ends traffic between GPUs: restart the host, or "
-         "end what uses GPUs, load the driver anew and start Fabric Manager",
-    well="the host was restarted, or the driver was loaded anew",
+         "end what uses GPUs, reload the driver and start Fabric Manager",
+    well="the host was restarted, or the driver was reloaded",
     source="NVIDIA Fabric Manager User Guide, \"NVSwitch SXid Error Codes\"")
 PASSING = Rule(
     name="xid-passing", verdict=Verdict.NOTE, reads="NVRM: Xid in /dev/kmsg",

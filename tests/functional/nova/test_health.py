@@ -92,7 +92,7 @@ class FunctionsTest(SickServers):
         self.assertIn("no device", self.blocked()[held.id] or "")
         self.control.set_num_vfs(parent, count)
         self.assertNotIn(held.address, self.known_vfs())
-        self.assertIn("its driver was bound anew", self.scrub(held.id)["done"])
+        self.assertIn("its driver was rebound", self.scrub(held.id)["done"])
         self.assertEqual({vf.address for vf in self.vfs}, self.known_vfs())
         self.assertEqual({}, self.held())
         now = {device.id: (device.netdev, device.health) for device in scan().devices}

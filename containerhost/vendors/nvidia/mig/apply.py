@@ -59,7 +59,7 @@ class Cutter:
                 changes = [each for each in plans if each.steps]
                 for each in changes:
                     self._claim(each)
-                with Rollback("cutting GPUs anew") as undo:
+                with Rollback("repartitioning GPUs") as undo:
                     for each in changes:
                         self._carry_out(each, undo)
                     self._require_as_wanted(changes, lists)

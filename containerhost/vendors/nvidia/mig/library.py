@@ -41,10 +41,10 @@ class Library:
 
     def read(self) -> tuple[Geometry, ...]:
         """Return every GPU that the driver knows, including those without MIG."""
-        return _call(READ_TIMEOUT, "tell how the GPUs are cut", lambda: tuple(self._geometries()))
+        return _call(READ_TIMEOUT, "read how the GPUs are partitioned", lambda: tuple(self._geometries()))
 
     def geometry(self, address: str) -> Geometry:
-        return _call(READ_TIMEOUT, f"tell how GPU {address} is cut", self._geometry, address, self._handle(address))
+        return _call(READ_TIMEOUT, f"read the slices of GPU {address}", self._geometry, address, self._handle(address))
 
     def _geometries(self) -> Iterator[Geometry]:
         for index in range(pynvml.nvmlDeviceGetCount()):

@@ -14,4 +14,4 @@ class CommandTest(testtools.TestCase):
         done = subprocess.run([command, "config", "nova", "--root", empty], capture_output=True, text=True, check=True)
         self.assertIn("[pci]", done.stdout)
         self.assertEqual(["This host has no device that servers could be given; `containerhost list` and "
-                          "`containerhost doctor` tell of what it has."], done.stderr.splitlines())
+                          "`containerhost doctor` show what it has."], done.stderr.splitlines())

@@ -69,7 +69,7 @@ class HandOverTest(ProvenanceTestCase):
         (gpu,), (vf,) = self.store.hand_overs(self.gpu), self.store.hand_overs(self.vf)
         self.assertEqual((1, self.gpu, ["it was reset"], "nvidia", "nvidia"),
                          (gpu["number"], gpu["device"], gpu["cleaned"], gpu["reset"], gpu["driver"]))
-        self.assertEqual((["its driver was bound anew", "it was reset"], "kernel", {}),
+        self.assertEqual((["its driver was rebound", "it was reset"], "kernel", {}),
                          (vf["cleaned"], vf["reset"], vf["errors"]))
         self.assertLess(gpu["given"][:19], gpu["released"][:19] + "~")
         self.assertEqual([None], self.complaints(self.gpu))

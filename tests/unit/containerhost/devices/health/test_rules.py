@@ -53,9 +53,9 @@ class Xids(testtools.TestCase):
     def test_words(self) -> None:
         (fatal, app, other, asked) = (finding.text for finding in xids.xid_findings(
             [Xid(48, 3), Xid(31), Xid(999, 2), Xid(154, action="Node Reboot Required", code=2)]))
-        self.assertEqual("Xid 48 (double bit ECC error), 3 times: NVIDIA's catalog asks for RESET_GPU; "
+        self.assertEqual("Xid 48 (double bit ECC error), 3 times: NVIDIA's catalog requires RESET_GPU; "
                          "a hard reboot of the server or VM that holds it resets it, or `containerhost scrub` while "
-                         "nobody does", fatal)
+                         "no container does", fatal)
         self.assertEqual("Xid 31 (GPU memory page fault): an error of the application that used it", app)
         self.assertEqual("Xid 999, 2 times: see NVIDIA's Xid catalog", other)
         self.assertEqual('Xid 154: only "Node Reboot Required" helps, which a reset of the GPU does not do', asked)
