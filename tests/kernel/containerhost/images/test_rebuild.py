@@ -6,10 +6,12 @@ import io
 import json
 import lzma
 import os
+import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from pathlib import Path
 
 import fixtures
@@ -262,3 +264,19 @@ class TestConfined(RebuildCase):
             self.assertRaises(EngineTimeout, rebuild.rebuild, file, target, None, 3)
         await_that(lambda: f"987.{os.getpid()}" not in subprocess.run(
             ["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout, "the program has ended")
+
+    def test_worker_that_no_signal_ends_is_left_behind(self):
+        """As one in state D: its pipes stay open."""
+        self.useFixture(fixtures.MonkeyPatch("containerhost.images.rebuild.KILL_TIMEOUT", 0.1))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.linux.run.KILL_TIMEOUT", 0.1))
+        self.useFixture(fixtures.MonkeyPatch("containerhost.images.rebuild.ISOLATED", ("sh", "-c", "exec sleep 20")))
+        self.useFixture(fixtures.MonkeyPatch("os.geteuid", lambda: 0))
+        kill, killed = os.killpg, self.useFixture(fixtures.MockPatch("os.killpg")).mock
+        began = time.monotonic()
+        with tempfile.TemporaryFile() as image, tempfile.TemporaryFile() as target:
+            self.assertRaises(EngineTimeout, rebuild.rebuild, image, target, None, 1)
+            with rebuild.layers(image, "sha256:a", 1) as worker:
+                self.assertRaises(EngineTimeout, worker.read, 1)
+        self.assertLess(time.monotonic() - began, 15)
+        for pid in {call.args[0] for call in killed.call_args_list}:
+            kill(pid, signal.SIGKILL)
