@@ -10,8 +10,10 @@ from typing import Any
 from containerhost import errors
 from containerhost.allocation.store import AllocationStore
 from containerhost.devices.model import Device
+from containerhost.engines.contract import ContainerState
 from containerhost.inventory.scan import HostView, Inventory
 from containerhost.linux.sysfs import Host
+from tests.model.hardware import FORMER_ANSWER, NO_ANSWER
 from tests.unit.nova import fakes
 
 STALLS = "stalls"  # this request to the engine and all further ones of the process time out, and are carried out later
@@ -56,26 +58,34 @@ class Engine(fakes.FakeEngine):
     """Let the plan of faults decide how each request ends.
 
     :ivar queued: changes that the daemon carries out when it does not stall any more
+    :ivar former: the states of its containers before the last change
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._late = False
         self.queued: list[Callable[[], Any]] = []
+        self.former: tuple[ContainerState, ...] = ()
+        self._list: str | None = None
         for name in CHANGES:
             setattr(self, name, functools.partial(self._changed, getattr(self, name)))
 
     def _changed(self, action: Callable[..., Any], *args: Any, **more: Any) -> Any:
         """Make a change; of one that timed out the caller does not learn that it was made."""
-        self._late = False
+        self._late, former = False, tuple(map(self._state, self.specs))
         try:
             result = action(*args, **more)
         except Stalled:
             self.queued.append(functools.partial(action, *args, **more))
             raise
+        self.former = former
         if self._late:
             raise errors.EngineTimeout(f"{action.__name__}: no answer within the time limit")
         return result
+
+    def containers(self) -> tuple[ContainerState, ...]:
+        found = super().containers()
+        return {NO_ANSWER: (), FORMER_ANSWER: self.former}.get(self._list or "", found)
 
     def go_on(self) -> None:
         """Carry out what was requested while the daemon stalled, in order; what is impossible by now fails."""
@@ -92,4 +102,5 @@ class Engine(fakes.FakeEngine):
         if fault == "unavailable":
             raise errors.EngineUnavailable(f"{method}: the daemon is away")
         self._late = fault == "times out"
+        self._list = fault
         self.asked.clear()

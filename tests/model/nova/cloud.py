@@ -26,12 +26,13 @@ from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 from containerhost import errors
 from nova_lxd_ext.server import deferred
 from tests.model.disk import FULL, POWER_CUT
+from tests.model.hardware import FORMER_ANSWER, NO_ANSWER
 from tests.model.inmemory import STALLS
 from tests.model.nova.placement import Placement
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 OWNER = {"user_id": "tenant", "project_id": "project"}
-ENGINE_FAULTS = ("fails", "times out", "unavailable", "answers empty")
+ENGINE_FAULTS = ("fails", "times out", "unavailable", NO_ANSWER, FORMER_ANSWER)
 MET_AT = {**dict.fromkeys((*ENGINE_FAULTS, STALLS), "engine"), FULL: "disk"}  # steps of which kind alone a fault meets
 FAULTS = ("killed", *ENGINE_FAULTS, "other host restarts", "locked")
 EXPECTED = (exception.NovaException, errors.ContainerHostError, rpc_dispatcher.ExpectedException,
@@ -147,9 +148,10 @@ class Cloud:
         if not self.current.alive:
             raise Killed
         if self.stalls or not self.faults:
-            return STALLS if self.stalls and what == "engine" else None
+            return STALLS if self.stalls and what in ("engine", "list") else None
         at, fault = self.faults[0]
-        if at > 0 or MET_AT.get(fault, what) != what:
+        met_at = MET_AT.get(fault, what)
+        if at > 0 or (met_at != what and (met_at, what) != ("engine", "list")):
             self.faults[0] = max(0, at - 1), fault
             return None
         self.faults.pop(0)

@@ -19,12 +19,12 @@ from containerhost import errors
 from containerhost.allocation.allocator import DeviceAllocator
 from containerhost.devices.model import Device
 from containerhost.engines.capabilities import ChangesOffer, Offer
-from containerhost.engines.contract import ContainerState, Status
+from containerhost.engines.contract import Status
 from containerhost.engines.corebinding import CoreBinding
 from containerhost.engines.network.veth import Veths
 from containerhost.engines.spec import ContainerSpec
 from containerhost.guest.guestnotice import GuestNotice
-from containerhost.linux.sysfs import Host as Tree
+from containerhost.inventory.scan import HostView
 from nova_lxd_ext import backend, compat
 from nova_lxd_ext.hardware.allocations import HostSlices
 from nova_lxd_ext.hardware.flavor_devices import FlavorDevices
@@ -49,6 +49,7 @@ from nova_lxd_ext.server.rescue import Rescue
 from nova_lxd_ext.storage.ephemerals import Ephemerals
 from nova_lxd_ext.storage.volumes import Volumes
 from tests.model import inmemory
+from tests.model.hardware import Hardware, Reads, Root, pristine
 from tests.model.inmemory import Store, View
 from tests.model.nova.cloud import Cloud, Killed
 from tests.model.nova.compute import RESCUE_IMAGE, Compute
@@ -62,20 +63,13 @@ class Engine(inmemory.Engine):
         super().__init__()
         self._cloud = cloud
         self.arriving: set[str] = set()
-        self._empty = False
 
     def _called(self, method: str, name: str | None = None) -> None:
         if method == "server" and self._cloud.stalls:  # that waits for the daemon, longer than it stalls
             self._cloud.stalls = False
             self.go_on()
-        fault = self._cloud.step("engine")
-        self._faulty(method, fault)
-        self._empty = fault == "answers empty"
+        self._faulty(method, self._cloud.step("list" if method == "containers" else "engine"))
         super()._called(method, name)
-
-    def containers(self) -> tuple[ContainerState, ...]:
-        found = super().containers()
-        return () if self._empty else found
 
     def restore_fenced(self) -> tuple[str, ...]:
         return ()
@@ -190,6 +184,7 @@ class Host:
     """:ivar devices: the host's, by id
     :ivar offered: ids of those that nova's PCI tracker has as available
     :ivar process: the nova-compute that runs; None while none does
+    :ivar scanned: whether the host's files are read, instead of ``devices``, and reads and actions of root are steps
     """
 
     def __init__(self, name: str, cloud: Cloud, devices: Mapping[str, Device], directory: Path, hosts: dict[str, "Host"]
@@ -202,16 +197,27 @@ class Host:
         self.process: Process | None = None
         self.boot = 0
         self.hosts = hosts
+        self.scanned = False
+        self.tree = self._tree()
+        self.root: Any = Root(Hardware(pristine()), self._step_of_host)
         self._bus = Bus(cloud, hosts)
-        self.store = Store(directory / "owners", self.tree(), lambda: cloud.step("records"))
+        self.store = Store(directory / "owners", self.tree, lambda: cloud.step("records"))
         hosts[name] = self
 
-    def tree(self) -> Any:
+    def _tree(self) -> Reads:
         host = self
 
-        class Booted(Tree):
+        class Booted(Reads):
             boot_id = property(lambda self: f"boot-{host.boot}")  # type: ignore[assignment]
-        return Booted(self.directory)
+        return Booted(pristine(), self._step_of_host)
+
+    def _step_of_host(self, what: str) -> str | None:
+        return self.cloud.step(what) if self.scanned else None
+
+    def go_on(self) -> None:
+        """Let everything go on that did not end in its caller's time."""
+        for each in (self.engine, self.tree, self.root):
+            each.go_on()
 
     def begin(self) -> Process:
         """Return a new nova-compute, which has not begun its start."""
@@ -241,9 +247,9 @@ class Host:
         process.manager.updates = False
 
     def build(self, virtapi: Any) -> backend.Backend:
-        conf, engine, store, tree = nova.conf.CONF, self.engine, self.store, self.tree()
-        root = fakes.NoPrivileges()
-        allocator = DeviceAllocator(store, lambda: View(self.devices), root, engine.held, tree)
+        conf, engine, store, tree, root = nova.conf.CONF, self.engine, self.store, self.tree, self.root
+        allocator = DeviceAllocator(store, lambda: HostView(tree) if self.scanned else View(self.devices), root,
+                                    engine.held, tree)
         states = States(engine, self.cloud.clock)
         flavor_devices = FlavorDevices(conf, allocator, HostSlices(self.name, store, None), lambda: self.node.id)
         veths = Veths(root, tree)

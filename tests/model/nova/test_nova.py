@@ -140,7 +140,7 @@ class Nova(frame.Machine):
                 host.process = None
         self.cloud.stalls = False
         for each in self.hosts.values():
-            each.engine.go_on()
+            each.go_on()
 
     def drain(self, limit: int = 200) -> None:
         """Deliver messages to the hosts that are up, one after the other."""

@@ -22,7 +22,7 @@ import testtools
 from testtools.content import text_content
 
 from tests import levels
-from tests.model import frame
+from tests.model import frame, hardware
 from tests.model.disk import FULL, POWER_CUT
 from tests.model.inmemory import STALLS
 from tests.model.nova import api
@@ -30,6 +30,7 @@ from tests.model.nova.test_nova import Nova
 
 LARGE = api.FLAVORS["1 GPU, 1 GiB"]
 KINDS = ("killed", "unavailable", "times out", "other host restarts")
+ENGINE = ("engine", "list")  # steps that are requests to the engine
 OF_ENGINE = ("unavailable", "times out")  # faults of a request to the engine alone
 PAIRS = 30  # of faults of each kind, where no time is set
 FIRST_STEPS = 25  # of the start of nova-compute after a kill, and of the handling of a fault
@@ -146,6 +147,18 @@ class SweepTest(testtools.TestCase):
         self.addDetail("points", text_content(str(dict(counts))))
         self.assertEqual([], failures)
 
+    def test_every_request_at_every_read_and_action_of_root(self) -> None:
+        """Let reads of the hosts' files fail, be empty or stale, and what root does fail, be late or never end."""
+        failures, counts = [], Counter[str]()
+        for name, kind, step, what in hardware.drawn(list(SWEPT), functools.partial(steps_of, scanned=True)):
+            counts[f"{what}: {kind}"] += 1
+            try:
+                interrupt(name, kind, step, scanned=True)
+            except Exception as error:
+                failures.append(f"{name}, {what} at step {step} {kind}: {type(error).__name__}: {error}")
+        self.addDetail("points", text_content(str(dict(counts))))
+        self.assertEqual([], failures)
+
     def test_power_cut_within_an_unpause(self) -> None:
         for step in range(len(steps_of("unpause", watched=True)) + 1):
             interrupt_disk("unpause", POWER_CUT, step, 0)
@@ -154,10 +167,10 @@ class SweepTest(testtools.TestCase):
         self.tried_twice(interrupt_start, None, ("killed", "fails", *OF_ENGINE))
 
     def test_handling_of_a_fault_is_interrupted_too(self) -> None:
-        self.tried_twice(interrupt_handling, "engine", ("fails", *OF_ENGINE))
+        self.tried_twice(interrupt_handling, ENGINE, ("fails", *OF_ENGINE))
 
-    def tried_twice(self, interrupt: Callable[[str, int, str, int], None], at: str | None, kinds: Sequence[str]
-                    ) -> None:
+    def tried_twice(self, interrupt: Callable[[str, int, str, int], None], at: Sequence[str] | None,
+                    kinds: Sequence[str]) -> None:
         failures = []
         for pair in pairs(at, kinds):
             try:
@@ -167,7 +180,7 @@ class SweepTest(testtools.TestCase):
         self.assertEqual([], failures)
 
 
-def pairs(at: str | None, kinds: Sequence[str]) -> Iterator[tuple[str, int, str, int]]:
+def pairs(at: Sequence[str] | None, kinds: Sequence[str]) -> Iterator[tuple[str, int, str, int]]:
     """Yield :data:`PAIRS`, or what there is time for: a request, a step of it, a fault, and the step of the second one.
 
     :param at: what the step is; None for any
@@ -177,7 +190,7 @@ def pairs(at: str | None, kinds: Sequence[str]) -> Iterator[tuple[str, int, str,
         if number == PAIRS if limit is None else time.monotonic() >= began + limit:
             return
         name = chosen.choice(list(SWEPT))
-        steps = [step for step, what in enumerate(steps_of(name)) if at in (None, what)]
+        steps = [step for step, what in enumerate(steps_of(name)) if at is None or what in at]
         if steps:
             yield name, chosen.choice(steps), chosen.choice(kinds), chosen.randrange(FIRST_STEPS)
 
@@ -187,7 +200,7 @@ def points() -> Iterator[tuple[str, str, int]]:
     for name, kind in itertools.product(SWEPT, KINDS):
         if kind == "other host restarts" and "move" not in name:
             continue
-        steps = [step for step, what in enumerate(steps_of(name)) if kind not in OF_ENGINE or what == "engine"]
+        steps = [step for step, what in enumerate(steps_of(name)) if kind not in OF_ENGINE or what in ENGINE]
         for step in levels.some(f"sweep {name} {kind}", steps, {0}):
             yield name, kind, step
 
@@ -197,18 +210,19 @@ def points_of_disk() -> Iterator[tuple[str, str, int]]:
     for name in SWEPT:
         steps = steps_of(name, watched=True)
         possible = [(name, FULL, step) for step, what in enumerate(steps) if what == "disk"]
-        possible += [(name, STALLS, step) for step, what in enumerate(steps) if what == "engine"]
+        possible += [(name, STALLS, step) for step, what in enumerate(steps) if what in ENGINE]
         possible += [(name, POWER_CUT, step) for step in range(len(steps) + 1)]
         yield from levels.some(f"disk {name}", possible, ())
 
 
 @functools.cache
-def steps_of(name: str, watched: bool = False) -> list[str]:
+def steps_of(name: str, watched: bool = False, scanned: bool = False) -> list[str]:
     """Return the steps of an undisturbed request.
 
     :param watched: whether changes of the disks are steps
+    :param scanned: whether reads of the hosts' files and actions of root are
     """
-    machine, uuid = prepared(name)
+    machine, uuid = prepared(name, scanned)
     steps: list[str] = []
 
     def step(what: str = "database") -> None:
@@ -225,18 +239,20 @@ def steps_of(name: str, watched: bool = False) -> list[str]:
         machine.close()
 
 
-def prepared(name: str) -> tuple[Nova, str]:
+def prepared(name: str, scanned: bool = False) -> tuple[Nova, str]:
     machine = Nova()
     uuid = next(iter(machine.cloud.instances))
     for request in SWEPT[name][0]:
         request(machine, uuid)
         machine.drain()
         machine.holds()  # notes what an evacuation has made anew
+    for host in machine.hosts.values():
+        host.scanned = scanned
     return machine, uuid
 
 
-def interrupt(name: str, kind: str, step: int) -> None:
-    machine, uuid = prepared(name)
+def interrupt(name: str, kind: str, step: int, scanned: bool = False) -> None:
+    machine, uuid = prepared(name, scanned)
     SWEPT[name][1](machine, uuid)
     machine.cloud.faults = [(step, kind)]
     machine.drain()

@@ -12,6 +12,7 @@ from containerhost.engines.contract import ContainerState, Status
 from containerhost.engines.spec import ContainerSpec, Part
 from tests.model import inmemory
 from tests.model.disk import FULL, POWER_CUT
+from tests.model.hardware import ENDS
 from tests.model.inmemory import CHANGES, STALLS
 from tests.unit.nova.fakes import Killed
 
@@ -40,7 +41,8 @@ class Process:
     def step(self, what: str = "host") -> str | None:
         """Pass one step.
 
-        :param what: ``engine`` for a request to the engine, which can fail, ``disk`` for a change of a disk
+        :param what: ``engine`` for a request to the engine, which can fail, ``list`` for that of its containers,
+            ``disk`` for a change of a disk
         :returns: how the request or the change fails
         """
         if not self._alive:
@@ -54,7 +56,10 @@ class Process:
         if what == "disk" and fault == FULL:
             self.met.append(fault)
             return fault
-        if what != "engine":
+        if fault in ENDS.get(what, ()):
+            self.met.append(fault)
+            return fault
+        if what not in ("engine", "list"):
             return None
         if fault in ("unavailable", STALLS):
             self._lasting = fault
@@ -76,7 +81,7 @@ class Engine(inmemory.Engine):
         self.images: dict[str, int] = {}
 
     def _called(self, method: str, name: str | None = None) -> None:
-        fault = self._process.step("engine")
+        fault = self._process.step("list" if method == "containers" else "engine")
         self._faulty(method, fault)
         if self._late and method not in (*CHANGES, "kill"):
             raise errors.EngineTimeout(f"{method}: no answer within the time limit")

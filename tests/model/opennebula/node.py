@@ -15,7 +15,7 @@ from containerhost.allocation.states import State
 from containerhost.devices.model import Device
 from containerhost.engines.contract import Status
 from containerhost.errors import ContainerHostError
-from containerhost.linux.sysfs import Host
+from containerhost.inventory.scan import HostView
 from onedriver.actions import Call
 from onedriver.errors import DriverError
 from onedriver.node import context, vmlock
@@ -24,10 +24,10 @@ from onedriver.node.measure import Measure
 from onedriver.node.vmm import BaseVmm
 from onedriver.vm import Vm
 from tests.model.disk import FULL, POWER_CUT, Disk
+from tests.model.hardware import Hardware, Reads, Root, pristine
 from tests.model.inmemory import Store, View
 from tests.model.opennebula.engine import Engine, Killed, Process
 from tests.unit.containerhost.hosts import shared
-from tests.unit.nova.fakes import NoPrivileges
 
 REFUSALS = (ContainerHostError, DriverError)
 TREE = shared("small")
@@ -65,6 +65,7 @@ class Commands:
 class Node(abc.ABC):
     """:ivar devices: the host's, by id
     :ivar boot: how often the host was started
+    :ivar scanned: whether the host's files are read, instead of ``devices``, and reads and actions of root are steps
     :ivar watched: whether the changes of the disk are steps of the next process
     :ivar choice: which of the states that a power cut may leave it leaves
     :ivar choices: how many the last one had
@@ -86,15 +87,20 @@ class Node(abc.ABC):
         self.watched, self.choice, self.choices = False, 0, 0
         node = self
 
-        class Booted(Host):
+        class Booted(Reads):
             boot_id = property(lambda self: f"boot-{node.boot}")  # type: ignore[assignment]
-        self.host = Booted(TREE.root)
+        self.scanned = False
+        self.host = Booted(pristine(), self._step_of_host)
         self.store = Store(self.owners, self.host, self.process.step)
-        self.privileged = NoPrivileges()
+        self.privileged: Any = Root(Hardware(pristine()), self._step_of_host)
+
+    def _step_of_host(self, what: str) -> str | None:
+        return self.process.step(what) if self.scanned else None
 
     @property
     def allocator(self) -> DeviceAllocator:
-        return DeviceAllocator(self.store, lambda: View(self.devices), self.privileged, self.engine.held, self.host)
+        return DeviceAllocator(self.store, lambda: HostView(self.host) if self.scanned else View(self.devices),
+                               self.privileged, self.engine.held, self.host)
 
     @property
     def memories(self) -> SharedMemories:
@@ -245,5 +251,6 @@ def outcome(node: Node, plan: Iterable[tuple[int, str]], action: Callable[[], An
     finally:
         met, passed = node.process.met, node.process.steps
         node.process.begin(())
-        node.engine.go_on()
+        for each in (node.engine, node.host, node.privileged):
+            each.go_on()
         node.process.met, node.process.passed = met, passed

@@ -9,26 +9,31 @@ import itertools
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
 import fixtures
 import testtools
 from testtools.content import text_content
 
+from containerhost.devices.model import Role
 from tests import levels
 from tests.model.disk import FULL, POWER_CUT
+from tests.model.hardware import drawn, pristine, unbound
 from tests.model.inmemory import STALLS
 from tests.model.opennebula.machine import OpenNebula
 from tests.model.opennebula.test_lxdone import Lxdone
 from tests.model.opennebula.test_onedock import Onedock
 from tests.model.opennebula.transitions import ACTIONS
-from tests.model.opennebula.world import FAILURE, GPUS, ROOT, SUCCESS, VOLATILE, Server
+from tests.model.opennebula.world import DEVICES, FAILURE, GPUS, ROOT, SUCCESS, VOLATILE, Server
 
 # How a VM that runs comes into a state.
 LEADS = {"poweroff": "poweroff", "suspended": "suspend", "stopped": "stop", "undeployed": "undeploy"}
 RESUMES = {"boot failure": "retry", "unknown": "resume unknown", "poweroff": "resume", "suspended": "resume suspended",
            "stopped": "resume stopped", "undeployed": "resume undeployed"}
+ENGINE = ("engine", "list")  # steps that are requests to the engine
+MONITORING = "monitoring"
+FUNCTION = next(name for name, device in DEVICES.items() if device.role is Role.VF)
 REVERTED = ("poweroff", "suspended")  # states in which the transfer driver reverts a disk
 
 
@@ -99,22 +104,46 @@ class Sweep:
         for asked in ACTIONS:
             steps = self.interrupt(asked, "nothing", FAILURE, watched=True).steps
             possible = [(asked, FULL, FAILURE, step) for step, what in enumerate(steps) if what == "disk"]
-            possible += [(asked, STALLS, FAILURE, step) for step, what in enumerate(steps) if what == "engine"]
+            possible += [(asked, STALLS, FAILURE, step) for step, what in enumerate(steps) if what in ENGINE]
             possible += [(asked, POWER_CUT, told, step) for told in (SUCCESS, FAILURE) for step in range(len(steps))]
             yield from levels.some(f"disk {self.machine.__name__} {asked}", possible, ())
 
+    def test_every_action_at_every_read_and_action_of_root(self) -> None:
+        """Let reads of the host's files fail, be empty or stale, and what root does fail, be late or never end."""
+        logging.disable(logging.CRITICAL)
+        self.addCleanup(logging.disable, logging.NOTSET)  # type: ignore[attr-defined]  # of TestCase
+        failures, counts = [], Counter[str]()
+
+        def steps(asked: str) -> Sequence[str]:
+            return self.interrupt(asked, "nothing", FAILURE, scanned=True).steps
+
+        for asked, kind, step, what in drawn((*ACTIONS, MONITORING), steps):
+            counts[f"{what}: {kind}"] += 1
+            try:
+                self.interrupt(asked, "nothing", FAILURE, step, kind, scanned=True)
+            except Exception as error:  # of each point, to see which fail alike
+                failures.append(f"{asked}, {what} at step {step} {kind}: {type(error).__name__}: {error}")
+                pristine.cache_clear()  # it may have been left as it was
+        self.addDetail("points", text_content(str(dict(counts))))  # type: ignore[attr-defined]
+        self.assertEqual([], failures)  # type: ignore[attr-defined]  # of TestCase
+
     def interrupt(self, asked: str, between: str, told: str, step: int | None = None, kind: str = "killed",
-                  choice: int = 0, watched: bool = False) -> OpenNebula:
-        """Let an action meet a fault at one of its steps, or none.
+                  choice: int = 0, watched: bool = False, scanned: bool = False) -> OpenNebula:
+        """Let an action, or :data:`MONITORING`, meet a fault at one of its steps, or none.
 
         :param told: what oned is told of it if it is killed
         :param choice: which of the states that a power cut may leave it leaves
         :param watched: whether changes of the disk are steps
+        :param scanned: whether the VM has a network function, too, and reads of the host's files and actions of root
+            are steps
         :returns: the machine; its last action has no steps where the driver refuses what leads to the action
         """
-        machine, transition = self.machine(), ACTIONS[asked]
+        machine, transition = self.machine(), ACTIONS["updateconf" if asked == MONITORING else asked]
+        plan = [] if step is None else [(step, kind)]
+        if scanned:
+            machine.node.devices = machine.devices = DEVICES
         try:
-            server = machine.described(persistent=False, devices=sorted(GPUS)[:1])
+            server = machine.described(persistent=False, devices=[*sorted(GPUS)[:1], *([FUNCTION] if scanned else ())])
             if transition.before != server.state:
                 machine.ask(server, ACTIONS["retry"])
                 machine.write_to(server)
@@ -125,8 +154,13 @@ class Sweep:
             machine.steps = []
             if server.state != transition.before:
                 return machine
-            machine.node.watched, machine.node.choice = watched or kind != "killed", choice
-            machine.ask(server, transition, [] if step is None else [(step, kind)], told)
+            machine.node.watched, machine.node.choice = watched or kind in (FULL, STALLS, POWER_CUT), choice
+            machine.node.scanned = scanned
+            if asked == MONITORING:
+                machine.monitor(plan=plan)
+                machine.steps = machine.node.process.passed
+            else:
+                machine.ask(server, transition, plan, told)
             steps = machine.steps
             if server.vm.id in machine.servers:
                 BETWEEN[between](machine, server)
@@ -136,6 +170,7 @@ class Sweep:
             machine.holds()
         finally:
             machine.teardown()
+        assert not unbound(), f"{unbound()} have no driver any more"
         machine.steps = steps
         return machine
 

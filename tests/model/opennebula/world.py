@@ -11,7 +11,7 @@ import dataclasses
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant
 
 from containerhost.allocation.states import State
-from containerhost.devices.model import Kind
+from containerhost.devices.model import Device, Kind
 from containerhost.engines.contract import Status
 from containerhost.engines.spec import ContainerSpec, Cpu, Memory, RootDisk, grants_of
 from containerhost.inventory.scan import scan
@@ -33,7 +33,8 @@ from tests.model.opennebula.node import TREE, Node, outcome
 from tests.model.opennebula.transitions import ACTIONS, CLEANUP_DELETE, TERMINATE, Transition
 from tests.unit.lxdone.machines import machine
 
-GPUS = {device.id: device for device in scan(TREE).devices if device.kind is Kind.GPU}
+DEVICES = {device.id: device for device in scan(TREE).devices}
+GPUS = {name: device for name, device in DEVICES.items() if device.kind is Kind.GPU}
 ROOT, VOLATILE, FURTHER = 0, 1, 3  # numbers of disks; the last may be attached
 
 # What is the same after an action that failed as it was before.
@@ -85,6 +86,7 @@ class World(frame.Machine):
     """
 
     node_class: ClassVar[type[Node]]
+    devices: Mapping[str, Device] = GPUS  # that the host has
     node: Any
 
     def __init__(self) -> None:
@@ -95,7 +97,7 @@ class World(frame.Machine):
         self._stack.callback(shutil.rmtree, directory)
         self.directory = directory
         (directory / ELSEWHERE).mkdir()
-        self.node = self.node_class(directory, GPUS)
+        self.node = self.node_class(directory, self.devices)
         self.node.install(self._stack)
         self.servers: dict[int, Server] = {}
         self.last = 0
@@ -317,7 +319,7 @@ class World(frame.Machine):
 
     def settle(self) -> None:
         """Let all repairs come."""
-        self.node.devices = dict(GPUS)
+        self.node.devices = dict(self.devices)
         self.clear_marks()
         for _ in range(3):
             result, printed = outcome(self.node, (), self.node.monitor)
