@@ -23,7 +23,7 @@ class RebuildTest(testtools.TestCase):
         return bool(lifecycle.remove.called)
 
     def test_container_stays_until_nova_has_asked_for_its_end(self) -> None:
-        self.useFixture(fixtures.MockPatch("nova_lxd_ext.server.taskrecovery.known.requested"))
+        self.useFixture(fixtures.MockPatch("nova_lxd_ext.server.taskrecovery.instance_records.requested"))
         for state, container, removed in (
                 (task_states.REBUILDING, object(), False), (task_states.REBUILDING, None, True),
                 (task_states.REBUILD_BLOCK_DEVICE_MAPPING, object(), True),
@@ -37,7 +37,7 @@ class UnshelvingTest(testtools.TestCase):
         states, lifecycle = mock.Mock(), mock.Mock()
         states.find.return_value = ContainerState("instance-0000002a", Status.STOPPED, {labels.INCOMING: "7"})
         server = records.instance(vm_state=vm_states.SHELVED_OFFLOADED, task_state=task_states.SPAWNING, progress=100)
-        for name in ("known.requested", "leave_host", "record_outcome"):
+        for name in ("instance_records.requested", "leave_host", "record_outcome"):
             self.useFixture(fixtures.MockPatch(f"nova_lxd_ext.server.taskrecovery.{name}"))
         TaskRecovery(states, lifecycle, mock.Mock(), mock.Mock(), mock.Mock()).recover(None, server, mock.Mock())
         lifecycle.remove.assert_called_once()
