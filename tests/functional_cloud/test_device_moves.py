@@ -134,11 +134,12 @@ class DeviceMovesTest(TwoHostsCase):
     def assert_lives_on(self, server: Server, host: int) -> None:
         """Its program, allocation records and Placement say that the server has one host's devices and no others."""
         other = 1 - host
-        self.until("its old host has it no more", lambda: not self.held(other))
+        old = self.stage.cloud.engines[other]
+        self.until("its old host has it no more", lambda: not self.held(other)
+                   and server.container not in old.client("list", "--format", "csv", "--columns", "n").split())
         self.assertEqual(dict.fromkeys(self.devices(), server.container), self.held(host))
-        self.assertNotIn(server.container, self.stage.cloud.engines[other].client("list", "--format", "csv"))
-        self.assertEqual(self.expected(host), self.until("Placement has the allocations of one host alone",
-                                                         lambda: self.allocations(server, host)))
+        self.until("Placement has the allocations of one host alone",
+                   lambda: self.allocations() == {server.id: self.expected(host)})
         self.assertEqual("", self.read(server, "refused"), "its program uses both devices")
 
     def read(self, server: Server, name: str) -> str:
@@ -151,15 +152,13 @@ class DeviceMovesTest(TwoHostsCase):
             f"{HOSTS[host]}_{offer.addresses[0][:-1].upper()}0": {offer.resource_class: 1}
             for offer in self.stage.cloud.offers}
 
-    def allocations(self, server: Server, host: int) -> dict[str, dict[str, int]] | None:
-        """Return what Placement says: provider -> resources; None while anything else has resources, as a move has."""
-        found: dict[str, dict[str, int]] = {}
+    def allocations(self) -> dict[str, dict[str, dict[str, int]]]:
+        """Return what Placement says: consumer -> provider -> resources. Not atomic: a move may end meanwhile."""
+        found: dict[str, dict[str, dict[str, int]]] = {}
         for provider in self.placement("/resource_providers")["resource_providers"]:
-            for consumer, part in self.placement(f"/resource_providers/{provider['uuid']}/allocations"
-                                                 )["allocations"].items():
-                if consumer != server.id:
-                    return None
-                found[provider["name"]] = part["resources"]
+            told = self.placement(f"/resource_providers/{provider['uuid']}/allocations")
+            for consumer, part in told["allocations"].items():
+                found.setdefault(consumer, {})[provider["name"]] = part["resources"]
         return found
 
     def placement(self, path: str) -> Any:
