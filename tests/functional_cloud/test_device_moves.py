@@ -11,10 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from openstack.exceptions import BadRequestException
 from testtools.content import text_content
 
 from containerhost.allocation.store import AllocationStore
 from tests import levels
+from tests.fakehost.control import FakeHostControl
 from tests.functional_cloud import stage
 from tests.functional_cloud.base import Server, TwoHostsCase
 from tools.cloud.configs import HOST
@@ -22,6 +24,7 @@ from tools.cloud.engine import POOL
 from tools.cloud.layout import SECOND
 
 HOSTS = (HOST, HOST + SECOND)
+MICROVERSION = "2.80"
 CHECKED = 20  # files that must be written before a move, and after it
 # Written files are numbered. A file without a sum is written again after a stop. A device that the container may use
 # is opened with ENXIO, as nothing is behind an emulated one; what it says otherwise is kept. It knows the present
@@ -168,6 +171,11 @@ class DeviceMovesTest(TwoHostsCase):
         """Return what its program was told before each stop."""
         return [json.loads(line)["announced"] for line in self.read(server, "notices").splitlines()]
 
+    def migrations(self, server: Server) -> list[dict[str, Any]]:
+        """Return the live migrations of the server that are in progress."""
+        return self.stage.admin.compute.get(f"/servers/{server.id}/migrations", microversion=MICROVERSION
+                                            ).json()["migrations"]
+
     def there_and_back(self, flavor: str) -> Server:
         (server,) = self.boot_on_first(1, flavor=flavor)
         self.start_writer(server)
@@ -189,3 +197,57 @@ class DeviceMovesTest(TwoHostsCase):
     @levels.exhaustive("is there to compare the stop with that of a server with devices")
     def test_server_without_devices_loses_nothing(self) -> None:
         self.there_and_back(stage.FLAVOR)
+
+    @levels.exhaustive("unit/nova/test_livemigration has each refusal")
+    def test_aborted_or_refused_server_runs_on_and_the_old_host_serves_others(self) -> None:
+        compute = self.stage.admin.compute
+        (server,) = self.boot_on_first(1, flavor=stage.FLAVOR_OF_DEVICES)
+        self.start_writer(server)
+        (self.root(server) / "deaf").touch()
+        compute.live_migrate_server(server.id, block_migration="auto")
+        running = self.until("it waits for its guest", lambda: [
+            one for one in self.migrations(server) if one["status"] == "running" and self.is_announced(server)])
+        compute.delete(f"/servers/{server.id}/migrations/{running[0]['id']}", microversion=MICROVERSION)
+        self.until("it was aborted", lambda: not self.migrations(server))
+        (self.root(server) / "deaf").unlink()
+        self.assert_runs_on(server, 0, "cancelled")
+        self.migrate(server, 1)
+        (other,) = self.boot_on_first(1, flavor=stage.FLAVOR_OF_DEVICES)
+        self.assertEqual(dict.fromkeys(self.devices(), other.container), self.held(0))
+        self._delete(other.id)
+        hardware, gpu = FakeHostControl.from_environment(), self.stage.cloud.offers[0].addresses[0]
+        hardware.remove(gpu)
+        try:
+            compute.migrate_server(server.id)
+            self.assert_runs_on(server, 1, "error")
+        finally:
+            hardware.restore(gpu)
+        self.until("nova has freed what it claimed for that move", lambda: self.begins_to_leave(server))
+        self.settled(server.id, "ACTIVE")
+        server.engine = self.stage.cloud.engines[0]
+        self.assert_runs_on(server, 0, "completed")
+
+    def begins_to_leave(self, server: Server) -> bool:
+        """Return whether the scheduler finds another host for the server, which then migrates live."""
+        try:
+            self.stage.admin.compute.live_migrate_server(server.id, block_migration="auto")
+        except BadRequestException:
+            return False
+        return True
+
+    def is_announced(self, server: Server) -> bool:
+        """Return whether the guest has been told of its stop."""
+        return server.inside("grep", '"stop": true', "/run/containerhost/resources.json").status == 0
+
+    def assert_runs_on(self, server: Server, host: int, status: str) -> None:
+        """Check that the last move of the server came to this status, and that it runs on this host."""
+        self.until(f"its move is {status}", lambda: self.last_move(server)["status"] == status)
+        self.settled(server.id, "ACTIVE")
+        self.assertEqual(HOSTS[host], self.host_of(server))
+        self.until_written(server)
+        self.assert_nothing_lost(server, 1)
+        self.assert_lives_on(server, host)
+
+    def last_move(self, server: Server) -> dict[str, Any]:
+        found = self.stage.admin.compute.get("/os-migrations", microversion="2.59", params={"instance_uuid": server.id})
+        return max(found.json()["migrations"], key=lambda move: move["id"])
