@@ -245,11 +245,11 @@ class MoveRecovery:
                                 move, move.source_compute)
             return
         # Only nova's records are not updated.
+        self._placement().delete_allocation_for_instance(context, move.uuid, consumer_type="migration", force=True)
         if instance.vm_state == vm_states.RESIZED:
             off = instance.power_state == power_state.SHUTDOWN
             instance.vm_state = vm_states.STOPPED if off else vm_states.ACTIVE
         set_status(move, "confirmed")
-        self._placement().delete_allocation_for_instance(context, move.uuid, consumer_type="migration", force=True)
         instance.system_metadata.pop("old_vm_state", None)
         save(instance, old_flavor=None, new_flavor=None)
 

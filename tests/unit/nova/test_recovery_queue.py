@@ -12,6 +12,7 @@ from nova.compute import instance_actions, power_state, task_states, vm_states
 
 from containerhost import errors
 from nova_lxd_ext.server.recovery import Recovery
+from nova_lxd_ext.server.recoverysteps import Step
 from tests.unit.nova import records
 from tests.unit.nova.fakes import Deferred
 
@@ -199,6 +200,23 @@ class QueueTest(testtools.TestCase):
         self.requests.confirm_resize.assert_not_called()
         self.deferred.minutes_pass()
         self.requests.confirm_resize.assert_called_once_with(mock.ANY, self.server, self.move, HOST)
+
+    def test_confirmed_move_stays_unended_until_its_allocation_is_deleted(self) -> None:
+        """Its host would keep the resources: nothing looks for the allocation of a confirmed migration."""
+        self.resized()
+        server = records.instance(host=HOST, vm_state=vm_states.RESIZED, migration_context=None,
+                                  power_state=power_state.RUNNING)
+
+        def confirm() -> None:
+            self.recovery._moves.recover(mock.Mock(), HOST, Step.CONFIRM_MOVE, server, self.move, mock.Mock())
+
+        deleted = self.placement.delete_allocation_for_instance
+        deleted.side_effect = exception.AllocationDeleteFailed(consumer_uuid=MOVE, error="Placement is away")
+        self.assertRaises(exception.AllocationDeleteFailed, confirm)
+        self.assertEqual(("confirming", vm_states.RESIZED), (self.move.status, server.vm_state))
+        deleted.side_effect = None
+        confirm()
+        self.assertEqual(("confirmed", vm_states.ACTIVE), (self.move.status, server.vm_state))
 
     def test_evacuation_that_never_begins_is_ended(self) -> None:
         """nova-compute was killed between the queue and the first event. Only a user names the new host before that."""
