@@ -6,10 +6,13 @@ image is removed with its last tag.
 """
 
 import dataclasses
+import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
-from containerhost.engines.docker.images import Images
+from containerhost.engines.docker.images import Divided, Images
+from containerhost.errors import EngineError
 from containerhost.linux.lock import FileLock
 from containerhost.rollback import Rollback
 from onedock import imageref
@@ -20,6 +23,8 @@ from onedriver.node.imagelocks import ImageLocks, naming
 from onedriver.node.names import name
 from onedriver.node.vmm import SNAPSHOT
 from onedriver.vm import Vm
+
+LOG = logging.getLogger(__name__)
 
 ROOT = "root"
 KEPT = "kept"
@@ -87,19 +92,44 @@ class RootImages:
                 with datastores.opened(path) as disk, disk.path.open("rb") as archive:
                     self._images.load(archive, str(path), ref.image)
 
-    def keep(self, vm_id: int, file: Path) -> None:
-        """Replace the VM's root disk by its container's content: an image, as an archive beside the disk."""
+    def keep(self, vm_id: int, file: Path, stop: Callable[[], None] = lambda: None) -> None:
+        """Replace the VM's root disk by its container's content: an image, as an archive beside the disk.
+
+        What the container's image has is copied before the container is stopped.
+
+        :param stop: stops the container
+        """
         archive, kept = f"{file.name}.tar", f"{repository(vm_id)}:{KEPT}"
         self._images.remove(kept)  # of a try that was killed
         with Rollback(f"keeping what VM {vm_id} wrote") as undo:
             undo.on_error("its image", self._images.remove, kept)
-            image = self._images.commit(name(vm_id), repository(vm_id), KEPT)
-            ref = dataclasses.replace(read(file), image=image, archive=archive, vm=vm_id)
             with datastores.created(file.with_name(archive)) as new:
-                room.require(new, self._images.size(image))
-                self._images.save(image, new)
+                divided = self._images.divided(name(vm_id))
+                if divided is not None:
+                    room.require(new, self._images.size(divided.image) + divided.written)
+                    self._images.save(divided.image, new)
+                stop()
+                image = self._images.commit(name(vm_id), repository(vm_id), KEPT)
+                ref = dataclasses.replace(read(file), image=self._write(image, divided, new), archive=archive, vm=vm_id)
             with datastores.created(file) as new:
                 new.write_text(imageref.text(ref), encoding="utf-8")
+
+    def _write(self, image: str, divided: Divided | None, archive: Path) -> str:
+        """Complete an archive, and return the id of the image that it has.
+
+        :param image: made of the stopped container
+        :param divided: of the container, whose own image the archive has; None if the archive is empty
+        """
+        if divided is not None:
+            room.require(archive, self._images.size(image) - self._images.size(divided.image))
+            try:
+                return self._images.append(image, divided.upper, archive)
+            except EngineError as error:
+                LOG.warning("Docker writes all layers anew: %s", error)
+                os.truncate(archive, 0)
+        room.require(archive, self._images.size(image))
+        self._images.save(image, archive)
+        return image
 
     def is_kept(self, vm: Vm) -> bool:
         """Return whether the disk has the VM's data from when it left a host."""

@@ -59,18 +59,23 @@ class Vmm(BaseVmm):
     # Life.
 
     def _end(self, call: Call, *, force: bool) -> None:
-        own = own_name(call)
-        found = self._find(own, call.vm) is not None
-        if found:
+        own, vm = own_name(call), call.vm
+        found = self._find(own, vm) is not None
+        remains = validation.stays(vm) or lcm_states.resumed(vm)
+        keeps = not remains and lcm_states.keeps(vm, vm.is_persistent)
+
+        def stop() -> None:
             self._commands.cancel(own)
             self._stop(own, force=force)
-        if validation.stays(call.vm) or lcm_states.resumed(call.vm):
+
+        if found and keeps:
+            self._root_images.keep(vm.id, self._root_images.file(vm), stop)
+        elif found:
+            stop()
+        elif keeps:
+            require_left(Path(self._options.state), vm.id)
+        if remains:
             return
-        if lcm_states.keeps(call.vm, call.vm.is_persistent):
-            if found:
-                self._root_images.keep(call.vm_id, self._root_images.file(call.vm))
-            else:
-                require_left(Path(self._options.state), call.vm_id)
         self._remove(call.vm_id)
         try:
             self._root_images.release(call.vm_id)

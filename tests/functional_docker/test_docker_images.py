@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Images of containers that run, on a real dockerd: whatever is killed meanwhile, the container runs on."""
 
+import io
 import os
 import signal
 import subprocess
 import sys
+import tarfile
 import threading
+from pathlib import Path
 
 import fixtures
 
@@ -158,3 +161,82 @@ class TestCommit(DockerTestCase):
         self.require_running()
         self.images.commit("c1", "kept", "now")
         self.require_running()
+
+
+# A file, a directory and one with another's content, which the next container changes.
+BEFORE = "mkdir -p /lower/sub /replaced /opt; echo lower > /lower/sub/file; echo old > /replaced/old; echo gone > /gone"
+WRITTEN = """
+rm /gone; rm -r /replaced; mkdir /replaced; echo new > /replaced/new; echo more >> /lower/sub/file
+ln -s /etc/shadow /link; ln -s /etc /replaced/directory; ln /replaced/new /opt/hard; mkfifo -m 600 /fifo
+mknod /node c 1 3; chmod 4755 /opt/hard; chown 1000:1000 /opt; touch -d 2001-02-03 /opt/old
+printf x > "/opt/$(printf 'caf\\351')"; mkdir -p "/opt/$(printf '%0200d' 1)/$(printf '%0200d' 2)/deep"
+dd if=/dev/zero of=/opt/holes bs=1 count=1 seek=1000000
+"""
+
+
+class TestWrittenLayer(DockerTestCase):
+    def setUp(self):
+        super().setUp()
+        self.images = Images(self.engine.client)
+        for name in ("base:now", "kept:now"):
+            self.addCleanup(self.images.remove, name)
+        self.running()
+        self.inside("c1", "sh", "-c", BEFORE)
+        image = self.images.commit("c1", "base", "now")
+        self.running("c2", image=image)
+        self.addCleanup(self.engine.delete, "c2")
+        self.archive = self.useFixture(fixtures.TempDir()).join("archive")
+
+    def listed(self, image):
+        """Return what a container of the image has, without what Docker makes anew in each."""
+        api = self.docker.daemon.api()
+        container = api.create_container(image, ["true"])
+        try:
+            with tarfile.open(fileobj=io.BytesIO(b"".join(api.export(container)))) as root:
+                return {member.name: (member.type, member.mode, member.uid, member.gid, member.size, member.linkname,
+                                      int(member.mtime) if member.isreg() else 0, member.devmajor, member.devminor,
+                                      member.isreg() and root.extractfile(member).read())
+                        for member in root if member.name.partition("/")[0] not in ("dev", "proc", "sys", ".dockerenv")
+                        and member.name not in ("etc/hostname", "etc/hosts", "etc/resolv.conf")}
+        finally:
+            api.remove_container(container)
+
+    def saved(self):
+        """Return the image that Docker made of the container, and that of the archive."""
+        divided = self.images.divided("c2")
+        self.images.save(divided.image, Path(self.archive))
+        self.inside("c2", "sh", "-c", "echo later > /later")
+        self.engine.stop("c2", timeout=10, force=True)
+        image = self.images.commit("c2", "kept", "now")
+        own = self.images.append(image, divided.upper, Path(self.archive))
+        self.assertNotEqual(image, own)
+        with open(self.archive, "rb") as file:
+            self.images.load(file, "archive", own)
+        self.addCleanup(self.images.remove, own)
+        return image, own
+
+    def test_image_has_what_that_of_docker_has(self):
+        self.inside("c2", "sh", "-c", WRITTEN)
+        image, own = self.saved()
+        expected, found = self.listed(image), self.listed(own)
+        self.assertEqual(expected, found)
+        self.assertIn("later", found)
+        self.assertNotIn("gone", found)
+        self.assertNotIn("replaced/old", found)
+        self.assertEqual("/etc/shadow", found["link"][5])
+        described = [self.engine.client.image(each) for each in (image, own)]
+        self.assertEqual(*(each["Config"] for each in described))
+        self.assertEqual(*(each["RootFS"]["Layers"][:-1] for each in described))
+
+    def test_container_that_wrote_nothing(self):
+        image, own = self.saved()
+        self.assertEqual(self.listed(image), self.listed(own))
+
+    def test_what_was_appended_is_saved_again_with_its_container(self):
+        self.inside("c2", "sh", "-c", WRITTEN)
+        _, own = self.saved()
+        self.engine.delete("c2")
+        self.running("c2", image=own)
+        self.inside("c2", "sh", "-c", "rm /later; echo again > /again")
+        image, again = self.saved()
+        self.assertEqual(self.listed(image), self.listed(again))

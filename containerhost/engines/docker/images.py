@@ -2,11 +2,12 @@
 """Manage images of Docker by their ids only, because a name may refer to another image later."""
 
 import contextlib
+import tarfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 
-from containerhost.engines.docker import copyfreeze
+from containerhost.engines.docker import copyfreeze, writtenlayer
 from containerhost.engines.docker.client import DockerClient
 from containerhost.engines.docker.freezer import Freezer
 from containerhost.engines.docker.privileged import DockerPrivileged
@@ -23,6 +24,19 @@ UNFINISHED: Final = "unfinished"
 
 # Taken from the container's original image, not from its own configuration.
 PROGRAM = ("Cmd", "Entrypoint", "User", "WorkingDir", "Healthcheck")
+
+
+class Divided(NamedTuple):
+    """Describe a container's root.
+
+    :ivar image: id of the container's image
+    :ivar upper: directory with what the container wrote
+    :ivar written: bytes of that
+    """
+
+    image: str
+    upper: Path
+    written: int
 
 
 class Images:
@@ -73,6 +87,27 @@ class Images:
                 self._client.save_image(image, file)
         except OSError as error:
             raise EngineError(f"{error.strerror}: the archive {archive} cannot be written") from error
+
+    def divided(self, container: str) -> Divided | None:
+        """Return what a container's root consists of; None if Docker does not show it as a layer has it."""
+        found = self._client.container(container)
+        upper = writtenlayer.upper_directory(self._client.info(), found)
+        if upper is None:
+            return None
+        return Divided(found["Image"], upper, int(self._client.container(container, size=True).get("SizeRw") or 0))
+
+    def append(self, image: str, upper: Path, archive: Path) -> str:
+        """Append what a stopped container wrote to an archive of the container's image.
+
+        :param image: made of the container by :meth:`commit`
+        :returns: the id of the image that the archive has then
+        :raises EngineError: it cannot be read or written; the archive is incomplete
+        """
+        try:
+            return writtenlayer.append(archive, upper, self._client.image(image))
+        except (OSError, tarfile.TarError, LookupError, ValueError, TypeError) as error:
+            raise EngineError(f"what the container wrote cannot be appended to the archive of its image: {error}"
+                              ) from error
 
     def commit(self, container: str, repository: str, tag: str) -> str:
         """Create an image of the container's current root, with the program of the container's image.

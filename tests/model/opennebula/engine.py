@@ -9,6 +9,7 @@ from typing import Any
 
 from containerhost import errors
 from containerhost.engines.contract import ContainerState, Status
+from containerhost.engines.docker.images import Divided
 from containerhost.engines.spec import ContainerSpec, Part
 from tests.model import inmemory
 from tests.model.disk import FULL, POWER_CUT
@@ -192,6 +193,11 @@ def image_id(content: int, vm_id: int = 0) -> str:
     return f"sha256:{content:032x}{vm_id:032x}"
 
 
+def written_id(content: int, vm_id: int) -> str:
+    """Return the id of the same in an archive, which has it as a layer of the driver's."""
+    return image_id(content | 1 << 120, vm_id)
+
+
 class DockerImages:
     """Docker's images, in memory: the id tells whose content they are, and which."""
 
@@ -217,6 +223,18 @@ class DockerImages:
     def save(self, image: str, archive: Path) -> None:
         self._engine._called("save")
         archive.write_text(str(self._engine.images[image]))
+
+    def divided(self, container: str) -> Divided:
+        self._engine._called("divided", container)
+        return Divided(self._engine.specs[container].image, Path(container), 0)
+
+    def append(self, image: str, upper: Path, archive: Path) -> str:
+        self._engine._called("append")
+        spec = self._engine.specs[upper.name]
+        assert self._engine.statuses[spec.name] is Status.STOPPED, f"{spec.name} writes while it is read"
+        assert archive.read_text() == str(self._engine.images[spec.image]), "the archive is not of its image"
+        archive.write_text(str(self._engine.images[image]))
+        return written_id(self._engine.images[image], int(spec.labels[LABEL]))
 
     def commit(self, container: str, repository: str, tag: str) -> str:
         self._engine._called("commit", container)

@@ -12,6 +12,8 @@ from unittest import mock
 import fixtures
 import testtools
 
+from containerhost.engines.docker.images import Divided
+from containerhost.errors import EngineError
 from onedock import imageref
 from onedock.imageref import ImageRef
 from onedock.root_images import TRIES, RootImages
@@ -19,7 +21,7 @@ from onedriver.errors import DriverError
 from onedriver.node.imagelocks import Busy
 
 SECONDS = 10
-SLOW, QUICK = (f"sha256:{digit * 64}" for digit in "12")
+SLOW, QUICK, OWN = (f"sha256:{digit * 64}" for digit in "123")
 
 
 class FakeImages:
@@ -101,19 +103,6 @@ class RootImagesTest(testtools.TestCase):
         self.assertEqual(SLOW, self.root_images.ensure(waiting))
         self.assertEqual(([SLOW, QUICK], {SLOW}), (self.images.loads, set(self.images.tags.values())))
 
-    def test_an_archive_takes_no_room_that_the_disks_of_others_grow_into(self) -> None:
-        self.vm(1, QUICK)
-        file = self.base / "0/1/disk.0"
-        before = file.read_text()
-        with (mock.patch.object(FakeImages, "commit", lambda *names: SLOW, create=True),
-              mock.patch.object(FakeImages, "size", lambda self, image: 1 << 60, create=True),
-              mock.patch.object(FakeImages, "save", create=True) as save,
-              mock.patch.object(FakeImages, "remove")):
-            error = self.assertRaises(DriverError, self.root_images.keep, 1, file)
-        self.assertTrue(str(error).startswith("No space left on device"), error)
-        save.assert_not_called()
-        self.assertEqual(before, file.read_text())
-
     def test_an_image_that_goes_before_it_has_a_name_is_loaded_again(self) -> None:
         self.images.lost = TRIES - 1
         self.assertEqual(QUICK, self.root_images.ensure(self.vm(1, QUICK)))
@@ -121,3 +110,78 @@ class RootImagesTest(testtools.TestCase):
         self.images.lost = TRIES
         self.root_images.release(1)
         self.assertRaises(DriverError, self.root_images.ensure, self.vm(2, QUICK))
+
+
+class KeepTest(testtools.TestCase):
+    """What a container wrote is added to an archive of its image, which is written before the stop."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.base = Path(self.useFixture(fixtures.TempDir()).path)
+        (self.base / "0/1").mkdir(parents=True)
+        self.file = self.base / "0/1/disk.0"
+        self.file.write_text(imageref.text(ImageRef(QUICK, "docker://tool:1")))
+        self.archive = self.file.with_name("disk.0.tar")
+        self.images = mock.Mock()
+        self.images.size.side_effect = {QUICK: 1000, SLOW: 1010}.get
+        self.images.divided.return_value = Divided(QUICK, self.base / "upper", 10)
+        self.images.save.side_effect = lambda image, archive: archive.write_text(f"{image} ")
+        self.images.commit.return_value = SLOW
+        self.images.append.side_effect = self.append
+        self.root_images = RootImages(self.images, self.base, self.base / "state", SECONDS)
+
+    def append(self, image: str, upper: Path, archive: Path) -> str:
+        with archive.open("a") as file:
+            file.write(f"and {upper.name}")
+        return OWN
+
+    def keep(self) -> None:
+        self.root_images.keep(1, self.file, self.images.stop)
+
+    def called(self) -> list[str]:
+        return [call[0] for call in self.images.mock_calls if call[0] in ("save", "stop", "commit", "append")]
+
+    def assert_kept(self, image: str, archive: str) -> None:
+        self.assertEqual(ImageRef(image, "docker://tool:1", "disk.0.tar", 1), imageref.read(self.file))
+        self.assertEqual(archive, self.archive.read_text())
+
+    def assert_as_it_was(self) -> None:
+        self.assertEqual(ImageRef(QUICK, "docker://tool:1"), imageref.read(self.file))
+        self.assertFalse(self.archive.exists())
+
+    def test_only_what_it_wrote_is_saved_after_the_stop(self) -> None:
+        self.keep()
+        self.assertEqual(["save", "stop", "commit", "append"], self.called())
+        self.assert_kept(OWN, f"{QUICK} and upper")
+
+    def test_docker_saves_all_of_it_where_it_does_not_show_the_parts(self) -> None:
+        self.images.divided.return_value = None
+        self.keep()
+        self.assertEqual(["stop", "commit", "save"], self.called())
+        self.assert_kept(SLOW, f"{SLOW} ")
+
+    def test_docker_saves_all_of_it_where_the_parts_cannot_be_read(self) -> None:
+        self.images.append.side_effect = EngineError("Input/output error")
+        self.keep()
+        self.assertEqual(["save", "stop", "commit", "append", "save"], self.called())
+        self.assert_kept(SLOW, f"{SLOW} ")
+
+    def test_an_archive_takes_no_room_that_the_disks_of_others_grow_into(self) -> None:
+        """Where that is known before, the VM runs on."""
+        self.images.size.side_effect = lambda image: 1 << 60
+        for divided, called in ((self.images.divided.return_value, []), (None, ["stop", "commit"])):
+            self.images.divided.return_value = divided
+            error = self.assertRaises(DriverError, self.keep)
+            self.assertTrue(str(error).startswith("No space left on device"), error)
+            self.assertEqual(called, self.called())
+            self.assert_as_it_was()
+
+    def test_disk_is_as_it_was_where_a_step_fails(self) -> None:
+        for step in ("divided", "save", "stop", "commit"):
+            with self.subTest(step):
+                method = getattr(self.images, step)
+                before, method.side_effect = method.side_effect, EngineError("away")
+                self.assertRaises(EngineError, self.keep)
+                method.side_effect = before
+                self.assert_as_it_was()
+                self.assertEqual(mock.call.remove("onedock/one-1:kept"), self.images.mock_calls[-1])

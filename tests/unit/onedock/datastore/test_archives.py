@@ -9,8 +9,10 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import fixtures
 import testtools
 
+from containerhost.engines.docker import writtenlayer
 from onedock.datastore import archives, content
 from onedock.datastore.archives import Tarball
 from onedock.datastore.decompress import Corrupt
@@ -34,6 +36,21 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int =
     found = tarfile.TarInfo(name)
     found.type, found.linkname, found.size = kind, link, size
     return found
+
+
+class WrittenTest(testtools.TestCase):
+    def test_layer_that_a_node_appended_is_part_of_the_image(self) -> None:
+        """Docker since version 25 writes an index, too, which names the image without it."""
+        image = Image()
+        base = Path(self.useFixture(fixtures.TempDir()).path)
+        (base / "upper").mkdir()
+        for more in ({}, image.layout()):
+            file = base / "archive"
+            file.write_bytes(image.saved(more))
+            written = writtenlayer.append(file, base / "upper", {"Config": {}, "Created": "2026-01-02T03:04:05Z"})
+            with file.open("rb") as archive:
+                found = archives.read(Tarball(archive, "it"), image.architecture, "it")
+            self.assertEqual((written, 3), (digest(found.config), len(found.layers)))
 
 
 class TarballTest(testtools.TestCase):

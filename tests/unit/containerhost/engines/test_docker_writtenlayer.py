@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Archives of images get what a container wrote; that Docker takes them is tried on a real one."""
+
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import fixtures
+import testtools
+
+from containerhost.engines.docker import writtenlayer
+from containerhost.images import layers
+from containerhost.images.members import Stream
+from containerhost.images.writer import Writer
+from tests.unit.onedock.images import Image, digest
+
+DESCRIBED = {"Config": {"Cmd": ["/bin/true"], "Env": ["A=b"]}, "Created": "2026-01-02T03:04:05Z"}
+STATUS = [["Backing Filesystem", "extfs"], ["Native Overlay Diff", "true"]]
+
+
+class AppendTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        base = Path(self.useFixture(fixtures.TempDir()).path)
+        self.archive, self.upper = base / "archive", base / "upper"
+        (self.upper / "etc").mkdir(parents=True)
+        (self.upper / "etc/new").write_text("new")
+        (self.upper / "etc/link").symlink_to("/etc/shadow")
+        (self.upper / "outside").symlink_to("/etc")
+        (self.upper / "etc/.wh.passwd").write_text("not one of overlayfs")
+        (self.upper / "hard").hardlink_to(self.upper / "etc/new")
+
+    def appended(self, content: bytes) -> tuple[str, dict[str, bytes]]:
+        """Return the image's id, and its parts as the engine gets them."""
+        self.archive.write_bytes(content)
+        image = writtenlayer.append(self.archive, self.upper, DESCRIBED)
+        rebuilt = io.BytesIO()
+        with self.archive.open("rb") as file:
+            layers.rebuild(Stream(file, 1 << 30), Writer(rebuilt), image)
+        rebuilt.seek(0)
+        with tarfile.open(fileobj=rebuilt) as parts:
+            found = {member.name: parts.extractfile(member).read() for member in parts}  # type: ignore[union-attr]
+        return image, found
+
+    def parts(self, content: bytes) -> tuple[dict[str, Any], list[bytes]]:
+        """Return the configuration and the layers."""
+        image, found = self.appended(content)
+        (manifest,) = json.loads(found["manifest.json"])
+        self.assertEqual(image, digest(found[manifest["Config"]]))
+        return json.loads(found[manifest["Config"]]), [found[name] for name in manifest["Layers"]]
+
+    def test_image_has_one_more_layer_and_the_containers_configuration(self) -> None:
+        image = Image()
+        config, found = self.parts(image.saved())
+        self.assertEqual(image.layers, found[:-1])
+        self.assertEqual([digest(layer) for layer in found], config["rootfs"]["diff_ids"])
+        self.assertEqual((DESCRIBED["Config"], "linux"), (config["config"], config["os"]))
+
+    def test_layer_follows_no_link_and_hides_nothing_that_overlayfs_does_not(self) -> None:
+        _, found = self.parts(Image().saved())
+        with tarfile.open(fileobj=io.BytesIO(found[-1])) as layer:
+            members = {member.name: (member.type, member.linkname) for member in layer}
+        self.assertEqual({"etc": (tarfile.DIRTYPE, ""), "etc/link": (tarfile.SYMTYPE, "/etc/shadow"),
+                          "etc/new": (tarfile.LNKTYPE, "hard"), "hard": (tarfile.REGTYPE, ""),
+                          "outside": (tarfile.SYMTYPE, "/etc")}, members)
+
+    def test_it_can_be_appended_to_again(self) -> None:
+        first = self.parts(Image().saved())[1]
+        (self.upper / "more").write_text("more")
+        second = self.parts(self.archive.read_bytes())[1]
+        self.assertEqual(first, second[:-1])
+
+
+class UpperDirectoryTest(testtools.TestCase):
+    def test_only_what_a_layer_has_is_read(self) -> None:
+        upper = Path(self.useFixture(fixtures.TempDir()).path)
+        info = {"DriverStatus": STATUS, "SecurityOptions": ["name=seccomp,profile=default"]}
+        container = {"GraphDriver": {"Name": "overlay2", "Data": {"UpperDir": str(upper)}}}
+        self.assertEqual(upper, writtenlayer.upper_directory(info, container))
+        for other in ({"DriverStatus": [["Native Overlay Diff", "false"]]}, {"DriverStatus": None},
+                      {"DriverStatus": [*STATUS, ["Using metacopy", "true"]]},
+                      {"SecurityOptions": ["name=userns"]}, {"SecurityOptions": ["name=rootless"]}):
+            self.assertIsNone(writtenlayer.upper_directory(info | other, container))
+        for driver in ({"Name": "vfs", "Data": None}, None,
+                       {"Name": "overlay2", "Data": {"UpperDir": f"{upper}/none"}}):
+            self.assertIsNone(writtenlayer.upper_directory(info, {"GraphDriver": driver}))
