@@ -128,10 +128,6 @@ def go_on(directory: Path, fd: int, argv: Sequence[str], stdin: bytes) -> None:
         poll_loop(directory, argv, stdin).run(config, functools.partial(send, config), ended)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 def send(config: MonitorConfig, kind: Type, success: bool, text: str) -> None:
     """Send a message to onemonitord, by datagrams or a connection; raise OSError if it cannot be sent."""
     message = Message(kind, success, config.host, int(time.time()), text)
@@ -144,3 +140,7 @@ def send(config: MonitorConfig, kind: Type, success: bool, text: str) -> None:
     with socket.socket(family, carrying, protocol) as carrier:
         for data in parts:
             carrier.sendto(data, address)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
