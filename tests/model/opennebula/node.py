@@ -155,7 +155,7 @@ class Node(abc.ABC):
     def cut_power(self) -> None:
         images = self.disk_of_host.images()
         self.choices = len(images)
-        self.disk_of_host.restore(images[self.choice])
+        self.disk_of_host.restore(images[min(self.choice, len(images) - 1)])  # a repetition may have fewer
         self.restart()
 
     # OpenNebula's transfer driver.
