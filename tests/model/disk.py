@@ -245,6 +245,16 @@ class Disk:
             image.nodes[path] = node
         return image
 
+    def cut_power(self, choice: int) -> int:
+        """Let the disk have one of the states that a power cut may leave now.
+
+        :param choice: which one; the last if there are fewer: a repetition may have one less, because two are alike
+        :returns: how many there are
+        """
+        images = self.images()
+        self.restore(images[min(choice, len(images) - 1)])
+        return len(images)
+
     def restore(self, image: Image) -> None:
         """Let the disk have this state. A file that is what it was keeps its number and its times."""
         root, now = Path(self._root), dict(_walk(self._tree))

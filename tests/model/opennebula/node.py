@@ -153,9 +153,7 @@ class Node(abc.ABC):
         self.engine.statuses = dict.fromkeys(self.engine.statuses, Status.STOPPED)
 
     def cut_power(self) -> None:
-        images = self.disk_of_host.images()
-        self.choices = len(images)
-        self.disk_of_host.restore(images[min(self.choice, len(images) - 1)])  # a repetition may have fewer
+        self.choices = self.disk_of_host.cut_power(self.choice)
         self.restart()
 
     # OpenNebula's transfer driver.
