@@ -77,7 +77,7 @@ class Reads(Host):
         return nothing if fault == EMPTY or path in self._broken else answer
 
     def open(self, path: str) -> int | None:
-        """Open a file, or another one with what it had, or nothing."""
+        """Open a file; return one with the faulty content where a fault applies, None if it is missing."""
         fd = super().open(path)
         content = None
         if fd is not None:

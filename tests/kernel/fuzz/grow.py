@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Let the fuzzer look for inputs that the corpora lack, and keep the shortest ones that reach what it has found.
+"""Extend the corpora by fuzzing, and minimise them: the shortest inputs with the same coverage are kept.
 
     python -m tests.kernel.fuzz.grow SECONDS [NAME…]
 
-SECONDS are for each parser. An input that a parser neither takes nor refuses ends it with what libFuzzer said; it is
-to be cured, and put into the corpus by a further run.
+SECONDS are for each parser. An input that a parser neither accepts nor refuses ends the run with libFuzzer's report;
+correct the parser, and run it again to add the input to the corpus.
 """
 
 import subprocess
