@@ -59,7 +59,11 @@ def files(job: Job, members: Sequence[Member], rank: int, key: KeyPair) -> list[
     """Return the files of one member.
 
     The private key belongs to the job and is valid only from these addresses (``from=``): root of one member can log
-    in as root on the others."""
+    in as root on the others.
+
+    :raises GangFailed: the cloud returned an invalid address, which would be written into files that root's programs
+        read
+    """
     for member in members:
         try:
             ipaddress.ip_address(member.address.replace("%", "/"))  # the part after % may be arbitrary

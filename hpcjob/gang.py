@@ -249,7 +249,10 @@ def _reason(cloud: Cloud, error: Exception) -> str | None:
 
 
 def needs_replacement(member: Member, state: State | None) -> bool:
-    """Return whether to recreate a member; False if it is about to run."""
+    """Return whether to recreate a member; False if it is about to run.
+
+    :raises Intact: it runs, or was stopped temporarily
+    """
     if state is None or state.broken:
         return True
     if state.running or state.failure:

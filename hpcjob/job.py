@@ -55,13 +55,19 @@ class Job:
         return self.tasks // self.members + (rank < self.tasks % self.members)
 
     def cloud(self, name: str) -> Mapping[str, Any]:
-        """Return the section of a cloud."""
+        """Return the section of a cloud.
+
+        :raises BadJob: the file has none
+        """
         if name not in self.clouds:
             raise BadJob(f"the job file has no section {name!r}: add one with {', '.join(_SECTIONS[name][0])}")
         return self.clouds[name]
 
     def require_cores(self, cores: int) -> None:
-        """Refuse members that have fewer cores than MPI processes."""
+        """Refuse members that have fewer cores than MPI processes.
+
+        :raises BadJob: they have fewer, and the file does not permit it
+        """
         if self.slots > cores and not self.oversubscribe:
             raise BadJob(f"slots={self.slots} is more than the {cores} cores of a member: request fewer slots or a "
                          "larger flavor or template, or set oversubscribe: true")

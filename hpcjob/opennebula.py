@@ -157,7 +157,10 @@ class OpenNebula:
 
 
 def _shared_memory(template: Mapping[str, Any]) -> dict[str, str]:
-    """Return HPC of a template that requests shared memory; empty otherwise."""
+    """Return HPC of a template that requests shared memory; empty otherwise.
+
+    :raises BadJob: its text cannot be rewritten
+    """
     found = template.get("HPC")
     if not isinstance(found, Mapping) or "SHARED_MEMORY" not in found:
         return {}

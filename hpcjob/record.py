@@ -34,7 +34,10 @@ def dump(record: Record) -> str:
 
 
 def load(text: str) -> Record:
-    """Return the record of a text."""
+    """Return the record of a text.
+
+    :raises ValueError: it is not a record
+    """
     try:
         found = json.loads(text)
         members = tuple(Member(**member) for member in found["members"])
@@ -58,7 +61,10 @@ class Records:
 
     @contextlib.contextmanager
     def locked(self, ident: str) -> Iterator[None]:
-        """Exclude other commands of this user on the job within the block. Without a record nothing is locked."""
+        """Exclude other commands of this user on the job within the block. Without a record nothing is locked.
+
+        :raises JobError: another command changes the job
+        """
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
                 descriptor = os.open(self.path(ident).parent, os.O_RDONLY | os.O_DIRECTORY)

@@ -84,7 +84,10 @@ class Plan:
 
 
 def require_name(name: str) -> str:
-    """Refuse a name that hosts, files or clouds do not accept."""
+    """Refuse a name that hosts, files or clouds do not accept.
+
+    :raises PlanError: it is invalid
+    """
     if not NAME.fullmatch(name):
         raise PlanError(f"name {name[:60]!r} must be 1 to 40 lower-case letters, digits and hyphens, and begin with a "
                         "letter")

@@ -37,6 +37,7 @@ def spec(vm: Vm, options: Options, cores: NodeCores, *, packed: bool = False
     """Return the part of the spec that the template determines: no image, no parts.
 
     :param packed: whether the image of its root is, or was, packed
+    :param cores: the host's
     :raises BadInput, NotSupported: the template requests something unsupported or forbidden
     """
     context.require_names(vm.context)
@@ -66,7 +67,10 @@ def security(own: Mapping[str, str], options: Options) -> Security:
 def gpu_capabilities(own: Mapping[str, str]) -> frozenset[str] | None:
     """Return the GPU driver's libraries that the template requests; None if unset.
 
-    They are for a GPU that the VM has or may get while it runs."""
+    They are for a GPU that the VM has or may get while it runs.
+
+    :raises BadInput: a name is invalid
+    """
     text = own.get(LIBRARIES, "").strip().lower()
     if not text:
         return None

@@ -59,6 +59,7 @@ def host_map(host: str, service: Service) -> HostMap:
     """Return the map of a host.
 
     :param service: as reported by nova
+    :raises ExporterFailed:
     """
     where = url(_pattern(), host, service.ip)
     try:
@@ -100,7 +101,10 @@ def _address(ip: str) -> str:
 
 
 def _content(where: str) -> bytes:
-    """Return the JSON at a URL."""
+    """Return the JSON at a URL.
+
+    :raises ExporterFailed:
+    """
     try:
         with _asked(urlsplit(where), time.monotonic() + TIMEOUT) as answer:
             content, kind = answer.read(), answer.headers.get_content_type()
@@ -127,6 +131,8 @@ def _asked(where: SplitResult, deadline: float) -> http.client.HTTPResponse:
     """Return the complete answer of a URL. Redirects are answers, too.
 
     :param deadline: of time.monotonic
+    :raises OSError:
+    :raises http.client.HTTPException:
     """
     host = str(where.hostname)
     with contextlib.ExitStack() as stack:
@@ -168,7 +174,10 @@ def _tls() -> ssl.SSLContext:
 
 
 def _received(connected: socket.socket, deadline: float) -> bytes:
-    """Return all bytes until the other end closes."""
+    """Return all bytes until the other end closes.
+
+    :raises ValueError: it is too long
+    """
     content = bytearray()
     while len(content) <= LARGEST:
         connected.settimeout(_left(deadline))
@@ -180,7 +189,10 @@ def _received(connected: socket.socket, deadline: float) -> bytes:
 
 
 def _left(deadline: float) -> float:
-    """Return the seconds until a deadline."""
+    """Return the seconds until a deadline.
+
+    :raises TimeoutError: it has passed
+    """
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError

@@ -107,6 +107,7 @@ def build(conf: cfg.ConfigOpts, host: Host | None = None, virtapi: Any = None) -
     """Build the driver's parts.
 
     :param virtapi: nova's interface that receives neutron's events; None if there are none to wait for
+    :param host: the machine whose devices and cores are allocated; None for this one
     """
     host = host or Host()
     client = LxdClient(settings(conf))

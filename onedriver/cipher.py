@@ -16,6 +16,7 @@ def encryption(pem: str) -> Encrypt:
     """Return the function that encrypts with a public key.
 
     :param pem: the public key; onemonitord may have replaced its line feeds by spaces
+    :raises BadInput: it is not a key
     """
     # Imported on demand: only clients of a front-end with keys need this large library.
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415

@@ -106,7 +106,10 @@ class DeviceAllocator:
         return tuple(request for request in requests if view.inventory.get(request.address).id not in left)
 
     def require_gpus(self, requests: Sequence[Request], consumer: Consumer, least: int, view: HostView) -> None:
-        """Refuse a container whose minimum of GPUs exceeds what it can have. Changes nothing."""
+        """Refuse a container whose minimum of GPUs exceeds what it can have. Changes nothing.
+
+        :raises SpecError, DeviceUnhealthy: it is refused
+        """
         refusals.require_gpus(view.inventory, requests, self._store.held_by(consumer), least)
 
     def present(self, requests: Sequence[Request], consumer: Consumer) -> tuple[Request, ...]:
@@ -151,7 +154,10 @@ class DeviceAllocator:
         return self._users_of(nodes)
 
     def require_unused(self, grants: Iterable[Grant]) -> None:
-        """Refuse devices that a container process has open; not detectable for a share of a GPU."""
+        """Refuse devices that a container process has open; not detectable for a share of a GPU.
+
+        :raises DeviceInUse: a process in a container has a device of ``grants`` open
+        """
         for grant in grants:
             users = self._users_of(grant.own_nodes)
             if users:

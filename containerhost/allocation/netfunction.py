@@ -115,7 +115,10 @@ class NetFunction:
         return [(netdev, index) for netdev in self._parent_netdevs]
 
     def await_mac(self, mac: str) -> None:
-        """Wait until the interface has this MAC."""
+        """Wait until the interface has this MAC.
+
+        :raises HostActionFailed: the driver does not show it in time
+        """
         if not wait_until(lambda: self.mac() == mac, BIND_TIMEOUT):
             raise HostActionFailed(f"{self._device.address} shows MAC {self.mac()}, not {mac}, {BIND_TIMEOUT:g} s "
                                    f"after "
@@ -141,13 +144,19 @@ class NetFunction:
         return was_reset
 
     def await_guids(self, node_guid: str, port_guid: str) -> None:
-        """Wait until the function has these GUIDs."""
+        """Wait until the function has these GUIDs.
+
+        :raises HostActionFailed: the driver does not show them in time
+        """
         if not wait_until(lambda: self.guids() == (node_guid, port_guid), BIND_TIMEOUT):
             raise HostActionFailed(f"{self._device.address} shows GUIDs {self.guids()}, not {(node_guid, port_guid)}, "
                                    f"{BIND_TIMEOUT:g} s after they were set")
 
     def rename(self, names: Sequence[str]) -> None:
-        """Restore the interfaces' ``names``: the kernel returns them under whatever names are free."""
+        """Restore the interfaces' ``names``: the kernel returns them under whatever names are free.
+
+        :raises HostActionFailed: they do not have these names in time
+        """
         self._each(len(names), lambda port, present: self._privileged.rename_netdev(present, names[port])
                    if present != names[port] else None)
         if not wait_until(lambda: self.netdevs() == tuple(names), RETURN_TIMEOUT):

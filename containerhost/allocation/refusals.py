@@ -115,7 +115,10 @@ def require_distinct(wanted: Iterable[tuple[Device, GrantOptions]], mine: Iterab
 
 def granted(inventory: Inventory, requests: Iterable[Request], mine: Mapping[str, Allocation], consumer: Consumer
             ) -> tuple[Grant, ...]:
-    """Return the grants of those requested devices that the consumer has."""
+    """Return the grants of those requested devices that the consumer has.
+
+    :raises DeviceHeld: it does not have one of them
+    """
     grants = []
     for request in requests:
         device = inventory.get(request.address)
@@ -151,6 +154,7 @@ def refuse_configured(users: Mapping[str, str], inventory: Inventory, devices: I
     """Refuse devices that, or whose related devices, another container's configuration names.
 
     :param users: device id -> container
+    :raises DeviceHeld: such a container exists
     """
     for device in devices:
         for other in (device, *inventory.related(device)):

@@ -55,7 +55,10 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
 
 
 def require_transition(device_id: str, old: State, new: State) -> None:
-    """Refuse a transition that the state machine does not permit."""
+    """Refuse a transition that the state machine does not permit.
+
+    :raises DeviceHeld: the state machine has no such transition
+    """
     if new is not old and new not in TRANSITIONS[old]:
         raise DeviceHeld(f"device {device_id} is {old}, so it cannot become {new}")
 

@@ -235,7 +235,11 @@ class AllocationStore:
     # Reading
 
     def _record(self, device_id: str) -> Allocation:
-        """Read one record; the others may be unreadable."""
+        """Read one record; the others may be unreadable.
+
+        :raises DeviceNotFound: the device is not allocated
+        :raises AllocationsUnreadable: its record cannot be read
+        """
         path = self._root / file_name(device_id)
         if not os.path.lexists(path):
             raise DeviceNotFound(f"no container holds device {device_id}")
@@ -308,7 +312,10 @@ class AllocationStore:
                 self._forget_journal()
 
     def _moved(self, record: Allocation, state: State, **more: Any) -> Allocation:
-        """Return the record in another state."""
+        """Return the record in another state.
+
+        :raises DeviceHeld: there is no such transition
+        """
         require_transition(record.device_id, record.state, state)
         if not self.in_this_boot(record):
             kept = {name: value for name, value in record.restore.items() if name not in OF_BOOT}

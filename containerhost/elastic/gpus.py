@@ -122,7 +122,10 @@ class EngineGpus:
             raise
 
     def _require_nodes(self, member: GpuMember, coming: Sequence[Grant]) -> None:
-        """Require that a running container has the devices, as seen from the host."""
+        """Require that a running container has the devices, as seen from the host.
+
+        :raises NotAsGranted: it does not have them
+        """
         seen = self._nodes(member) if coming else None
         missing = [node.path for grant in coming for node in grant.own_nodes
                    if seen is not None and seen.get(node.path) != (node.major, node.minor)]
@@ -143,7 +146,10 @@ class EngineGpus:
         return None if pid is None else self._privileged.inside(pid).nodes
 
     def _looked(self, member: GpuMember) -> Labelled:
-        """Return the current state of a container."""
+        """Return the current state of a container.
+
+        :raises EngineConflict: it was changed, or recreated, since it was listed
+        """
         current: Labelled = self._marks.read(member.name)
         if (current.label(gpubounds.LABEL), current.label(resources.LABEL)) != (member.mark, member.document):
             raise errors.EngineConflict("it was changed by another process")
@@ -158,7 +164,10 @@ class EngineGpus:
         return document
 
     def _require_unchanged(self, consumer: Consumer, gpus: Gpus, more: Collection[str]) -> None:
-        """Require that the container's allocations are unchanged since the round read them."""
+        """Require that the container's allocations are unchanged since the round read them.
+
+        :raises EngineConflict: they have changed
+        """
         held, away = self._allocator.held_by(consumer), self._allocator.detached(consumer)
         if not gpus.ids <= held - away or not set(more) <= away:
             raise errors.EngineConflict("its allocations were changed by another process")

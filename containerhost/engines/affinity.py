@@ -64,6 +64,7 @@ def parse(text: str, key: str) -> Affinity:
     """Return the affinity of that name.
 
     :param key: the flavor key or attribute, for the message
+    :raises SpecError: there is no such affinity
     """
     try:
         return Affinity(text.strip().lower())

@@ -217,7 +217,10 @@ class Containers(Protocol):
         """Start a container. Idempotent."""
 
     def stop(self, name: str, *, timeout: int, force: bool = False) -> None:
-        """Ask its init to end, or kill it with ``force``. Idempotent."""
+        """Ask its init to end, or kill it with ``force``. Idempotent.
+
+        :raises EngineTimeout: it did not end within ``timeout`` and still runs
+        """
 
     def freeze(self, name: str) -> None: ...
 
@@ -297,10 +300,16 @@ class Engine(Containers, Protocol):
         """Return the host's user and group ids of the container's root."""
 
     def require_rescuable(self, name: str) -> None:
-        """Refuse unless the container's root disk can be mounted in another container."""
+        """Refuse unless the container's root disk can be mounted in another container.
+
+        :raises SpecError: another container cannot mount this one's root disk
+        """
 
     def fenced(self, name: str, disk: BlockDevice) -> AbstractContextManager[None]:
-        """Fence a disk: no process of the container can open it within the block."""
+        """Fence a disk: no process of the container can open it within the block.
+
+        :raises DeviceInUse: a process uses it
+        """
 
     def restore_fenced(self) -> tuple[str, ...]:
         """Restore disks that killed processes left fenced in running containers; return complaints."""

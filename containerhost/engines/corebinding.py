@@ -42,7 +42,10 @@ class CoreBinding:
         self._reserved = reserved
 
     def preview(self, spec: ContainerSpec) -> ContainerSpec:
-        """Return the specification as :meth:`bound` would; another container may get the cores first."""
+        """Return the specification as :meth:`bound` would; another container may get the cores first.
+
+        :raises UnsupportedOnHost: the host lacks free cores where the affinity needs them
+        """
         found = self._chosen(spec) if spec.cpu.is_chosen or spec.cpu.may_revert else spec
         gpus = [grant.device.address for grant in found.grants if grant.gpu]
         return dataclasses.replace(found, cpu=dataclasses.replace(

@@ -53,7 +53,10 @@ class Fenced:
 
     @classmethod
     def parse(cls, text: str) -> "Fenced":
-        """Parse a record."""
+        """Parse a record.
+
+        :raises ValueError, TypeError, KeyError: it is malformed
+        """
         data = json.loads(text)
         records.version(data)
         major, minor = data["number"]

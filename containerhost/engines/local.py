@@ -62,7 +62,10 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str, settings: Settings) -> LocalEngine:
-    """Return an engine by its name."""
+    """Return an engine by its name.
+
+    :raises SpecError: it is not installed
+    """
     try:
         build: Callable[[Settings], LocalEngine] = DriverManager(GROUP, name).driver
     except NoMatches as error:

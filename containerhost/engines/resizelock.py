@@ -16,6 +16,7 @@ TIMEOUT = 60.0  # s; longer than the notice period of a guest
 def resizing(directory: Path, container: str, timeout: float = TIMEOUT) -> AbstractContextManager[object]:
     """Hold the container's lock while the block runs.
 
+    :param timeout: seconds to wait for another process
     :raises EngineBusy: another process holds the lock for longer than that
     """
     file = f"{zlib.crc32(container.encode()) % FILES:03x}"

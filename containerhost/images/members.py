@@ -86,7 +86,10 @@ class Member:
 
 
 class Stream:
-    """Read a tar stream once, forwards. ``tarfile`` reads headers from it."""
+    """Read a tar stream once, forwards. ``tarfile`` reads headers from it.
+
+    :param limit: maximum of bytes to read
+    """
 
     def __init__(self, source: BinaryIO, limit: int) -> None:
         self._source = source
@@ -143,7 +146,10 @@ class Stream:
         return data
 
     def count_holes(self, member: Member) -> None:
-        """Count the holes of a sparse file, which take no bytes of the stream."""
+        """Count the holes of a sparse file, which take no bytes of the stream.
+
+        :raises BadImage: those of all files are too large
+        """
         self._holes += member.size - member.stored
         if self._holes > HOLES * self._limit:
             raise BadImage(f"its sparse files have holes of {self._holes} bytes, {HOLES * self._limit} are allowed")
@@ -281,7 +287,10 @@ def _segments(info: tarfile.TarInfo, shown: str) -> Sequence[tuple[int, int]] | 
 
 
 def components(name: str) -> Path:
-    """Split a member's name."""
+    """Split a member's name.
+
+    :raises BadImage: it leads out of the archive, or is too long for a file system
+    """
     path = tuple(part for part in name.split("/") if part not in ("", "."))
     if ".." in path:
         raise BadImage(f"its member {name[:200]!r} is outside of the image")

@@ -38,6 +38,7 @@ def rebuild(image: BinaryIO, target: BinaryIO, limit: int | None, timeout: int) 
     :param image: a file at its beginning, or the reading end of a pipe with a plain tar
     :param target: an empty file for the new archive, packed with zstd
     :param limit: bytes the image may have unpacked; reading stops there
+    :param timeout: seconds it may take
     :raises BadImage: it is damaged, hostile, or not bootable as a container
     :raises TooLarge: it has more than ``limit`` bytes unpacked
     """
@@ -50,7 +51,10 @@ def rebuild(image: BinaryIO, target: BinaryIO, limit: int | None, timeout: int) 
 
 @contextlib.contextmanager
 def readable(image: BinaryIO, target: BinaryIO) -> Iterator[BinaryIO]:
-    """Copy a squashfs that only root may read for the worker, whose program opens it by name."""
+    """Copy a squashfs that only root may read for the worker, whose program opens it by name.
+
+    :raises EngineError: the copy cannot be written
+    """
     if not (source.head(image.fileno()) or b"").startswith(source.SQUASHFS) or os.geteuid() != 0:
         yield image
         return
@@ -71,6 +75,7 @@ def layers(archive: BinaryIO, image: str, timeout: int) -> contextlib.AbstractCo
 
     :param archive: a file at its beginning, or the reading end of a pipe
     :param image: the engine's id of it
+    :param timeout: seconds it may take
     """
     return started(("layers", image), timeout, stdin=archive, stdout=subprocess.PIPE)
 
@@ -112,7 +117,10 @@ class Worker:
         return EngineTimeout(f"rebuild an image: not done within {self._timeout} s")
 
     def result(self) -> dict[str, Any]:
-        """Wait for its end and return its result."""
+        """Wait for its end and return its result.
+
+        :raises BadImage, TooLarge, EngineTimeout, EngineError: it failed
+        """
         said = self._said().decode("utf-8", "replace").strip()
         try:
             status = self._process.wait(self._timeout)

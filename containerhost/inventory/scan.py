@@ -34,7 +34,10 @@ class Inventory:
         return name in self._by_id
 
     def get(self, name: str) -> Device:
-        """Return the device with this id; an address names the whole function."""
+        """Return the device with this id; an address names the whole function.
+
+        :raises DeviceNotFound: there is none
+        """
         device = self._by_id.get(name.lower())
         if device is None and (whole := f"0000:{name.lower()}") in self._by_id:
             raise DeviceNotFound(f"this host has no device {name}: PCI addresses begin with their domain: {whole}")

@@ -114,7 +114,10 @@ class TaintFile:
         self._path = Path(host.root, FILE.lstrip("/"))
 
     def taint(self, device_id: str, reason: str) -> None:
-        """Keep the device from new consumers."""
+        """Keep the device from new consumers.
+
+        :raises SpecError: the reason is empty, too long, or more than one line
+        """
         if not reason.strip() or len(reason) > REASON_LIMIT or not reason.isprintable():
             raise SpecError(f"the reason of a taint is one line of at most {REASON_LIMIT} printable characters, not "
                             f"{reason!r}")

@@ -128,6 +128,7 @@ def is_there(pid: int, path: str, directory: int, name: str, number: Number, *, 
     """Return whether the node exists.
 
     :param unfinished: an empty file counts as missing, because a killed call leaves one
+    :raises HostActionFailed: something else is there
     """
     try:
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -238,7 +239,10 @@ def make_directory(pid: int, path: str) -> None:
 
 @contextlib.contextmanager
 def parent_of(pid: int, path: str) -> Iterator[tuple[int, str]]:
-    """Yield a descriptor of the node's directory, and the node's name in it."""
+    """Yield a descriptor of the node's directory, and the node's name in it.
+
+    :raises FileNotFoundError: the container has no such directory
+    """
     *steps, name = path.strip("/").split("/")
     directory = open_directory(pid, tuple(steps))
     if directory is None:

@@ -212,7 +212,10 @@ def decoded(text: str) -> str:
 
 
 def home(server: int) -> str:
-    """Return the daemon's directory as this process sees it: a daemon from a snap has its own mounts."""
+    """Return the daemon's directory as this process sees it: a daemon from a snap has its own mounts.
+
+    :raises HostActionFailed: the process is not such a daemon
+    """
     try:
         with open(f"/proc/{server}/comm", encoding="utf-8") as comm, open(f"/proc/{server}/environ", "rb") as environ:
             variable, default = HOMES[comm.read().strip()]

@@ -147,7 +147,10 @@ def _room(attributes: bytes) -> "ctypes.Array[ctypes.c_char]":
 
 
 def _bpf(command: int, attributes: "ctypes.Array[ctypes.c_char]") -> int:
-    """Call bpf(2)."""
+    """Call bpf(2).
+
+    :raises OSError: the kernel refuses
+    """
     machine = os.uname().machine
     if machine not in CALLS:
         raise HostActionFailed(f"how to change which devices a container may open is not known for {machine}")

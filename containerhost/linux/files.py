@@ -130,6 +130,7 @@ class Directory:
         """Open a directory below, component by component, without following a link.
 
         :param create: create missing components, each with this exact mode
+        :raises OSError: NotADirectoryError for a link or a file, FileNotFoundError without ``create``
         """
         found: Directory | None = None
         for name in names:
@@ -184,6 +185,7 @@ class Directory:
     def read(self, name: str, limit: int = LIMIT, owner: int | None = None) -> bytes:
         """Read a regular file.
 
+        :param limit: bytes
         :raises OSError: as :meth:`open`; EFBIG for a larger file
         """
         with open(self.open(name, owner=owner), "rb") as file:

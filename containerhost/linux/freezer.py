@@ -212,7 +212,10 @@ def requested(groups: Mapping[Freezer, int], fd: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked() -> Iterator[int]:
-    """Hold the lock of all searches, after thawing a group that a killed one left frozen."""
+    """Hold the lock of all searches, after thawing a group that a killed one left frozen.
+
+    :raises HostActionFailed: another search does not end
+    """
     with contextlib.ExitStack() as stack:
         try:
             fd = stack.enter_context(FileLock(LOCK, LOCK_TIMEOUT).held())
@@ -223,7 +226,10 @@ def locked() -> Iterator[int]:
 
 
 def thaw_recorded(fd: int) -> None:
-    """Thaw the groups that the locked file names, and clear its entries of running ones."""
+    """Thaw the groups that the locked file names, and clear its entries of running ones.
+
+    :raises HostActionFailed: one cannot be thawed
+    """
     failed = dict[str, HostActionFailed]()
     for path in (paths := os.pread(fd, os.fstat(fd).st_size, 0).decode().splitlines()):
         try:

@@ -110,7 +110,10 @@ def _directory(pid: int, root: int, create: bool) -> Iterator[Directory]:
 
 
 def _require_local(pid: int, fd: int) -> None:
-    """Refuse a file system that may block its callers."""
+    """Refuse a file system that may block its callers.
+
+    :raises HostActionFailed: the file is on a file system that may block its callers
+    """
     with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as table:
         number = next(line.split()[1] for line in table if line.startswith("mnt_id:"))
     mount = next((mount for mount in _mounts(str(pid), TABLE_LIMIT) if mount.number == number), None)

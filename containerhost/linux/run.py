@@ -91,6 +91,7 @@ def check(command: Sequence[str], timeout: float, problem: str, accepted: Contai
     """Run a program to its end, and return its output.
 
     :param problem: begins the error message
+    :param timeout: seconds after which it is killed
     :raises Exception: ``failure``: it cannot be run, failed (with its output), or was killed
     """
     try:

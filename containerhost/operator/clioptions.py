@@ -31,7 +31,10 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write an output file."""
+    """Write an output file.
+
+    :raises click.ClickException: it cannot be written
+    """
     try:
         files.write_output(path, content)
     except OSError as error:

@@ -191,7 +191,10 @@ def redaction() -> Callable[[str, str], str]:
 
 
 def restore(file: Path, directory: Path) -> None:
-    """Write the tree of an untrusted document into an empty directory, refusing paths and links that lead out."""
+    """Write the tree of an untrusted document into an empty directory, refusing paths and links that lead out.
+
+    :raises SpecError: it is not such a document
+    """
     try:
         if file.stat().st_size > LARGEST:
             raise ValueError(f"it is larger than {LARGEST >> 20} MiB")

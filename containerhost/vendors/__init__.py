@@ -57,7 +57,10 @@ def _log_failure(_: object, point: "EntryPoint", error: Exception) -> None:
 
 
 def checked(vendor: type[Vendor]) -> type[Vendor]:
-    """Check a plug-in's node patterns."""
+    """Check a plug-in's node patterns.
+
+    :raises ValueError: a pattern could match outside /dev
+    """
     for pattern in vendor.nodes:
         if not NODES.fullmatch(pattern):
             raise ValueError(f"{pattern!r} is not a pattern of nodes below /dev, such as 'kfd' or 'dri/*'")

@@ -216,7 +216,10 @@ def enabled_functions(function: PciFunction) -> tuple[str, ...]:
 
 
 def refuse_host_use(device: Device) -> None:
-    """Refuse a device that the host itself uses."""
+    """Refuse a device that the host itself uses.
+
+    :raises DeviceHeld: the host itself uses the device
+    """
     if device.host_use:
         raise DeviceHeld(f"device {device.id} cannot be given to a container: the host uses it "
                          f"({'; '.join(device.host_use)})")

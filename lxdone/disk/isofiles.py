@@ -45,6 +45,7 @@ def extract(iso: Path, directory: Path, timeout: int) -> None:
     """Extract the image, world-readable and writable only by root.
 
     :param directory: created; an existing one is replaced
+    :param timeout: seconds it may take
     :raises DriverError: it cannot be read
     """
     links: list[tuple[Path, str]] = []

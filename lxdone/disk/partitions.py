@@ -14,7 +14,10 @@ PRIMARY = 4  # maximum number of partitions of an MBR
 
 
 def stretch(disk: Path, start: int, timeout: int) -> None:
-    """Enlarge the last partition of an unused disk to the disk's end."""
+    """Enlarge the last partition of an unused disk to the disk's end.
+
+    :raises NotSupported: it cannot be enlarged
+    """
     reason = unstretchable(disk, start)
     if reason:
         raise NotSupported(f"disk {disk} {reason}")

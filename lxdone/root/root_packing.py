@@ -80,6 +80,7 @@ class PackedRoot:
         """Replace the content of a file system on an unused disk by the root.
 
         :param new: whether to create the file system; otherwise the existing one grows with its disk
+        :param size: minimum bytes of the disk for OpenNebula; None keeps its size
         """
         needed = self._found.size * 9 // 8 + MARGIN
         if new:

@@ -119,7 +119,10 @@ def retract(record: RootState) -> None:
 
 
 def take(record: RootState) -> None:
-    """Take the root that another node offers to this one."""
+    """Take the root that another node offers to this one.
+
+    :raises DriverError: it is no longer offered
+    """
     try:
         with datastores.open_directory(record.directory) as directory:
             if named(directory, OFFERED) != os.uname().nodename:

@@ -127,7 +127,10 @@ class RootWriteback:
 
     @staticmethod
     def take(home: Path, vm: Vm, file: Path, node: str) -> None:
-        """Take the root that another node offers."""
+        """Take the root that another node offers.
+
+        :raises DriverError: it is no longer offered
+        """
         wanted = root_files.of(vm, file)
         # The record comes first: with the mark, the root belongs to this node.
         record = RootState(str(file), vm.root.size or 0, vm.root.save, wanted.image, wanted.user,

@@ -55,7 +55,10 @@ def serve(client: socket.socket, container: Callable[[str], str | None], attach:
 
 
 def greeting(client: socket.socket) -> str | None:
-    """Read the token; None if the greeting is invalid. Read no further, because input follows."""
+    """Read the token; None if the greeting is invalid. Read no further, because input follows.
+
+    :raises TimeoutError: it was not complete within GREETING_TIMEOUT
+    """
     text, end = b"", time.monotonic() + GREETING_TIMEOUT
     while len(text) < LONGEST_GREETING and not text.endswith(b"\r\n\r\n"):
         client.settimeout(max(0.001, end - time.monotonic()))

@@ -33,7 +33,10 @@ _alone: dict[Path, contextlib.ExitStack] = {}  # locks that are held until this 
 def require_alone(conf: cfg.ConfigOpts) -> None:
     """Refuse to start while another nova-compute of this name runs.
 
-    It would treat the other one's requests as interrupted ones, and undo them."""
+    It would treat the other one's requests as interrupted ones, and undo them.
+
+    :raises InvalidConfiguration: another process runs as this host
+    """
     path = Path(conf.instances_path) / f"lxd-{conf.host}.lock"
     if path in _alone:
         return
@@ -47,7 +50,10 @@ def require_alone(conf: cfg.ConfigOpts) -> None:
 def require_same_name(host: str) -> None:
     """Refuse to start where nova's record of this compute node has another host's name.
 
-    Nova refuses as well, but only after the driver's start, which removes copies of servers that are elsewhere."""
+    Nova refuses as well, but only after the driver's start, which removes copies of servers that are elsewhere.
+
+    :raises InvalidConfiguration: the host was renamed
+    """
     uuid = node.read_local_node_uuid()
     if uuid is None:
         return
@@ -88,7 +94,10 @@ def check(conf: cfg.ConfigOpts, engine: Engine, in_use: bool) -> None:
 
 
 def require_permitted(engine: Engine) -> None:
-    """Refuse a project whose restrictions would make the daemon refuse every server; report all keys at once."""
+    """Refuse a project whose restrictions would make the daemon refuse every server; report all keys at once.
+
+    :raises InvalidConfiguration: with all keys
+    """
     words = engine.forbidden()
     if words is not None:
         raise exception.InvalidConfiguration(f"[lxd]project: {words}")

@@ -125,7 +125,10 @@ def bound_cpu(vcpus: int, topology: objects.InstanceNUMATopology | None, host: H
 
 
 def require_same(affinity: Affinity, topology: objects.InstanceNUMATopology, host: HostCpus) -> None:
-    """Refuse an affinity that contradicts nova's choice of NUMA nodes and cores."""
+    """Refuse an affinity that contradicts nova's choice of NUMA nodes and cores.
+
+    :raises SpecError: naming both keys
+    """
     cells = len(topology.cells)
     pinned = [bool(cell.cpu_pinning) for cell in topology.cells]
     said = None
@@ -166,6 +169,8 @@ def memory(memory_mb: int, topology: objects.InstanceNUMATopology | None) -> Mem
 
 def root_disk(root_gb: int, extra_specs: Mapping[str, str], pool: str) -> RootDisk:
     """Return the root disk: ``root_gb`` GiB in ``pool`` (0 is the pool's default) with the limits of ``quota:disk_*``.
+
+    :raises SpecError: a quota is not a number
     """
     return RootDisk(pool=pool, size=root_gb * units.Gi or None, io=_io_limit(extra_specs))
 
@@ -245,7 +250,10 @@ def gpus(extra_specs: Mapping[str, str], capabilities: Iterable[str]) -> GpuBoun
 
 
 def gpu_capabilities(extra_specs: Mapping[str, str], default: Iterable[str]) -> frozenset[str]:
-    """Return the driver capabilities of the container's GPUs; empty if the flavor has ``none``."""
+    """Return the driver capabilities of the container's GPUs; empty if the flavor has ``none``.
+
+    :raises SpecError: a name is not one of :data:`~containerhost.devices.grants.GPU_CAPABILITIES`
+    """
     text = extra_specs.get("lxd:gpu_capabilities")
     if text == "none":
         return frozenset()
@@ -257,18 +265,27 @@ def gpu_capabilities(extra_specs: Mapping[str, str], default: Iterable[str]) -> 
 
 
 def processes(extra_specs: Mapping[str, str], default: int) -> int:
-    """Return the maximum number of processes and threads of the container."""
+    """Return the maximum number of processes and threads of the container.
+
+    :raises SpecError: the flavor's number is invalid
+    """
     found = number(extra_specs, "lxd:process_limit")
     return default if found is None else found
 
 
 def vf_rate(extra_specs: Mapping[str, str]) -> int | None:
-    """Return the transmit limit of each of the server's virtual functions in Mbit/s; None is no limit."""
+    """Return the transmit limit of each of the server's virtual functions in Mbit/s; None is no limit.
+
+    :raises SpecError: the flavor's number is invalid
+    """
     return number(extra_specs, VF_RATE)
 
 
 def restarts_to_migrate(extra_specs: Mapping[str, str], default: str) -> bool:
-    """Return whether a live migration may restart the server."""
+    """Return whether a live migration may restart the server.
+
+    :raises SpecError: the value is not one of :data:`~nova_lxd_ext.validators.LIVE_MIGRATION`
+    """
     text = extra_specs.get("lxd:live_migration", default)
     if text not in LIVE_MIGRATION:
         raise errors.SpecError(f"Flavor key lxd:live_migration must be {' or '.join(LIVE_MIGRATION)}, not {text!r}.")
@@ -276,7 +293,10 @@ def restarts_to_migrate(extra_specs: Mapping[str, str], default: str) -> bool:
 
 
 def live_resize_required(extra_specs: Mapping[str, str]) -> bool:
-    """Return whether a running server may get the flavor only by a live resize."""
+    """Return whether a running server may get the flavor only by a live resize.
+
+    :raises SpecError: the value is not one of :data:`~nova_lxd_ext.validators.LIVE_RESIZE`
+    """
     text = extra_specs.get("lxd:live_resize", PREFERRED)
     if text not in LIVE_RESIZE:
         raise errors.SpecError(f"Flavor key lxd:live_resize must be {' or '.join(LIVE_RESIZE)}, not {text!r}.")
@@ -291,7 +311,10 @@ def _boolean(extra_specs: Mapping[str, str], key: str, default: bool) -> bool:
 
 
 def number(extra_specs: Mapping[str, str], key: str, least: int = 1) -> int | None:
-    """Return the number of a key; None if the flavor does not have it."""
+    """Return the number of a key; None if the flavor does not have it.
+
+    :raises SpecError: it is not a number, or less than ``least``
+    """
     text = extra_specs.get(key)
     if text is None:
         return None

@@ -35,7 +35,10 @@ POWER_STATES: Mapping[Status, int] = {
 
 
 class States:
-    """Find the containers of nova's servers and read their states, cached briefly where nova allows it."""
+    """Find the containers of nova's servers and read their states, cached briefly where nova allows it.
+
+    :param clock: monotonic clock in seconds
+    """
 
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
@@ -78,7 +81,10 @@ class States:
         return True
 
     def require(self, instance: objects.Instance, use_cache: bool = False) -> ContainerState:
-        """Return the server's container."""
+        """Return the server's container.
+
+        :raises InstanceNotFound: the server has no container here
+        """
         state = self.find(instance, use_cache)
         if state is None:
             raise exception.InstanceNotFound(instance_id=instance.uuid)

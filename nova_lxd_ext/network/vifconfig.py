@@ -89,7 +89,10 @@ def nic(vif: model.VIF, name: str) -> Nic:
 
 
 def host_end(vif: model.VIF) -> str:
-    """Return neutron's name of the port's interface, by which its agents filter and count."""
+    """Return neutron's name of the port's interface, by which its agents filter and count.
+
+    :raises SpecError: it is not a valid interface name
+    """
     name = vif["devname"] or f"tap{vif['id']}"[:model.NIC_NAME_LEN]
     if not INTERFACE.fullmatch(name):
         raise errors.SpecError(f"Port {vif['id']} would be named {name!r}, which is not a valid interface name")
@@ -143,7 +146,10 @@ INBOUND, OUTBOUND = "inbound", "outbound"  # nova's names for received and sent 
 
 
 def shape(extra_specs: Mapping[str, str], direction: str) -> Shape | None:
-    """Return the limits of the flavor's ``quota:vif_<direction>_*`` (kB/s, and kB for the burst), or None."""
+    """Return the limits of the flavor's ``quota:vif_<direction>_*`` (kB/s, and kB for the burst), or None.
+
+    :raises SpecError: a value is not a number
+    """
     average, peak, burst = (flavor.number(extra_specs, f"quota:vif_{direction}_{what}")
                             for what in ("average", "peak", "burst"))
     if average is None:
@@ -162,7 +168,10 @@ def shapes(extra_specs: Mapping[str, str]) -> tuple[Shape | None, Shape | None]:
 
 
 def require_holdable(vif: model.VIF, extra_specs: Mapping[str, str]) -> None:
-    """Refuse limits that cannot be applied to the port."""
+    """Refuse limits that cannot be applied to the port.
+
+    :raises SpecError: the flavor's limits cannot be enforced on the port, or are invalid
+    """
     received, sent = shapes(extra_specs)
     how = kind(vif)
     if how is Kind.DIRECT and (received or sent):

@@ -77,7 +77,10 @@ class DirectPorts:
         return (vif["profile"] or {}).get("pci_slot") in self._allocator.held_by(consumer(instance))
 
     def require_unused(self, grant: Grant) -> None:
-        """Refuse a function that a process in the container uses."""
+        """Refuse a function that a process in the container uses.
+
+        :raises DeviceInUse: a process in the container has it open
+        """
         self._allocator.require_unused([grant])
 
     def set_link_state(self, instance: objects.Instance, up: bool, view: HostView) -> None:

@@ -40,7 +40,10 @@ class Ports(AttachmentProvider):
     # Attachment provider
 
     def require_possible(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
-        """Refuse ports that a container cannot have."""
+        """Refuse ports that a container cannot have.
+
+        :raises SpecError: a container cannot have one of the ports, or not with the flavor's keys
+        """
         for vif in requested.network_info:
             vifconfig.require_holdable(vif, instance.flavor.extra_specs)
 

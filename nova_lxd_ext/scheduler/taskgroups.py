@@ -98,7 +98,10 @@ class TaskGroupWeigher(weights.BaseHostWeigher):
 
 
 def placement(hosts: Sequence[HostState], spec: objects.RequestSpec, job: jobs.Job) -> dict[int, str]:
-    """Return the host of each pending server by rank."""
+    """Return the host of each pending server by rank.
+
+    :raises NoPlacement: not all of them fit
+    """
     placed = {host: sum(held.values()) if job.claimed else 0 for host, held in job.held.items()}
     room = {host.host: capacity.upper(host, spec, placed.get(host.host, 0)) for host in hosts}
     paths = _paths(hosts, CONF.lxd.network_tree_keys)

@@ -36,7 +36,10 @@ class JobMemories(AttachmentProvider):
         self._ids = ids
 
     def require_possible(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
-        """Refuse shared memory that the server cannot have."""
+        """Refuse shared memory that the server cannot have.
+
+        :raises SpecError: the flavor's number is invalid, or the server is in no server group
+        """
         wanted(instance)
 
     def attach_all(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> tuple[Part, ...]:
@@ -71,7 +74,10 @@ class JobMemories(AttachmentProvider):
 
 
 def wanted(instance: objects.Instance) -> JobMemory | None:
-    """Return the shared memory that the server's flavor requests, identified by nova's ids."""
+    """Return the shared memory that the server's flavor requests, identified by nova's ids.
+
+    :raises SpecError: its number is invalid, or the server is in no server group
+    """
     size = flavor.shared_memory(instance.flavor.extra_specs, instance.flavor.memory_mb)
     if size is None:
         return None

@@ -44,6 +44,7 @@ class Lifecycle:
     """Create the container of a server that boots, and delete it with all that the server has on this host.
 
     :param host_cpus: reads the host's cores that nova may currently use
+    :param cores: chooses the cores of servers with an affinity; the caller of :meth:`spec` binds them
     """
 
     def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, attachments: DeviceAttachments,
@@ -232,7 +233,10 @@ def is_established(instance: objects.Instance) -> bool:
 
 
 def require_config_drive_for(injected_files: Sequence[tuple[str, str]], instance: objects.Instance) -> None:
-    """Refuse injected files without a config drive, which is the only way to inject them into a container."""
+    """Refuse injected files without a config drive, which is the only way to inject them into a container.
+
+    :raises BuildAbortException: files are injected, but there is no config drive
+    """
     if injected_files and not configdrive.required(instance):
         raise exception.BuildAbortException(instance_uuid=instance.uuid, reason=(
             "The server has personality files, which reach a container by the config drive only. "

@@ -222,7 +222,10 @@ def with_grants(spec: ContainerSpec, grants: tuple[Grant, ...], current: Labelle
 
 
 def require_allowed(flavor: objects.Flavor, obstacles: Sequence[str]) -> None:
-    """Refuse a resize that would stop a server whose flavor only permits a live resize."""
+    """Refuse a resize that would stop a server whose flavor only permits a live resize.
+
+    :raises SpecError: the flavor permits only a live resize, and there are obstacles
+    """
     if obstacles and flavors.live_resize_required(flavor.extra_specs):
         raise errors.SpecError(f"Flavor {flavor.name} (lxd:live_resize=required) permits only a live resize, which is "
                                f"not possible: {'; '.join(obstacles)}. Stop the server first, or "

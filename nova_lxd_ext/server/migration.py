@@ -64,6 +64,7 @@ class Migrations:
     """Resize and cold-migrate servers: send, finish, revert and confirm.
 
     :param address: ``https://host:port`` at which other hosts reach this one's daemon; None to let no server leave
+    :param clock: monotonic clock in seconds
     """
 
     def __init__(self, conf: cfg.ConfigOpts, engine: Engine, states: States, attachments: DeviceAttachments,
@@ -118,6 +119,7 @@ class Migrations:
         :param instance: names the migration in its migration context
         :param status: of the container
         :param undo: gets the steps that let it run here again
+        :raises Aborted:
         """
         running = status is Status.RUNNING
         with self._withdrawn_on_error(instance):
@@ -170,7 +172,10 @@ class Migrations:
                 "set there"))
 
     def _require_fits(self, instance: objects.Instance, flavor: objects.Flavor) -> None:
-        """Refuse a root disk that is too small for the server's files."""
+        """Refuse a root disk that is too small for the server's files.
+
+        :raises ResizeError: the server's files do not fit on the new root disk
+        """
         used = self._engine.metrics(instance.name).disks.get("root", 0)
         if flavor.root_gb and used > flavor.root_gb * units.Gi:
             raise exception.ResizeError(reason=(
@@ -360,7 +365,10 @@ def unharmed(instance: objects.Instance) -> Iterator[None]:
 
 def require_no_smaller_ephemerals(instance: objects.Instance, flavor: objects.Flavor,
                                   requested: RequestedResources) -> None:
-    """Refuse ephemeral disks that are smaller than the server's present ones."""
+    """Refuse ephemeral disks that are smaller than the server's present ones.
+
+    :raises ResizeError: the server's ephemeral disks exceed those of ``flavor``
+    """
     present = sum(sizes(instance.flavor, requested.block_device_info)) // units.Gi
     if flavor.ephemeral_gb < present:
         raise exception.ResizeError(reason=(

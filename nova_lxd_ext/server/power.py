@@ -52,7 +52,10 @@ class Power:
         self._clock = clock
 
     def await_engine(self) -> None:
-        """Wait until the engine responds."""
+        """Wait until the engine responds.
+
+        :raises EngineUnavailable: it does not respond within ``[lxd] ready_timeout``
+        """
         startup.await_server(self._engine, self._conf.lxd.ready_timeout)
 
     @outlasting_restart

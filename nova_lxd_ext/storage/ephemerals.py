@@ -31,7 +31,10 @@ class Ephemerals(AttachmentProvider):
         self._transfers = transfers
 
     def require_possible(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
-        """Refuse ephemeral disks that a container cannot have."""
+        """Refuse ephemeral disks that a container cannot have.
+
+        :raises SpecError:
+        """
         sizes(instance.flavor, requested.block_device_info)
 
     def attach_all(self, instance: objects.Instance, requested: RequestedResources,

@@ -37,7 +37,10 @@ class Volume:
 
 
 def volume(connection_info: Mapping[str, Any], mountpoint: str, encryption: Mapping[str, Any] | None = None) -> Volume:
-    """Return a volume from Cinder's connection information."""
+    """Return a volume from Cinder's connection information.
+
+    :raises SpecError: a container cannot have this volume, with the reason
+    """
     found = block_device.get_volume_id(connection_info)
     data = connection_info.get("data") or {}
     kind = str(connection_info.get("driver_volume_type") or "").lower()
@@ -82,7 +85,10 @@ def volumes(block_device_info: Mapping[str, Any]) -> tuple[Volume, ...]:
 
 
 def require_no_swap(flavor: objects.Flavor, block_device_info: Mapping[str, Any]) -> None:
-    """Refuse a swap disk."""
+    """Refuse a swap disk.
+
+    :raises SpecError:
+    """
     swap = driver.block_device_info_get_swap(block_device_info)
     if flavor.swap or swap["swap_size"]:
         raise SpecError("The server requests a swap disk, but only the host's kernel can swap, not a container: use "

@@ -46,7 +46,10 @@ class Volumes(AttachmentProvider):
     # Boot, start and deletion.
 
     def require_possible(self, instance: objects.Instance, requested: RequestedResources, view: HostView) -> None:
-        """Refuse volumes that a container cannot have."""
+        """Refuse volumes that a container cannot have.
+
+        :raises SpecError:
+        """
         volumeconfig.require_no_swap(instance.flavor, requested.block_device_info)
         volumeconfig.volumes(requested.block_device_info)
 
@@ -201,7 +204,10 @@ def lock(volume_id: str) -> contextlib.AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def unused(path: str) -> Iterator[None]:
-    """Report a device in use, or a failure of the host, as nova's DeviceDetachFailed."""
+    """Report a device in use, or a failure of the host, as nova's DeviceDetachFailed.
+
+    :raises DeviceDetachFailed: the device of the block is in use, or the host failed
+    """
     try:
         yield
     except (errors.DeviceInUse, errors.HostActionFailed) as error:

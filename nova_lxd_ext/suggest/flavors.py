@@ -34,7 +34,10 @@ class Flavor:
 
 
 def flavors(found: Iterable[Size], disk: int) -> tuple[Flavor, ...]:
-    """Return a flavor for each size."""
+    """Return a flavor for each size.
+
+    :param disk: GiB of the root disk of each
+    """
     return tuple(Flavor(PREFIX + size.name, size.cpus, size.memory // _MIB, disk, specs)
                  for size in found if (specs := _extra_specs(size)))
 

@@ -203,7 +203,10 @@ class DockerClient:
                     raise error_for(f"load {name}", 500, str(told.get("error") or told["message"]))
 
     def save_image(self, name: str, target: BinaryIO) -> None:
-        """Write an image as an archive to ``target``."""
+        """Write an image as an archive to ``target``.
+
+        :raises OSError: ``target`` cannot be written to; Docker did not fail
+        """
         for piece in self._saved(name):
             target.write(piece)
 

@@ -131,7 +131,10 @@ def host_config(spec: ContainerSpec, disk: str | None) -> dict[str, Any]:
 
 
 def refuse(spec: ContainerSpec) -> None:
-    """Refuse what Docker does not support."""
+    """Refuse what Docker does not support.
+
+    :raises SpecError: Docker does not support a part of it
+    """
     for asked, what in (
         (spec.security.privileged, "privileged"),
         (spec.security.nesting, "able to hold containers of its own"),
@@ -262,7 +265,10 @@ def record_of(parts: Iterable[Part]) -> Record:
 
 
 def part_record(part: Part) -> Record:
-    """Return the record of a part, the same at start and when it is attached to a running container."""
+    """Return the record of a part, the same at start and when it is attached to a running container.
+
+    :raises SpecError: Docker does not support a part of this kind
+    """
     match part:
         case Grant():
             netdevs = {Netdev(netdev.host_name, netdev.name, netdev.setup) for netdev in part.netdevs}

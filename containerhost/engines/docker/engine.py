@@ -419,6 +419,7 @@ class DockerEngine:
         """Lock a container against starts and other changes.
 
         :returns: Docker's document, the container's record, and its first process
+        :raises EngineTimeout: the other operation does not finish
         """
         container = self.client.container(name)
         # No request while the lock is held: Docker does not respond while it starts a container, and its runtime waits
@@ -467,7 +468,10 @@ def require_made_for(container: Mapping[str, Any], grants: Sequence[Grant]) -> N
 
 
 def require_libraries(container: Mapping[str, Any], pid: int | None, more: Collection[str]) -> None:
-    """Refuse libraries that a running container was started without."""
+    """Refuse libraries that a running container was started without.
+
+    :raises SpecError: it was started without them
+    """
     if pid is not None and more:
         raise errors.SpecError(f"the libraries of the GPU's driver ({', '.join(sorted(more))}) are mounted when "
                                f"container {bare_name([container['Name']])} starts: stop it first")

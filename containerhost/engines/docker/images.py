@@ -132,7 +132,10 @@ class Images:
         return image
 
     def _require_small(self, container: str, quota: int) -> None:
-        """Refuse an image that would exceed the size limit of its root."""
+        """Refuse an image that would exceed the size limit of its root.
+
+        :raises EngineError: the image would be larger than the limit
+        """
         written = int(self._client.container(container, size=True).get("SizeRw") or 0)
         if written > quota + HOLES_LIMIT:
             raise EngineError(f"container {container} has sparse files: on its root disk of {quota >> 20} MiB are "

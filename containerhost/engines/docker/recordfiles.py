@@ -24,6 +24,7 @@ def path(directory: str, container: str) -> str:
     """Return the path of a record.
 
     :param container: Docker's id
+    :raises EngineNotFound: it is not an id
     """
     if not is_id(container):
         raise EngineNotFound(f"{container!r} is not an id of a container")

@@ -97,7 +97,10 @@ class Volumes:
             run(["mount", mode, "-t", kind, "-o", ",".join(options), "--", node, str(place)], TIMEOUT)
 
     def unmount(self, number: int) -> None:
-        """Unmount a disk. Idempotent."""
+        """Unmount a disk. Idempotent.
+
+        :raises DeviceInUse: a process uses it
+        """
         place = self._place(number)
         if not os.path.ismount(place):
             return
@@ -122,7 +125,10 @@ class Volumes:
             growth.fill_mounted(place, file, TIMEOUT)
 
     def frozen(self, number: int, timeout: float) -> AbstractContextManager[None]:
-        """Freeze a mounted file system within the block; see :mod:`fsfreeze`."""
+        """Freeze a mounted file system within the block; see :mod:`fsfreeze`.
+
+        :param timeout: maximum duration in seconds
+        """
         return fsfreeze.frozen(self._place(number), timeout)
 
     def mounted(self) -> frozenset[int]:

@@ -31,6 +31,8 @@ class Events:
         """Wait for the next change.
 
         :param timeout: seconds; None waits as long as the connection lives
+        :raises EngineTimeout: there was none in time
+        :raises EngineUnavailable: the connection has ended
         """
         while True:
             message = self._stream.receive(timeout)

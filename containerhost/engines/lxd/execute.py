@@ -69,7 +69,10 @@ class Command:
 
 
 def exit_status(client: LxdClient, operation: Mapping[str, Any], asked: str, timeout: int) -> int:
-    """Return the exit status, or a shell's for a command that cannot be run, for which LXD fails the operation."""
+    """Return the exit status, or a shell's for a command that cannot be run, for which LXD fails the operation.
+
+    :param timeout: seconds that it may still take
+    """
     try:
         return client.wait(operation, asked, timeout)["return"]
     except errors.EngineError as error:

@@ -154,7 +154,10 @@ class Live:
 
 
 def require_running(instance: Instance) -> None:
-    """Refuse a container that no longer runs."""
+    """Refuse a container that no longer runs.
+
+    :raises EngineConflict: it is not running
+    """
     if STATUSES.get(instance["status_code"]) is not Status.RUNNING:
         raise errors.EngineConflict(f"container {instance['name']} does not run, so it is not changed")
 

@@ -39,7 +39,10 @@ Create = Callable[[Mapping[str, Any], int], None]
 
 
 class Transfers:
-    """Send stopped containers to another LXD daemon, and fetch them from one."""
+    """Send stopped containers to another LXD daemon, and fetch them from one.
+
+    :param create: creates a container from the body of ``POST /1.0/instances`` within so many seconds
+    """
 
     def __init__(self, client: LxdClient, create: Create) -> None:
         self._client = client

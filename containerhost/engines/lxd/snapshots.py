@@ -46,7 +46,10 @@ class Snapshots:
     def delete(self, container: str, name: str, patience: float = 0) -> None:
         """Delete a snapshot. Idempotent.
 
-        LXD itself continues a deletion whose caller was killed, and concurrent ones make each other fail."""
+        LXD itself continues a deletion whose caller was killed, and concurrent ones make each other fail.
+
+        :param patience: seconds to wait for another deletion
+        """
         asked = f"delete snapshot {name} of container {container}"
 
         def delete() -> None:
@@ -68,7 +71,10 @@ class Snapshots:
 def take(client: LxdClient, instance: Mapping[str, Any], snapshot: str, asked: str, timeout: int | None = None) -> None:
     """Take a snapshot; a running container in a pool that copies files is frozen meanwhile.
 
-    If this process is killed meanwhile, the container stays frozen until its driver resumes it."""
+    If this process is killed meanwhile, the container stays frozen until its driver resumes it.
+
+    :param timeout: seconds the engine may take
+    """
     name = instance["name"]
     pool = instance["expanded_devices"].get("root", {}).get("pool")
     searched = pool and client.pool(pool)["driver"] in SEARCHED_POOLS
@@ -79,7 +85,10 @@ def take(client: LxdClient, instance: Mapping[str, Any], snapshot: str, asked: s
 
 
 def request(client: LxdClient, container: str, snapshot: str, asked: str, timeout: int | None = None) -> None:
-    """Request a snapshot of a container in its present state from LXD."""
+    """Request a snapshot of a container in its present state from LXD.
+
+    :param timeout: seconds the engine may take
+    """
     client.finish(client.request("post", "instances", container, "snapshots", asked=asked,
                                  json={"name": snapshot, "stateful": False}), asked, timeout)
 

@@ -88,7 +88,10 @@ class Stream:
                 self._flush()
 
     def send(self, data: bytes) -> None:
-        """Send a message."""
+        """Send a message.
+
+        :raises EngineUnavailable: the other end has closed, or does not read
+        """
         self._send(lambda: self._protocol.send_binary(data))
 
     def end_of_input(self) -> None:
@@ -108,6 +111,7 @@ class Stream:
     def receive(self, timeout: float | None = None) -> bytes | None:
         """Return the next message; None at the end.
 
+        :param timeout: seconds; None waits as long as the connection lives
         :raises EngineTimeout: no data arrived in time
         """
         end = None if timeout is None else time.monotonic() + timeout
@@ -152,7 +156,10 @@ class Stream:
     def end(self, timeout: float) -> None:
         """Close the protocol, and wait until the other end agrees.
 
-        Messages that arrive until then are dropped, unless a thread receives them."""
+        Messages that arrive until then are dropped, unless a thread receives them.
+
+        :param timeout: maximum seconds to wait
+        """
         limit = time.monotonic() + timeout
         with contextlib.suppress(errors.EngineError):
             self._send(self._protocol.send_close)
@@ -160,7 +167,10 @@ class Stream:
                 pass
 
     def await_hang_up(self, timeout: float) -> None:
-        """Wait until the other end, which agreed to close, closes the connection."""
+        """Wait until the other end, which agreed to close, closes the connection.
+
+        :param timeout: maximum seconds to wait
+        """
         limit = time.monotonic() + timeout
         if self._reading.acquire(timeout=timeout):  # else a receiving thread holds the lock, and no more data arrives
             try:

@@ -24,7 +24,10 @@ def add_port(name: str, bridge: str, vlan: int | None, tagged: Collection[int]) 
 
 
 def remove_port(name: str) -> None:
-    """Remove a port from any bridge. Idempotent."""
+    """Remove a port from any bridge. Idempotent.
+
+    :raises HostActionFailed: the switch does not answer
+    """
     run([*OVS_VSCTL, "--if-exists", "del-port", check(INTERFACE, name)])
 
 

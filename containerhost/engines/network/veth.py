@@ -62,7 +62,10 @@ class Veths:
         return self.marks(pair) and wait_until(lambda: self.is_here(pair.inner_end), RETURN_TIMEOUT)
 
     def make(self, pair: Pair) -> None:
-        """Create the pair, replacing the remains of an earlier one."""
+        """Create the pair, replacing the remains of an earlier one.
+
+        :raises HostActionFailed: an interface of that name belongs to others
+        """
         if self.is_here(pair.host_end) and not self._is_ours(pair):
             raise HostActionFailed(f"interface {pair.host_end} is on this host already and was not created for this "
                                    f"port (its alias is {self.mark(pair.host_end)!r}); remove it: ip link delete "

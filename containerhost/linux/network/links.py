@@ -48,7 +48,10 @@ def make_veth(host_end: str, inner_end: str, mac: str, mtu: int | None, mark: st
 
 
 def remove_veth(name: str) -> None:
-    """Remove a pair by either end. Idempotent."""
+    """Remove a pair by either end. Idempotent.
+
+    :raises HostActionFailed: the interface is not part of a pair
+    """
     remove(name, "veth", "one of a pair")
 
 
@@ -62,7 +65,10 @@ def make_shaper(name: str) -> None:
 
 
 def remove_shaper(name: str) -> None:
-    """Remove a shaping interface."""
+    """Remove a shaping interface.
+
+    :raises HostActionFailed: the interface is of another type
+    """
     remove(name, "ifb", "one that shapes")
 
 

@@ -13,6 +13,8 @@ STEP = 4 * 2**20  # bytes
 def copy(source: str, target: str, offset: int, size: int) -> int:
     """Copy a piece of a block device.
 
+    :param offset: offset of the piece in bytes
+    :param size: bytes of the piece; fewer at the end
     :returns: bytes copied; 0 at the end of ``source``
     :raises HostActionFailed: one is not a block device, or is used by the host (mounted, in a RAID or a volume
         group), the target is smaller, or reading or writing fails

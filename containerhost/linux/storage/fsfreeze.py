@@ -57,7 +57,10 @@ def frozen(directory: Path, timeout: float) -> Iterator[None]:
 
 
 def freeze(directory: Path) -> None:
-    """Freeze a file system until it is explicitly thawed. Idempotent."""
+    """Freeze a file system until it is explicitly thawed. Idempotent.
+
+    :raises HostActionFailed: it cannot be frozen, and is not
+    """
     with started(directory, KEEP) as process:
         release(process, FREEZE_TIMEOUT)
 

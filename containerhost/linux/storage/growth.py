@@ -139,6 +139,7 @@ def _run(command: Sequence[str], timeout: int, disk: Path, problem: str, locks: 
 def alone(disk: Path, timeout: int) -> Iterator[int]:
     """Exclude other processes that grow the file system of a disk.
 
+    :param timeout: seconds to wait for another process
     :returns: an fd; a program that inherits it holds the lock until it ends, even if this process is killed
     :raises HostActionFailed: another process did not finish
     """

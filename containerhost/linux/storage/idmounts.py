@@ -114,6 +114,7 @@ def await_release(node: str, backing: str | None) -> None:
     """Wait until nothing uses a device.
 
     :param backing: the file behind it, if it is a loop device
+    :raises DeviceInUse: it is still in use
     """
     if wait_while(lambda: in_use(node, backing), RELEASE_TIMEOUT):
         raise DeviceInUse(f"{backing or node} is still in use, though it is unmounted: a process in the "

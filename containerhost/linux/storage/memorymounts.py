@@ -28,7 +28,10 @@ PAGE = 4096  # bytes
 def mount(name: str, size: int) -> None:
     """Mount the memory of a job. Idempotent: does nothing if it is mounted.
 
-    Device nodes, execution and set-user-id are disabled on it."""
+    Device nodes, execution and set-user-id are disabled on it.
+
+    :param size: bytes
+    """
     target = _made(name)
     if not os.path.ismount(target):
         options = {"size": str(size), "nr_inodes": str(size // PAGE), "mode": "1777"}

@@ -24,7 +24,10 @@ def jobs(sample: Sample) -> dict[str, tuple[str, ...]]:
 
 
 def write(path: Path, wanted: dict[str, tuple[str, ...]]) -> None:
-    """Write a file for each GPU that has jobs into the directory. Files whose name is not a number are left alone."""
+    """Write a file for each GPU that has jobs into the directory. Files whose name is not a number are left alone.
+
+    :raises OSError: the directory cannot be written
+    """
     with Directory(path) as directory:
         there = {name for name in directory.names() if name.isascii() and name.isdigit()}
         for number, containers in wanted.items():

@@ -21,7 +21,10 @@ _ENVIRONMENT = ("APPTAINERENV", "SINGULARITYENV")
 
 def translate(command: Sequence[str], grants: Sequence[Grant], group: str, binding: Binding
               ) -> tuple[list[str], Mapping[str, str]]:
-    """Return the command with devices and their drivers' libraries after its subcommand, and its variables."""
+    """Return the command with devices and their drivers' libraries after its subcommand, and its variables.
+
+    :raises SpecError: the command starts no container
+    """
     at = process.position(command, _WORDS)
     variables = process.environment(grants)
     libraries = [vendors.of(grant.device).apptainer_libraries for grant in grants]

@@ -15,7 +15,10 @@ _OPTIONS = {"podman": podman.RANK_OPTIONS, "udocker": udocker.RANK_OPTIONS}
 
 
 def command_of_rank(command: Sequence[str], runtime: str) -> list[str]:
-    """Return a command with the options that a container needs to be a rank."""
+    """Return a command with the options that a container needs to be a rank.
+
+    :raises SpecError: the command cannot be a rank
+    """
     if ":" in command:  # separates the contexts of mpirun
         raise SpecError("a command with the argument : cannot be started by mpirun")
     options = _OPTIONS.get(runtime, ())

@@ -39,7 +39,10 @@ def nodes(grants: Iterable[Grant]) -> tuple[str, ...]:
 
 
 def position(command: Sequence[str], words: Collection[str] = ("run",)) -> int:
-    """Return the index of a container tool's subcommand that starts a container: its options follow."""
+    """Return the index of a container tool's subcommand that starts a container: its options follow.
+
+    :raises SpecError: the command has no such subcommand
+    """
     for index, word in enumerate(command):
         if index and word in words:
             return index

@@ -244,7 +244,10 @@ class Runner:
 
 
 def _refuse(command: Sequence[str], wanted: Wanted) -> None:
-    """Refuse options that a command cannot be run with."""
+    """Refuse options that a command cannot be run with.
+
+    :raises SpecError: it cannot be run with them
+    """
     if wanted.ranks > 1 and wanted.devices:
         raise SpecError("a device belongs to one rank only: request numbers of GPUs and network functions")
     if wanted.user and runtime(command) == "podman":
@@ -254,7 +257,10 @@ def _refuse(command: Sequence[str], wanted: Wanted) -> None:
 @contextlib.contextmanager
 def _commands(ranks: Sequence[tuple[Sequence[str], Mapping[str, str], Iterable[int]]], wanted: Wanted
               ) -> Iterator[tuple[Sequence[str], Mapping[str, str]]]:
-    """Yield the command that starts all ranks, and its variables; the hostfile exists within the block."""
+    """Yield the command that starts all ranks, and its variables; the hostfile exists within the block.
+
+    :param ranks: command, variables and cores of each
+    """
     if not wanted.ranks:
         yield ranks[0][:2]
         return
@@ -277,7 +283,10 @@ def _raise_limits(grants: Iterable[Grant]) -> None:
 
 def _supervised(command: Sequence[str], environment: Mapping[str, str], user: pwd.struct_passwd | None,
                 signals: _Signals) -> int:
-    """Run a command to its end, and return its exit status."""
+    """Run a command to its end, and return its exit status.
+
+    :raises HostActionFailed: it cannot be started
+    """
     tied, variables = list(TIED), os.environ | environment
     if user:
         tied += [f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--init-groups"]

@@ -16,7 +16,10 @@ RANK_OPTIONS = ("--hostenv", "--volume=/tmp:/tmp")
 
 def translate(command: Sequence[str], grants: Sequence[Grant], group: str, binding: Binding
               ) -> tuple[list[str], Mapping[str, str]]:
-    """Return the command with nodes and variables after its subcommand ``run``."""
+    """Return the command with nodes and variables after its subcommand ``run``.
+
+    :raises SpecError: the command is not ``udocker run``
+    """
     at = process.position(command)
     options = [f"--volume={path}:{path}" for path in process.nodes(grants)]
     options += [f"--env={name}={value}" for name, value in process.environment(grants).items()]

@@ -157,7 +157,10 @@ def free_pair(store: AllocationStore, host: Host, functions: Sequence[str]) -> t
 
 
 def _engine(wanted: str | None, settings: local.Settings) -> tuple[str, str]:
-    """Return the name and the endpoint of the first engine that responds."""
+    """Return the name and the endpoint of the first engine that responds.
+
+    :raises EngineUnavailable, SpecError: none responds
+    """
     reasons = []
     for text in (wanted,) if wanted else ENGINES:
         name, _, endpoint = text.partition("=")

@@ -203,7 +203,10 @@ class SelfTest:
         return self._state(grant)
 
     def _state(self, grant: Grant) -> str:
-        """Return the state of a device that was detached from a running container."""
+        """Return the state of a device that was detached from a running container.
+
+        :raises HostActionFailed: it is neither clean nor blocked
+        """
         record = self._store.records().get(grant.device.id)
         if record is None:
             (*_, entry) = self._store.hand_overs(grant.device.id)
@@ -284,7 +287,10 @@ class SelfTest:
         return Request(device_id, GrantOptions(memlock=_memlock(), **options))
 
     def _step(self, name: str, act: Callable[[], Found]) -> None:
-        """Run a step and report its row."""
+        """Run a step and report its row.
+
+        :raises _Failed: the step failed
+        """
         began = time.monotonic()
         try:
             found = act()

@@ -92,7 +92,10 @@ def gres_conf(found: Sequence[Gres], node: str) -> str:
 
 
 def leaves(lines: Iterable[str]) -> tuple[Leaf, ...]:
-    """Parse a network tree: a line for each host, with its name and the parts of the network above it from the root."""
+    """Parse a network tree: a line for each host, with its name and the parts of the network above it from the root.
+
+    :raises SpecError: a line is malformed
+    """
     found = dict[str, Leaf]()
     for line in lines:
         host, *path = line.partition("#")[0].split() or [""]

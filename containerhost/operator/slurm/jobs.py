@@ -140,7 +140,10 @@ class JobDevices:
 
 
 def _device(inventory: Inventory, files: Files) -> Device:
-    """Return the device to which nodes in Slurm's list belong."""
+    """Return the device to which nodes in Slurm's list belong.
+
+    :raises DeviceNotFound: it is not on this host
+    """
     found = [device for device in inventory.devices if device.kind in (Kind.GPU, Kind.NET)
              and not {node.path for node in own_nodes(device)}.isdisjoint(files)]
     if len(found) != 1:

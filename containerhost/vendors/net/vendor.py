@@ -109,7 +109,10 @@ def _host_use(function: PciFunction, found: Interfaces) -> tuple[str, ...]:
 
 
 def _require_limitable(device: Device, rate: int) -> None:
-    """Refuse a rate for a PF, and for IPoIB, whose driver lacks ``ndo_set_vf_rate``."""
+    """Refuse a rate for a PF, and for IPoIB, whose driver lacks ``ndo_set_vf_rate``.
+
+    :raises SpecError: the device is not a VF of an Ethernet card
+    """
     if device.link_layer is LinkLayer.INFINIBAND:
         reason = "the kernel limits no InfiniBand function; use one of an Ethernet or RoCE card"
     elif device.role is not Role.VF:

@@ -23,7 +23,10 @@ NO_IMAGE_LIBRARIES = ("--cuda-compat-mode=disabled", "--no-cntlibs")
 
 
 def hook(capabilities: Collection[str]) -> dict[str, Any]:
-    """Return an OCI hook."""
+    """Return an OCI hook.
+
+    :raises FileNotFoundError: the tool is not installed
+    """
     if shutil.which(TOOL) is None:
         raise FileNotFoundError(f"the libraries of the GPU's driver ({', '.join(sorted(capabilities))}) are "
                                 f"requested, but this host has no {TOOL}: install NVIDIA's container toolkit")

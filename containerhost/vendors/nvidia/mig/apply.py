@@ -69,7 +69,10 @@ class Cutter:
             return plans
 
     def _claim(self, each: Plan) -> None:
-        """Claim the whole GPU if none of its remaining parts is allocated; otherwise the parts to remove."""
+        """Claim the whole GPU if none of its remaining parts is allocated; otherwise the parts to remove.
+
+        :raises DeviceHeld: one of them was allocated meanwhile
+        """
         inventory = self._inventory()
         try:
             self._store.claim([inventory.get(each.address)], OPERATOR, inventory.related)

@@ -72,7 +72,10 @@ class Geometry:
     instances: tuple[GpuInstance, ...] = ()
 
     def profile(self, name: str) -> Profile:
-        """Return the profile of this name."""
+        """Return the profile of this name.
+
+        :raises SpecError: the GPU has no profile of that name
+        """
         found = next((profile for profile in self.profiles if profile.name == name), None)
         if found is None:
             raise SpecError(f"GPU {self.address} ({self.model}) cannot have a slice {name}: it can have "

@@ -185,7 +185,10 @@ def _unless_absent(call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _call(timeout: float, what: str, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call the library in a separate thread."""
+    """Call the library in a separate thread.
+
+    :param timeout: seconds
+    """
     try:
         return within(timeout, f"NVML: {what}", functools.partial(call, *arguments))
     except StillRunning as error:

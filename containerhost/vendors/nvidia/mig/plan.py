@@ -171,7 +171,10 @@ def _surplus(geometry: Geometry, instance: GpuInstance, piece: Piece, held: Coll
 
 def _arranged(geometry: Geometry, wanted: Sequence[Piece], held: Collection[str]
               ) -> tuple[dict[int, Piece], list[tuple[Piece, Placement]]]:
-    """Return which instances to keep as which pieces, and where to create the others, removing the fewest."""
+    """Return which instances to keep as which pieces, and where to create the others, removing the fewest.
+
+    :raises DeviceHeld, SpecError: there is no such arrangement
+    """
     pinned = [one for one in geometry.instances if _held_parts(geometry, one, held)]
     movable = [one for one in geometry.instances if one not in pinned]
     matched, rest = _match(geometry, pinned, wanted, held)
