@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from tools.oned.scenarios import for_each_driver, scenario
 from tools.oned.stage import DATA, LXDONE, ONEDOCK, ROOT, Driver, Stage, require
 
-OFFLINE_GROWTH = "CAP_SYS_RESOURCE"  # what a machine without it says of a mounted ext4 that is to grow
+OFFLINE_GROWTH = "cannot grow while it is"  # without CAP_SYS_RESOURCE no mounted ext4 grows; oned cuts what follows
 VOLATILE = 'DISK=[TYPE="fs",FORMAT="raw",SIZE=16]\n'
 WRITER = "while :; do echo x > /media/{number}/busy; done < /dev/null > /dev/null 2>&1 & echo $! > /pid"
 BLOCK = 'NAME="{name}"\nTYPE="DATABLOCK"\nFS="ext4"\nFORMAT="raw"\nSIZE=16\nPERSISTENT="{persistent}"\n'
