@@ -17,7 +17,8 @@ from lxdone.disk import stamps
 from lxdone.root import root_state
 from onedriver.node import vmlock
 from tests import levels
-from tests.functional_one import diskfiles
+from tests.functional import drivercontract
+from tests.functional_one import diskfiles, writer
 from tests.functional_one.node import DEAF, Node, SecondNode
 from tests.functional_one.test_actions import (
     BOOT,
@@ -129,6 +130,27 @@ class SshTest(MovesCase):
                 self.ok(come, machine, lcm=coming)
                 self.assertEqual(str(number), self.read(machine))
             here, there = there, here
+
+    def test_while_it_writes_with_devices(self) -> None:
+        """Nothing that was written is lost, by either way to power it off, and each node gives it other devices."""
+        machine = self.booted(Machine(disks=ROOT + volatile(16), devices=(self.gpus[0], self.vfs[0])))
+        self.inside(machine, "sh", "-c", writer.BY_INIT)
+        moves = ((self.first, self.second, "shutdown", 1), (self.second, self.first, "cancel", 0))
+        for here, there, leave, number in moves:
+            with self.at(here):
+                with writer.watched(writer.entered(self.pid(machine), writer.WATCH)) as notes:
+                    await_that(lambda notes=notes: len(notes()) > 20, "it writes")
+                    self.ok(leave, machine, lcm=MIGRATE)
+                    seen = notes()
+                self.assertTrue(self.is_gone(here, machine))
+            self.move(machine, here, there)
+            with self.at(there):
+                given = (self.gpus[number], self.vfs[number])
+                machine = machine.changed(devices=given)
+                self.ok("deploy", machine, lcm=BOOT_MIGRATED)
+                self.assertEqual({device.id for device in given}, set(AllocationStore(there.owners).records()))
+                self.assertEqual(f"/dev/nvidia{number}\n", self.inside(machine, "sh", "-c", drivercontract.NVIDIA))
+                writer.checked(self.inside(machine, "sh", "-c", writer.READ), seen)
 
     def test_devices_stay_where_they_are(self) -> None:
         machine = self.booted(Machine(devices=(self.gpus[0],)))

@@ -2,6 +2,7 @@
 """A VM that is off moves from one engine to another, each with its own images, state and records."""
 
 import contextlib
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,9 +10,12 @@ from containerhost.allocation.store import AllocationStore
 from containerhost.engines.contract import Status
 from tests.functional.lxd import memlock, mounts_below
 from tests.functional_docker.dockerd import Daemon, leftovers
+from tests.functional_one import writer
+from tests.functional_one.test_disks import volatile
 from tests.functional_one.vms import Machine
-from tests.functional_onedock.base import BOOT, CLEANUP
+from tests.functional_onedock.base import BOOT, CLEANUP, own
 from tests.functional_onedock.transfercase import TransferCase
+from tests.waiting import await_that
 
 LEAVING = 7  # LCM state of a VM that is shut down for another host (onevm migrate --poff)
 
@@ -38,23 +42,30 @@ class TwoNodesTest(TransferCase):
         self.node._conf = own
 
     def test_with_all_it_wrote_and_its_devices_given_back(self) -> None:
-        machine = self.run_vm(self.registered(self.fresh()), Machine(devices=(self.gpus[0],), nics=(0,)))
-        self.shell(machine, "echo moved > /moved")
+        machine = Machine(devices=(self.gpus[0], self.vfs[0]), nics=(0,), disks=Machine().disks + volatile(16),
+                          more=own(DOCKER_COMMAND=writer.FIRST_PROGRAM))
+        self.node.give_file_system(machine, 1, 16)
+        self.run_vm(self.registered(self.fresh()), machine)
+        self.shell(machine, writer.INSTALL)
         # Running, it stays where it is.
         self.failed("--poff", self.front.tm("premigrate", "node1", "node2", str(self.front.directory() / "1")))
         self.refused("powered off", "migrate", machine, "node2", "node1")
         self.assertEqual(Status.RUNNING, self.status(machine))
-        self.ok("shutdown", machine, lcm=LEAVING)
+        with writer.watched(writer.entered(self.pid(machine), writer.WATCH)) as notes:
+            await_that(lambda: len(notes()) > 20, "it writes")
+            self.ok("shutdown", machine, lcm=LEAVING)
+            seen = notes()
         self.assertEqual(((), {}), (self.engine.containers(), AllocationStore(self.node.owners).records()))
-        self.did(self.front.tm("mv", self.front.place(), self.front.place(host="node2")))
-        self.did(self.front.tm("mv", self.front.place(""), self.front.place("", "node2")))
+        for name in ("disk.0", "disk.1", ""):
+            self.did(self.front.tm("mv", self.front.place(name), self.front.place(name, "node2")))
         self.assertEqual((set(), False), (self.held(), (self.front.directory() / "1").exists()))
 
         there = self.other.engine()
         with self.on_node2():
-            self.ok("deploy", machine.changed(devices=(self.gpus[1],)), lcm=BOOT)
-            self.assertEqual("moved\n", self.read(there.metrics("one-1").pid, "moved"))
-            self.assertEqual({self.gpus[1].id}, set(AllocationStore(self.owners).records()))
+            self.ok("deploy", machine.changed(devices=(self.gpus[1], self.vfs[1])), lcm=BOOT)
+            writer.checked(subprocess.run(writer.entered(there.metrics("one-1").pid, writer.READ), text=True,
+                                          stdout=subprocess.PIPE, check=True).stdout, seen)
+            self.assertEqual({self.gpus[1].id, self.vfs[1].id}, set(AllocationStore(self.owners).records()))
             self.assertTrue(Path(f"/proc/{there.metrics('one-1').pid}/root/dev/nvidia1").is_char_device())
             self.assertIn("one-1-0", self.ports())
             self.ok("cancel", machine, lcm=CLEANUP)
@@ -63,7 +74,3 @@ class TwoNodesTest(TransferCase):
         self.did(self.front.tm("delete", self.front.place("", "node2")))
         self.assertEqual([], self.other.api().images(name="onedock/*"))
         self.assertEqual([], mounts_below(self.state))
-
-    @staticmethod
-    def read(pid: int | None, name: str) -> str:
-        return Path(f"/proc/{pid}/root/{name}").read_text()

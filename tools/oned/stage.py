@@ -129,8 +129,13 @@ class Stage:
         return ("docker", "--host", f"unix://{node.home}/docker/docker.sock")
 
     def inside(self, vm: str, script: str) -> str:
-        between = ("--",) if self.driver(vm) is LXDONE else ()
-        return self.engine(self.node(vm), self.driver(vm), "exec", f"one-{vm}", *between, "sh", "-c", script)
+        return self.node(vm).run(*self.entry(vm, script))
+
+    def entry(self, vm: str, script: str) -> Sequence[str]:
+        """Return the command of the VM's node that runs a script in its container."""
+        node, driver = self.node(vm), self.driver(vm)
+        between = ("--",) if driver is LXDONE else ()
+        return (*self.client(node, driver), "exec", f"one-{vm}", *between, "sh", "-c", script)
 
     def sums(self, vm: str) -> str:
         return self.inside(vm, "sha256sum < /media/1/content; sha256sum < /content")
@@ -237,10 +242,11 @@ class Stage:
     def things(self) -> set[str]:
         """Return what VMs can leave behind, in oned and on the nodes."""
         found = {f"oned: VM {number} is {state}" for number, state in self.one.vms().items()}
-        for node in self.cloud.nodes:
-            lines = node.run("sh", "-c", LEFT, "sh", str(node.home)).splitlines()
-            found |= {f"{node.name}: {line}" for line in lines}
-        return found
+        return found.union(*(self.things_on(node) for node in self.cloud.nodes))
+
+    @staticmethod
+    def things_on(node: Machine) -> set[str]:
+        return {f"{node.name}: {line}" for line in node.run("sh", "-c", LEFT, "sh", str(node.home)).splitlines()}
 
     def left(self, before: set[str]) -> list[str]:
         """Return what is there beyond ``before``, also after some time."""

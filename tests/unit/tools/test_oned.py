@@ -6,6 +6,7 @@ from typing import Any
 
 import testtools
 
+from tests.functional_one import writer
 from tools.oned import front_end, machine, scenarios
 
 MONITORD = """#MANAGER_TIMER  = 15
@@ -83,3 +84,22 @@ class RunTest(testtools.TestCase):
         self.assertEqual({"onedock.life_cycle", "lxdone.life_cycle"}, set(scenarios.chosen(("life_cycle",))))
         self.assertTrue(all(name.startswith("lxdone.") for name in scenarios.chosen(("lxdone",))))
         self.assertRaisesRegex(ValueError, "no scenario nothing", scenarios.chosen, ("nothing",))
+
+
+class WriterTest(testtools.TestCase):
+    NOTES = "1 10.0 a\n2 10.1 b\n3 14.5 c\n"
+    FILES = "a  1\nb  2\nc  3\n"
+
+    def test_checks_each_file_on_both_disks(self) -> None:
+        text = f"{self.NOTES}--\n{self.FILES}d  4\n--\n{self.FILES}d  4\ne  5\n"  # it goes on to write
+        noted = writer.checked(text, {writer.Note(4, 14.6, "d")})
+        self.assertEqual((3, 4.4), (len(noted), round(writer.longest_pause(noted, 2), 3)))
+        for seen, root, disk, problem in (
+                ((), "a  1\nc  3\n", self.FILES, r"gaps: \[2, 3\]; files that were noted differ: \[2\]"),
+                ((), self.FILES.replace("b", "x"), self.FILES, r"noted differ: \[2\]; files differ on the disk: \[2\]"),
+                ((), self.FILES, "a  1\nb  2\n", r"^files differ on the disk: \[3\]"),
+                ({writer.Note(4, 14.6, "d")}, self.FILES, self.FILES, r"^files that were noted differ: \[4\]")):
+            self.assertRaisesRegex(AssertionError, problem, writer.checked, f"{self.NOTES}--\n{root}--\n{disk}", seen)
+
+    def test_ignores_a_note_that_was_cut(self) -> None:
+        self.assertEqual([1, 2], [note.number for note in writer.notes("1 10.0 a\n2 10.1 b\n3 14.5")])

@@ -43,7 +43,7 @@ def for_each_driver(function: Callable[[Stage, Driver], str | None]) -> Callable
 
 def known() -> Mapping[str, Scenario]:
     """Every scenario by its name, in the order in which they are tried."""
-    from tools.oned.scenarios import devices, disks, elastic, faults, images, input, life, mpi, network  # noqa: F401, PLC0415
+    from tools.oned.scenarios import devices, disks, elastic, faults, images, input, life, moves, mpi, network  # noqa: F401, PLC0415
 
     return KNOWN
 
