@@ -121,7 +121,10 @@ def begin(machine: Machine) -> None:
         if oned.poll() is None:
             return
         if last:
-            raise MachineFailed(f"oned ended: {machine.run('tail', '-n', '5', '/var/log/one/oned.log')}")
+            # Early errors go to standard error, before there is a log.
+            said = machine.run("sh", "-c", 'tail -n 5 "$0" /var/log/one/oned.log 2>&1 || true',
+                               f"{machine.home}/oned.log")
+            raise MachineFailed(f"oned ended: {said}")
 
 
 def listens(machine: Machine, port: int) -> bool:
