@@ -152,6 +152,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if path == ["events"]:
             self._listen()
             return
+        self.server.log.write(f"{self.command} /{kind_of(path)}\n")
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         body = json.loads(raw) if raw and (self.command, path) != ("POST", ["images"]) else None
         try:
@@ -164,7 +165,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 self._send(202, ended())
             else:
                 self._send(200, {"type": "sync", "status_code": 200, "metadata": found})
-        self.server.log.write(f"{self.command} /{kind_of(path)}\n")
 
     def _send(self, status: int, document: dict[str, Any]) -> None:
         body = json.dumps(document).encode()
