@@ -228,6 +228,14 @@ class TestWrittenLayer(DockerTestCase):
         self.assertEqual(*(each["Config"] for each in described))
         self.assertEqual(*(each["RootFS"]["Layers"][:-1] for each in described))
 
+    def test_names_and_times_that_archives_rarely_have(self):
+        self.inside("c2", "sh", "-c", "mkdir /BZh /..x; touch /BZh/f /..x/.. /early /before '/new\nline' '/e=5'")
+        root = f"/proc/{self.engine.pid('c2')}/root"
+        os.utime(f"{root}/early", ns=(10_000, 10_000))
+        os.utime(f"{root}/before", ns=(-1_500_000_000, -1_500_000_000))
+        image, own = self.saved()
+        self.assertEqual(self.listed(image), self.listed(own))
+
     def test_container_that_wrote_nothing(self):
         image, own = self.saved()
         self.assertEqual(self.listed(image), self.listed(own))

@@ -8,6 +8,7 @@ directories of overlayfs (the kernel's filesystems/overlayfs.rst).
 import hashlib
 import io
 import json
+import math
 import os
 import stat
 import tarfile
@@ -102,7 +103,7 @@ def write(upper: Path, target: BinaryIO) -> None:
     :raises OSError: it cannot be read, or written
     """
     with tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT) as layer:
-        pending = [""]
+        pending = ["./"]  # a layer whose first name begins like a compressed file would be decompressed
         while pending:
             place = pending.pop()
             with os.scandir(upper / place) as entries:
@@ -120,6 +121,7 @@ def _write_entry(layer: tarfile.TarFile, path: str, place: str, name: str) -> bo
     if info is None:  # a socket
         return False
     info.uname = info.gname = ""
+    info.mtime = math.floor(info.mtime)  # as Docker has it; tarfile writes 10 µs as 1e-05, which Docker refuses
     if info.ischr() and info.devmajor == info.devminor == 0:
         layer.addfile(tarfile.TarInfo(f"{place}{WHITEOUT}{name}"))
         return False

@@ -62,9 +62,15 @@ class AppendTest(testtools.TestCase):
         _, found = self.parts(Image().saved())
         with tarfile.open(fileobj=io.BytesIO(found[-1])) as layer:
             members = {member.name: (member.type, member.linkname) for member in layer}
-        self.assertEqual({"etc": (tarfile.DIRTYPE, ""), "etc/link": (tarfile.SYMTYPE, "/etc/shadow"),
-                          "etc/new": (tarfile.LNKTYPE, "hard"), "hard": (tarfile.REGTYPE, ""),
-                          "outside": (tarfile.SYMTYPE, "/etc")}, members)
+        self.assertEqual({"./etc": (tarfile.DIRTYPE, ""), "./etc/link": (tarfile.SYMTYPE, "/etc/shadow"),
+                          "./etc/new": (tarfile.LNKTYPE, "./hard"), "./hard": (tarfile.REGTYPE, ""),
+                          "./outside": (tarfile.SYMTYPE, "/etc")}, members)
+
+    def test_layer_does_not_begin_like_a_compressed_file(self) -> None:
+        """Docker would decompress it."""
+        (self.upper / "BZh").touch()
+        _, found = self.parts(Image().saved())
+        self.assertTrue(found[-1].startswith(b"./BZh\0"))
 
     def test_it_can_be_appended_to_again(self) -> None:
         first = self.parts(Image().saved())[1]
