@@ -20,6 +20,7 @@ OF_HOST = (Type.SYSTEM_HOST, Type.MONITOR_HOST, Type.BEACON_HOST)
 LAST_ROUND = 10  # seconds for probes that run at the end
 WATCH_INTERVAL = 2.0  # s
 REPEAT_TIME = 60.0  # seconds; oned ignores reported states for 30 s after it changed the VM's state itself
+ALL_PERIOD = 200.0  # seconds after which all states are sent without a complete list: oned may have other ones
 COMPLETE = "SYNC_STATE"  # marks a complete list: oned takes VMs missing from it as ended
 BACK_OFF_LIMIT = 300  # seconds; after unknown errors the pause doubles up to this
 
@@ -35,20 +36,24 @@ class StateChanges:
 
     def __init__(self) -> None:
         self._sent: dict[str, float] = {}  # time of the first send, by current line
+        self._all_sent = 0.0  # time of the last send of all current lines
 
     def of(self, text: str, now: float) -> str:
-        """Return the lines first sent less than REPEAT_TIME ago; complete lists are returned unchanged.
+        """Return the lines first sent less than REPEAT_TIME ago; all every ALL_PERIOD, and if the list is complete.
 
         :param text: lines of all VMs
         """
         lines = text.splitlines()
         self._sent = {line: self._sent[line] for line in lines if line in self._sent}
-        if any(line.startswith(COMPLETE) for line in lines):
+        if now - self._all_sent >= ALL_PERIOD or any(line.startswith(COMPLETE) for line in lines):
             return text
         return "\n".join(line for line in lines if line not in self._sent or now - self._sent[line] < REPEAT_TIME)
 
     def was_sent(self, text: str, now: float) -> None:
-        for line in text.splitlines():
+        lines = text.splitlines()
+        if self._sent.keys() <= set(lines):
+            self._all_sent = now
+        for line in lines:
             self._sent.setdefault(line, now)
 
 

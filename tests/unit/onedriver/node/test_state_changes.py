@@ -53,6 +53,16 @@ class StateChangesTest(testtools.TestCase):
         self.round(listed(OTHERS))
         self.assertEqual([19], [text.count("VM=") for text in self.sent])
 
+    def test_all_resent_although_no_list_is_complete(self) -> None:
+        """Lists are incomplete while an action works on any VM, perhaps for hours: oned may have another state."""
+        self.useFixture(fixtures.MonkeyPatch("onedriver.node.poll_loop.REPEAT_TIME", 0))
+        self.useFixture(fixtures.FakeLogger())
+        refused = mock.Mock(side_effect=ConnectionRefusedError("away"))
+        for now, send in ((0, None), (170, None), (201, refused), (206, None), (211, None), (400, None), (407, None)):
+            with mock.patch("time.monotonic", return_value=float(now)):
+                self.round(listed((*OTHERS, "POWEROFF") if now == 170 else OTHERS), send)
+        self.assertEqual([19, 1, 19, 19], [text.count("VM=") for text in self.sent])
+
     def test_failed_probe_reported(self) -> None:
         self.round(Found(False, "probe failed"))
         self.assertEqual(["probe failed"], self.sent)
