@@ -23,7 +23,7 @@ from nova_lxd_ext.server.deferred import Deferred
 from nova_lxd_ext.server.incoming import OVER
 from nova_lxd_ext.server.livemigration import LEFT, LiveMigrations, nothing_shared
 from nova_lxd_ext.server.moverecovery import ATTRIBUTES, COMPLETED, FAILED, free_destination
-from nova_lxd_ext.server.recoveryrecords import log_errors, save, set_status, set_zone
+from nova_lxd_ext.server.recoveryrecords import delete_allocation, log_errors, save, set_status, set_zone
 
 LOG = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class LiveRecovery:
         instance = objects.Instance.get_by_uuid(context, uuid, expected_attrs=ATTRIBUTES)
         move = last_from(context, host, uuid)
         if status == LEFT and move is not None and has_left(instance, host):  # the destination was not restarted
-            self._complete(context, instance, move)
+            self._complete(context, move)
             self._moves.discard(instance)
             return
         if move is None or instance.host != host or instance.task_state not in (task_states.MIGRATING, None) \
@@ -170,16 +170,16 @@ class LiveRecovery:
         except exception.InstanceNotFound:
             return
         if move.status == LEFT and has_left(instance, host):
-            self._complete(context, instance, move)
+            self._complete(context, move)
         elif instance.deleted or (move.status != LEFT and instance.host != host) or (
                 instance.host == host and instance.task_state is None and not self._is_outgoing(instance, move)):
             set_status(move, FAILED)
         if move.status in OVER and not instance.deleted:
             free_destination(self._manager().reportclient, context, instance, move)
 
-    def _complete(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
+    def _complete(self, context: Any, move: objects.Migration) -> None:
         """Complete the migration of a server that runs on its destination; after an error the next start repeats it."""
-        self._manager()._delete_allocation_after_move(context, instance, move)
+        delete_allocation(self._manager().reportclient, context, move.uuid)
         set_status(move, COMPLETED)
 
     def _discard(self, context: Any, host: str, uuid: str) -> None:

@@ -17,9 +17,11 @@ from nova_lxd_ext.server.incoming import OVER, is_at_home, is_over
 from nova_lxd_ext.server.lifecycle import Lifecycle
 from nova_lxd_ext.server.lostrequests import Lost
 from nova_lxd_ext.server.recoveryrecords import (
+    delete_allocation,
     fail,
     has_resources,
     is_under_way,
+    move_allocation,
     record_outcome,
     request_spec,
     resize_request_spec,
@@ -199,12 +201,12 @@ class MoveRecovery:
     def _give_allocations_back(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
         """Return the move's allocation, of the old size, to the server, unless it has left the host."""
         client = self._placement()
-        if not client.get_allocations_for_consumer(context, move.uuid):
+        if not client.get_allocs_for_consumer(context, move.uuid)["allocations"]:
             return
         if instance.host == move.source_compute:
-            client.move_allocations(context, move.uuid, instance.uuid)
+            move_allocation(client, context, move.uuid, instance.uuid)
         else:
-            client.delete_allocation_for_instance(context, move.uuid, consumer_type="migration", force=True)
+            delete_allocation(client, context, move.uuid)
 
     def _finish(self, instance: objects.Instance, move: objects.Migration, lost: Lost) -> None:
         """Finish a migration, with the server at the old size as nova's method expects."""
@@ -245,7 +247,7 @@ class MoveRecovery:
                                 move, move.source_compute)
             return
         # Only nova's records are not updated.
-        self._placement().delete_allocation_for_instance(context, move.uuid, consumer_type="migration", force=True)
+        delete_allocation(self._placement(), context, move.uuid)
         if instance.vm_state == vm_states.RESIZED:
             off = instance.power_state == power_state.SHUTDOWN
             instance.vm_state = vm_states.STOPPED if off else vm_states.ACTIVE

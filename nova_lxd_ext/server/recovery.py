@@ -40,12 +40,14 @@ from nova_lxd_ext.server.moverecovery import (
 )
 from nova_lxd_ext.server.power import Power
 from nova_lxd_ext.server.recoveryrecords import (
+    delete_allocation,
     has_resources,
     is_deleted,
     is_in_flight,
     is_under_way,
     leave_host,
     log_errors,
+    move_allocation,
     save,
     set_status,
 )
@@ -209,8 +211,8 @@ class Recovery:
         if prepares(move, host) and is_overtaken(instance, move):
             LOG.warning("Move %s was lost while this host prepared it, and the server is in another one since: it "
                         "is discarded", move.uuid, instance=instance)
+            delete_allocation(self._placement(), context, move.uuid)
             set_status(move, FAILED)
-            self._placement().delete_allocation_for_instance(context, move.uuid, consumer_type="migration", force=True)
             return
         lost = lost_by(context, instance, host)
         if is_failed(instance, lost):
@@ -248,12 +250,11 @@ class Recovery:
                                                                              move.instance_uuid):
                     LOG.warning("Move %s (%s) has ended, but holds the server's allocations here in Placement: they "
                                 "are returned", move.uuid, move.status, instance_uuid=move.instance_uuid)
-                    self._placement().move_allocations(context, move.uuid, move.instance_uuid)
+                    move_allocation(self._placement(), context, move.uuid, move.instance_uuid)
                 elif over or is_deleted(context, move.instance_uuid):
                     LOG.warning("Move %s (%s) has ended or its server is deleted, and it held resources in Placement: "
                                 "they are freed", move.uuid, move.status, instance_uuid=move.instance_uuid)
-                    self._placement().delete_allocation_for_instance(context, move.uuid, consumer_type="migration",
-                                                                     force=True)
+                    delete_allocation(self._placement(), context, move.uuid)
 
 
 def moves_of(context: Any, host: str) -> list[objects.Migration]:

@@ -111,9 +111,32 @@ def is_deleted(context: Any, uuid: str) -> bool:
 
 
 def has_resources(placement: Any, context: Any, host: str, uuid: str) -> bool:
-    """Return whether the server has resources of this host in Placement."""
-    providers = placement.get_allocations_for_consumer(context, uuid)
+    """Return whether the server has resources of this host in Placement.
+
+    :raises keystone.ClientException, ConsumerAllocationRetrievalFailed: Placement does not tell
+    """
+    providers = placement.get_allocs_for_consumer(context, uuid)["allocations"]
     return any(node.uuid in providers for node in objects.ComputeNodeList.get_all_by_host(context, host))
+
+
+def delete_allocation(placement: Any, context: Any, uuid: str, consumer_type: str = "migration") -> None:
+    """Delete an allocation in Placement. Idempotent.
+
+    :raises PlacementAPIConnectFailure: Placement does not answer, which nova's client only logs
+    :raises AllocationDeleteFailed:
+    """
+    if placement.delete_allocation_for_instance(context, uuid, consumer_type=consumer_type, force=True) is None:
+        raise exception.PlacementAPIConnectFailure
+
+
+def move_allocation(placement: Any, context: Any, source: str, target: str) -> None:
+    """Make an allocation another consumer's. Idempotent.
+
+    :raises AllocationMoveFailed: it is unchanged; of some failures nova's client only logs the reason
+    """
+    if not placement.move_allocations(context, source, target):
+        raise exception.AllocationMoveFailed(source_consumer=source, target_consumer=target,
+                                             error="Placement did not do it; see the log")
 
 
 def request_spec(context: Any, instance: objects.Instance) -> objects.RequestSpec | None:

@@ -17,7 +17,7 @@ from nova_lxd_ext.server.lifecycle import WHOLE, Lifecycle
 from nova_lxd_ext.server.lostrequests import Lost
 from nova_lxd_ext.server.moverecovery import ATTRIBUTES
 from nova_lxd_ext.server.power import Power
-from nova_lxd_ext.server.recoveryrecords import fail, leave_host, record_outcome, save
+from nova_lxd_ext.server.recoveryrecords import delete_allocation, fail, leave_host, record_outcome, save
 from nova_lxd_ext.server.recoverysteps import (
     FROZEN,
     MOVES,
@@ -181,7 +181,7 @@ class TaskRecovery:
 
     def _undo_unshelving(self, context: Any, instance: objects.Instance, lost: Lost) -> None:
         self._lifecycle.remove(instance, instance_records.requested(context, instance))
-        self._placement().delete_allocation_for_instance(context, instance.uuid, force=True)
+        delete_allocation(self._placement(), context, instance.uuid, "instance")
         restore_unshelved(instance)
         instance.task_state = None
         leave_host(instance)

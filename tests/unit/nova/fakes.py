@@ -10,7 +10,10 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+from keystoneauth1 import exceptions as keystone
+from nova.scheduler.client import report
 from oslo_config import cfg
 
 from containerhost import errors
@@ -463,3 +466,9 @@ class Clock:
     def __call__(self) -> float:
         self.now += self.step
         return self.now
+
+
+def unreachable_placement() -> report.SchedulerReportClient:
+    """Return nova's own client, of a service that does not answer: most of its methods only log that."""
+    return report.SchedulerReportClient(mock.Mock(**{f"{method}.side_effect": keystone.ConnectFailure
+                                                     for method in ("get", "post", "put", "delete")}))

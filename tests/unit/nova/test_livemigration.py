@@ -24,7 +24,7 @@ from nova_lxd_ext.server.livemigration import LEFT, LiveMigrations, nothing_shar
 from nova_lxd_ext.server.liverecovery import LiveRecovery
 from nova_lxd_ext.server.migration import Wanted
 from tests.unit.nova import records
-from tests.unit.nova.fakes import GPU_1, Deferred, World
+from tests.unit.nova.fakes import GPU_1, Deferred, World, unreachable_placement
 from tests.unit.nova.movescase import MOVE, MovesCase
 
 VOLUME, BEFORE, AFTER = (f"00000000-0000-4000-8000-00000000000{digit}" for digit in "123")
@@ -233,7 +233,7 @@ class LiveRecoveryTest(LiveCase):
         super().setUp()
         self.server.deleted = False
         self.manager = mock.Mock()
-        self.manager.reportclient.get_allocations_for_consumer.return_value = {VOLUME: {}}
+        self.manager.reportclient.get_allocs_for_consumer.return_value = {"allocations": {VOLUME: {}}}
         self.deferred = Deferred()
         self.recovery = LiveRecovery(lambda: self.manager, self.one.states, self.source, self.deferred)
         self.useFixture(fixtures.MockPatchObject(objects.MigrationList, "get_by_filters",
@@ -338,7 +338,7 @@ class LiveRecoveryTest(LiveCase):
         self.one.engine.statuses[self.server.name] = Status.STOPPED
         self.deferred.minutes_pass()
         self.assertEqual("completed", self.move.status)
-        self.manager._delete_allocation_after_move.assert_called_once()
+        self.manager.reportclient.delete_allocation_for_instance.assert_called_once()
         self.assertNotIn(self.server.name, self.one.engine.specs)
 
     def test_one_that_arrived_between_two_starts_is_completed_with_its_allocation(self) -> None:
@@ -347,14 +347,14 @@ class LiveRecoveryTest(LiveCase):
         self.recovery.recover("one", [self.server])
         self.server.host, self.server.task_state = "two", task_states.RESIZE_PREP
         self.one.engine.statuses[self.server.name] = Status.STOPPED
-        deleted = self.manager._delete_allocation_after_move
-        deleted.side_effect = exception.AllocationDeleteFailed(consumer_uuid=MOVE, error="Placement is away")
+        answering, self.manager.reportclient = self.manager.reportclient, unreachable_placement()
         self.recovery.recover("one", [])
         self.assertEqual(LEFT, self.move.status)
-        deleted.side_effect = None
+        self.manager.reportclient = answering
         self.recovery.recover("one", [])
         self.assertEqual("completed", self.move.status)
-        self.assertEqual([mock.call(mock.ANY, self.server, self.move)] * 2, deleted.call_args_list)
+        answering.delete_allocation_for_instance.assert_called_once_with(
+            mock.ANY, self.move.uuid, consumer_type="migration", force=True)
         self.assertNotIn(self.server.name, self.one.engine.specs)
 
     def test_one_that_arrived_and_was_shelved_there_is_completed(self) -> None:
@@ -367,7 +367,7 @@ class LiveRecoveryTest(LiveCase):
             self.one.engine.statuses[self.server.name] = Status.STOPPED
             self.deferred.minutes_pass()
             self.assertEqual(status, self.move.status)
-        self.manager._delete_allocation_after_move.assert_called_once()
+        self.manager.reportclient.delete_allocation_for_instance.assert_called_once()
         self.assertNotIn(self.server.name, self.one.engine.specs)
 
     def test_one_that_has_ended_meanwhile_is_left(self) -> None:

@@ -14,7 +14,7 @@ from containerhost.engines.contract import ContainerState, Status
 from nova_lxd_ext.server.lostrequests import Lost
 from nova_lxd_ext.server.recovery import Recovery
 from tests.unit.nova import records
-from tests.unit.nova.fakes import Deferred
+from tests.unit.nova.fakes import Deferred, unreachable_placement
 
 HOST, NODE = "one", "node-uuid"
 MOVE, OTHER = "8f2b6a0c-5c56-4b0e-9b5e-0a6f1f6d9a02", "8f2b6a0c-5c56-4b0e-9b5e-0a6f1f6d9a03"
@@ -33,7 +33,7 @@ class RecoveryTest(testtools.TestCase):
         self.placement, self.deferred = mock.Mock(), Deferred()
         self.placement.get_allocations_for_resource_provider.return_value = SimpleNamespace(
             allocations={records.UUID: {}, MOVE: {}, OTHER: {}})
-        self.placement.get_allocations_for_consumer.return_value = {NODE: {}}
+        self.placement.get_allocs_for_consumer.return_value = {"allocations": {NODE: {}}}
         for kind, method, answer in (
                 (objects.InstanceActionList, "get_by_instance_uuid", []),
                 (objects.ComputeNodeList, "get_all_by_host", [SimpleNamespace(uuid=NODE)]),
@@ -65,6 +65,29 @@ class RecoveryTest(testtools.TestCase):
         self.recover(self.server)
         self.placement.move_allocations.assert_called_once_with(mock.ANY, MOVE, records.UUID)
         self.assertEqual(("failed", None), (self.move.status, self.server.task_state))
+
+    def test_move_is_not_ended_while_placement_does_not_answer(self) -> None:
+        """Its allocation would stay the move's until a later start: the server would hold nothing on this host."""
+        answering, self.placement = self.placement, unreachable_placement()
+        self.recover(self.server)
+        self.assertEqual(("pre-migrating", task_states.RESIZE_PREP), (self.move.status, self.server.task_state))
+        self.placement = answering
+        self.test_resize_that_no_host_has_claimed_returns_its_allocations()
+
+    def test_start_goes_on_while_placement_does_not_answer(self) -> None:
+        """A server that is about to be unshelved may have been allocated resources here."""
+        unplaced = records.instance(host=None, vm_state=vm_states.SHELVED_OFFLOADED, task_state=task_states.SPAWNING)
+        self.placement = unreachable_placement()
+        with mock.patch.object(objects.InstanceList, "get_by_filters", return_value=[unplaced]):
+            self.recover()
+
+    def test_nothing_is_moved_because_placement_failed_once(self) -> None:
+        """The server's own allocation, which the answer did not show, would be replaced by the move's."""
+        self.server.task_state, self.move.status = None, "error"
+        self.placement.get_allocs_for_consumer.side_effect = exception.ConsumerAllocationRetrievalFailed(
+            consumer_uuid=records.UUID, error="503")
+        self.recover(self.server)
+        self.placement.move_allocations.assert_not_called()
 
     def test_conductor_without_the_api_database_keeps_no_move_from_being_undone(self) -> None:
         self.useFixture(fixtures.MockPatchObject(objects.RequestSpec, "get_by_instance_uuid",
@@ -316,7 +339,7 @@ class RecoveryTest(testtools.TestCase):
     def test_allocation_of_a_failed_move_is_its_servers(self) -> None:
         """Placement was away when nova undid it, or nova-compute was killed before it gave the allocation back."""
         self.server.task_state = None
-        self.placement.get_allocations_for_consumer.return_value = {"the other host's": {}}
+        self.placement.get_allocs_for_consumer.return_value = {"allocations": {"the other host's": {}}}
         for kind in ("live-migration", "migration", "resize"):
             self.move.migration_type, self.move.status = kind, "error"
             self.placement.move_allocations.reset_mock()
@@ -343,6 +366,10 @@ class RecoveryTest(testtools.TestCase):
         self.server.host, self.server.vm_state, self.server.task_state = "two", vm_states.RESIZED, None
         self.server.new_flavor = self.server.flavor
         self.server.migration_context = objects.MigrationContext(migration_id=self.move.id + 1)
+        answering, self.placement = self.placement, unreachable_placement()
+        self.recover()
+        self.assertEqual("pre-migrating", self.move.status)
+        self.placement = answering
         self.recover()
         self.assertEqual("failed", self.move.status)
         self.assertIn(mock.call(mock.ANY, MOVE, consumer_type="migration", force=True),

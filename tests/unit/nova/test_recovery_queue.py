@@ -14,7 +14,7 @@ from containerhost import errors
 from nova_lxd_ext.server.recovery import Recovery
 from nova_lxd_ext.server.recoverysteps import Step
 from tests.unit.nova import records
-from tests.unit.nova.fakes import Deferred
+from tests.unit.nova.fakes import Deferred, unreachable_placement
 
 HOST, NODE = "one", "node-uuid"
 MOVE = "8f2b6a0c-5c56-4b0e-9b5e-0a6f1f6d9a02"
@@ -99,6 +99,7 @@ class QueueTest(testtools.TestCase):
         self.events: list[Any] = []
         self.moves: list[objects.Migration] = []
         self.requests, self.states, self.placement = mock.Mock(), mock.Mock(), mock.Mock()
+        self.placement.get_allocs_for_consumer.return_value = {"allocations": {NODE: {}}}
         self.lifecycle = mock.Mock()
         self.deferred = Deferred()
         for kind, method, answer in (
@@ -116,7 +117,7 @@ class QueueTest(testtools.TestCase):
                                  lambda: self.requests, lambda: self.placement)
         self.recovery.recover(HOST, [self.server])
 
-    def unshelving(self, error: Exception) -> list[objects.Instance]:
+    def unshelving(self, error: Exception | None) -> list[objects.Instance]:
         """Recover a server that is being unshelved, of which the container cannot be removed.
 
         :returns: the servers that nova looks at afterwards
@@ -131,6 +132,12 @@ class QueueTest(testtools.TestCase):
         """Nova would set one that is being unshelved to ERROR, on this host and without a container."""
         self.assertEqual([], self.unshelving(errors.EngineError("it fails")))
         self.assertEqual(task_states.SPAWNING, self.server.task_state)
+
+    def test_unshelving_is_not_undone_while_placement_does_not_answer(self) -> None:
+        """The shelved server would keep resources of a host that it is not on."""
+        self.placement = unreachable_placement()
+        self.assertEqual([], self.unshelving(None))
+        self.assertEqual((HOST, task_states.SPAWNING), (self.server.host, self.server.task_state))
 
     def test_start_ends_where_the_engine_is_away(self) -> None:
         self.assertRaises(errors.EngineUnavailable, self.unshelving, errors.EngineUnavailable("it restarts"))
@@ -210,11 +217,14 @@ class QueueTest(testtools.TestCase):
         def confirm() -> None:
             self.recovery._moves.recover(mock.Mock(), HOST, Step.CONFIRM_MOVE, server, self.move, mock.Mock())
 
-        deleted = self.placement.delete_allocation_for_instance
-        deleted.side_effect = exception.AllocationDeleteFailed(consumer_uuid=MOVE, error="Placement is away")
+        answering, self.placement = self.placement, unreachable_placement()
+        self.assertRaises(exception.PlacementAPIConnectFailure, confirm)
+        answering.delete_allocation_for_instance.side_effect = exception.AllocationDeleteFailed(
+            consumer_uuid=MOVE, error="a conflict")
+        self.placement = answering
         self.assertRaises(exception.AllocationDeleteFailed, confirm)
         self.assertEqual(("confirming", vm_states.RESIZED), (self.move.status, server.vm_state))
-        deleted.side_effect = None
+        answering.delete_allocation_for_instance.side_effect = None
         confirm()
         self.assertEqual(("confirmed", vm_states.ACTIVE), (self.move.status, server.vm_state))
 
@@ -226,7 +236,7 @@ class QueueTest(testtools.TestCase):
         self.placement.get_allocations_for_resource_provider.return_value = SimpleNamespace(allocations={})
         for named, allocated, ended in ((HOST, {}, True), (None, {NODE: {}}, True), (None, {}, False)):
             with self.subTest(named=named, allocated=allocated):
-                self.placement.get_allocations_for_consumer.return_value = allocated
+                self.placement.get_allocs_for_consumer.return_value = {"allocations": allocated}
                 self.moves[:] = [objects.Migration(
                     id=7, uuid=MOVE, instance_uuid=records.UUID, source_compute="two", dest_compute=named,
                     status="accepted", migration_type="evacuation")]
@@ -244,7 +254,7 @@ class QueueTest(testtools.TestCase):
         node = SimpleNamespace(uuid=NODE)
         self.useFixture(fixtures.MockPatchObject(objects.ComputeNodeList, "get_all_by_host", return_value=[node]))
         self.placement.get_allocations_for_resource_provider.return_value = SimpleNamespace(allocations={})
-        self.placement.get_allocations_for_consumer.return_value = {}
+        self.placement.get_allocs_for_consumer.return_value = {"allocations": {}}
         self.events.append(SimpleNamespace(event="compute_rebuild_instance", host=HOST, finish_time=None, result=None))
         self.moves[:] = [objects.Migration(
             id=7, uuid=MOVE, instance_uuid=records.UUID, source_compute="two", dest_compute=HOST, status="failed",
