@@ -192,18 +192,18 @@ class Cloud:
         return sum(state == "on" for _, state in states) == len(self._hosts)
 
     def _deploy(self, vms: int) -> Mapping[str, Any]:
-        before, begin = self._spent(), int(time.time())
+        before, writes, begin = self._spent(), self._writes(), int(time.time())
         # Their logs, because requests would cost oned something.
         logs = [self._path(f"/var/log/one/{number}.log") for number in self._one.create_vms(TEMPLATE, vms)]
         for log in logs:
             await_that(lambda log=log: runs(log), f"VM {log.stem} runs", STALLED, POLL_INTERVAL)
         self._say(f"{self._kind}: {vms} VMs run")
-        spent = difference(before, self._spent())
+        spent, writes = difference(before, self._spent()), self._writes() - writes
         changes = [{state: stamp(when) for when, state in CHANGE.findall(log.read_text())} for log in logs]
         created = sorted(each["RUNNING"] - begin for each in changes)
         return {"per second": vms / max(1, created[-1]), "from creation": percentiles(created),
                 "from placement": percentiles(sorted(each["RUNNING"] - each["PROLOG"] for each in changes)),
-                "processor ms": {name: 1000 * used / vms for name, used in spent.items()}}
+                "writes": writes / vms, "processor ms": {name: 1000 * used / vms for name, used in spent.items()}}
 
     def _rest(self, seconds: int) -> Mapping[str, Any]:
         messages = self._path(f"{NODES}/messages")
@@ -290,6 +290,7 @@ def text(results: Mapping[str, Mapping[str, Any]]) -> str:
             lambda each, name=name: f"{each['deployments']['processor ms'].get(name, 0):.0f} ms")
     for name in PROCESSES:
         row(f"{name}: at rest", lambda each, name=name: f"{each['rest']['processor %'].get(name, 0):.2f} %")
+    row("database writes: a deployment", lambda each: f"{each['deployments']['writes']:.1f}")
     row("database writes at rest", lambda each: f"{each['rest']['writes']:.2f} /s")
     for kind in sorted({kind for each in results.values() for kind in each["rest"]["messages"]}):
         row(f"{kind} at rest",
