@@ -19,7 +19,8 @@ FIRST = (Type.SYSTEM_HOST, Type.MONITOR_HOST, Type.STATE_VM, Type.MONITOR_VM)  #
 OF_HOST = (Type.SYSTEM_HOST, Type.MONITOR_HOST, Type.BEACON_HOST)
 LAST_ROUND = 10  # seconds for probes that run at the end
 WATCH_INTERVAL = 2.0  # s
-REPEAT_TIME = 60.0  # seconds; oned ignores reported states for 30 s after it changed the VM's state itself
+#: Seconds after which a state is sent again: oned ignores states for 30 s after it changed the VM's state itself.
+RESEND_AGES = (20.0, 35.0, 65.0)
 ALL_PERIOD = 200.0  # seconds after which all states are sent without a complete list: oned may have other ones
 COMPLETE = "SYNC_STATE"  # marks a complete list: oned takes VMs missing from it as ended
 BACK_OFF_LIMIT = 300  # seconds; after unknown errors the pause doubles up to this
@@ -35,26 +36,27 @@ class StateChanges:
     """Select the VM states to send: oned writes to its database for each one, even if it is unchanged."""
 
     def __init__(self) -> None:
-        self._sent: dict[str, float] = {}  # time of the first send, by current line
+        self._due: dict[str, list[float]] = {}  # times of further sends, by current line
         self._all_sent = 0.0  # time of the last send of all current lines
 
     def of(self, text: str, now: float) -> str:
-        """Return the lines first sent less than REPEAT_TIME ago; all every ALL_PERIOD, and if the list is complete.
+        """Return the lines that are new or due; all every ALL_PERIOD, and if the list is complete.
 
         :param text: lines of all VMs
         """
         lines = text.splitlines()
-        self._sent = {line: self._sent[line] for line in lines if line in self._sent}
+        self._due = {line: self._due[line] for line in lines if line in self._due}
         if now - self._all_sent >= ALL_PERIOD or any(line.startswith(COMPLETE) for line in lines):
             return text
-        return "\n".join(line for line in lines if line not in self._sent or now - self._sent[line] < REPEAT_TIME)
+        return "\n".join(line for line in lines if any(moment <= now for moment in self._due.get(line, (now,))))
 
     def was_sent(self, text: str, now: float) -> None:
         lines = text.splitlines()
-        if self._sent.keys() <= set(lines):
+        if self._due.keys() <= set(lines):
             self._all_sent = now
         for line in lines:
-            self._sent.setdefault(line, now)
+            moments = self._due.get(line, [now + age for age in RESEND_AGES])
+            self._due[line] = [moment for moment in moments if moment > now]
 
 
 class PollLoop:

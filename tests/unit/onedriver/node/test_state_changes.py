@@ -34,20 +34,24 @@ class StateChangesTest(testtools.TestCase):
 
     def test_unchanged_state_sent_only_in_complete_lists(self) -> None:
         """oned writes to its database for every state: 400 times a second with 2,000 VMs, if all are always sent."""
-        self.useFixture(fixtures.MonkeyPatch("onedriver.node.poll_loop.REPEAT_TIME", 0))
+        self.useFixture(fixtures.MonkeyPatch("onedriver.node.poll_loop.RESEND_AGES", ()))
         on, off = (*OTHERS, "RUNNING"), (*OTHERS, "POWEROFF")
         for found in (listed(on), listed(on), listed(off), listed(OTHERS), listed(off), listed(off, complete=True)):
             self.round(found)
         self.assertEqual([20, 1, 1, 20], [text.count("VM=") for text in self.sent])
         self.assertEqual('VM=[ ID="19", STATE="POWEROFF" ]', self.sent[1])
 
-    def test_changed_state_repeated_as_oned_may_ignore_it(self) -> None:
-        for _ in range(3):
-            self.round(listed(OTHERS))
-        self.assertEqual([19] * 3, [text.count("VM=") for text in self.sent])
+    def test_changed_state_resent_few_times(self) -> None:
+        """oned ignores a state for 30 s after an action, but writes to its database for each one."""
+        changes, sent = poll_loop.StateChanges(), []
+        for now in range(0, 170, 5):
+            if text := changes.of("VM=1", now):
+                sent.append(now)
+                changes.was_sent(text, now)
+        self.assertEqual([0, 20, 35, 65], sent)
 
     def test_state_resent_after_failed_send(self) -> None:
-        self.useFixture(fixtures.MonkeyPatch("onedriver.node.poll_loop.REPEAT_TIME", 0))
+        self.useFixture(fixtures.MonkeyPatch("onedriver.node.poll_loop.RESEND_AGES", ()))
         self.useFixture(fixtures.FakeLogger())
         self.round(listed(OTHERS), mock.Mock(side_effect=ConnectionRefusedError("away")))
         self.round(listed(OTHERS))
@@ -55,7 +59,7 @@ class StateChangesTest(testtools.TestCase):
 
     def test_all_resent_although_no_list_is_complete(self) -> None:
         """Lists are incomplete while an action works on any VM, perhaps for hours: oned may have another state."""
-        self.useFixture(fixtures.MonkeyPatch("onedriver.node.poll_loop.REPEAT_TIME", 0))
+        self.useFixture(fixtures.MonkeyPatch("onedriver.node.poll_loop.RESEND_AGES", ()))
         self.useFixture(fixtures.FakeLogger())
         refused = mock.Mock(side_effect=ConnectionRefusedError("away"))
         for now, send in ((0, None), (170, None), (201, refused), (206, None), (211, None), (400, None), (407, None)):
