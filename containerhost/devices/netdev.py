@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from containerhost.devices.model import LinkLayer
 from containerhost.linux.network import stacked
@@ -51,12 +51,12 @@ class Found:
     """Hold the network interfaces of a PCI function, and what the host uses them for.
 
     :ivar netdevs: the function's interfaces in this network namespace, one for each port, in the order of its ports
-    :ivar uses: uses by the host of these interfaces, or of interfaces stacked on them
+    :ivar uses: reads the host's uses of these interfaces, or of interfaces stacked on them
     """
 
     netdevs: tuple[Netdev, ...] = ()
     away: bool = False
-    uses: tuple[str, ...] = ()
+    uses: Callable[[], tuple[str, ...]] = tuple
 
     @property
     def netdev(self) -> Netdev | None:
@@ -91,8 +91,9 @@ class Netdevs:
         own = sorted(own or names[:1], key=lambda name: (self._host.number(f"{directory}/{name}/dev_port") or 0, name))
         return Found(
             netdevs=tuple(self._read(directory, name) for name in own),
-            uses=(*(f"{name} represents a subfunction of it" for name, kind in represented.items() if kind == "sf"),
-                  *(use for name in names for use in self._uses(f"{directory}/{name}", name))))
+            uses=lambda: (
+                *(f"{name} represents a subfunction of it" for name, kind in represented.items() if kind == "sf"),
+                *(use for name in names for use in self._uses(f"{directory}/{name}", name))))
 
     def _is_child(self, attributes: str) -> bool:
         """Return whether an interface is stacked on another: IPoIB lists its children in their parent's directory."""

@@ -103,8 +103,8 @@ class Net(base.Vendor):
 
 def _host_use(function: PciFunction, found: Interfaces) -> tuple[str, ...]:
     """Return the host's uses of a function, considering all its interfaces."""
-    if function.role is Role.VF or found.uses:
-        return found.uses
+    if (uses := found.uses()) or function.role is Role.VF:
+        return uses
     return tuple(f"{netdev.name} is up" for netdev in found.netdevs if netdev.up)
 
 

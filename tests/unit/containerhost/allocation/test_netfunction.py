@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
+from unittest import mock
+
 import testtools
 
 from containerhost.allocation.netfunction import NetFunction
 from containerhost.errors import HostActionFailed
 from containerhost.inventory.scan import scan
+from containerhost.linux.sysfs import Host
 from containerhost.privileged import Privileged
 from tests.unit.containerhost.hosts import Broken
 
@@ -54,6 +57,11 @@ class TestNames(testtools.TestCase):
         self.assertEqual(([], ("ib7",)), (self.privileged.done, function.netdevs()))
         function.link_down_and_flush()
         self.assertEqual(["ib7"], self.privileged.done)
+
+    def test_names_and_mac_are_read_without_the_uses_of_the_host(self):
+        function = self.function(None)
+        with mock.patch.object(Host, "lines", side_effect=AssertionError("it reads routes")):
+            self.assertEqual((("ibs1v0",), True), (function.netdevs(), bool(function.mac())))
 
     def test_a_refusal_is_one(self):
         function = self.function(None)

@@ -149,7 +149,7 @@ class OtherNamespacesTest(HostUse):
             with mock.patch.object(stacked, "elsewhere", return_value={index: (said,)}), \
                     mock.patch("os.geteuid", return_value=user):
                 found = Netdevs(live).of(str(self.tree.function(VF)).removeprefix(str(self.tree.root)))
-            self.assertEqual(expected, found.uses)
+                self.assertEqual(expected, found.uses())
 
 
 class Ipv6RoutesTest(HostUse):
