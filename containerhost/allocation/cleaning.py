@@ -48,18 +48,6 @@ class Cleaner:
         self._host = host
         self._holders = holders
 
-    def _may_have(self, consumer: Consumer, container: int | None) -> frozenset[int]:
-        """Return the first processes of the containers that may have a consumer's devices.
-
-        :param container: the first process of one of them, if the caller knows it
-        :raises ScrubFailed: the engine or a record does not identify them
-        """
-        try:
-            return frozenset((*self._holders(consumer), *(() if container is None else (container,))))
-        except (AllocationsUnreadable, EngineError) as error:
-            raise ScrubFailed(
-                f"cannot determine which containers may have the devices of {consumer}: {error}") from error
-
     def free(self, record: Allocation, container: int | None, view: HostView, *, given: bool = True) -> str | None:
         """Clean a device and free it, or block it. A device that is only claimed needs no cleaning.
 
@@ -97,13 +85,15 @@ class Cleaner:
 
         :raises ScrubFailed: the containers cannot be determined
         """
-        try:
-            holders = map(Process.of, self._may_have(record.consumer, container))
-            own = record.container if container is None else Process.of(container)
-            return self._store.begin_cleaning(record.device_id, own, holders)
-        except (ScrubFailed, ProcReadTimeout) as error:
+        try:  # before the records are locked: a tenant's process may take its time to answer
+            pids = {*self._holders(record.consumer), *(() if container is None else (container,))}
+            holders = {pid: Process.of(pid) for pid in pids}
+        except (AllocationsUnreadable, EngineError, ProcReadTimeout) as error:
             self._store.begin_cleaning(record.device_id)
-            raise ScrubFailed(str(error)) from error
+            raise ScrubFailed(
+                f"cannot determine which containers may have the devices of {record.consumer}: {error}") from error
+        own = record.container if container is None else holders[container]
+        return self._store.begin_cleaning(record.device_id, own, holders.values())
 
     def clean(self, record: Allocation, view: HostView) -> tuple[str, ...]:
         """Clean a device whose record says that it is being cleaned.

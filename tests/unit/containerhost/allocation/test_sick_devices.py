@@ -282,6 +282,19 @@ class TestSickDevices(testtools.TestCase):
         self.root.able = True
         self.assertEqual((), allocator.release(consumer("c1")))
 
+    def test_containers_processes_are_read_once_while_the_records_are_unlocked(self):
+        others, read = AllocationStore(self.store.directory, lock_limit=0.0), []
+
+        def began(pid):
+            others.claim([], consumer("c2"), lambda device: ())
+            read.append(pid)
+            return 1
+
+        self.allocator.acquire([Request(self.gpu)], consumer("c1"))
+        with mock.patch("containerhost.linux.process.processes.began", began):
+            self.assertEqual((), self.allocator.release_device(self.gpu, consumer("c1"), 4711))
+        self.assertEqual([4711, 4711], read)  # and once more: whether it still runs
+
     def test_device_stays_where_the_engine_does_not_tell_who_may_have_it(self):
         holders = mock.Mock(side_effect=errors.EngineUnavailable("no daemon"))
         allocator = DeviceAllocator(self.store, lambda: HostView(self.tree.host), self.root, host=self.tree.host,
