@@ -23,7 +23,14 @@ from nova_lxd_ext.server.deferred import Deferred
 from nova_lxd_ext.server.incoming import OVER
 from nova_lxd_ext.server.livemigration import LEFT, LiveMigrations, nothing_shared
 from nova_lxd_ext.server.moverecovery import ATTRIBUTES, COMPLETED, FAILED, free_destination
-from nova_lxd_ext.server.recoveryrecords import delete_allocation, log_errors, save, set_status, set_zone
+from nova_lxd_ext.server.recoveryrecords import (
+    delete_allocation,
+    log_errors,
+    return_allocation,
+    save,
+    set_status,
+    set_zone,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -120,7 +127,7 @@ class LiveRecovery:
         except (exception.NovaException, errors.ContainerHostError):
             LOG.exception("The server does not start again: hard-reboot it once the cause is fixed", instance=instance)
         if move.dest_compute is None:  # not yet sent by the conductor
-            self._manager()._revert_allocation(context, instance, move)
+            return_allocation(self._manager().reportclient, context, instance, move)
             set_status(move, FAILED)
             save(instance, task_state=None)
             return

@@ -21,10 +21,10 @@ from nova_lxd_ext.server.recoveryrecords import (
     fail,
     has_resources,
     is_under_way,
-    move_allocation,
     record_outcome,
     request_spec,
     resize_request_spec,
+    return_allocation,
     save,
     set_flavor,
     set_status,
@@ -156,7 +156,7 @@ class MoveRecovery:
 
     def _drop(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
         resize_request_spec(context, instance)
-        self._give_allocations_back(context, instance, move)
+        return_allocation(self._placement(), context, instance, move)
         set_status(move, FAILED)
 
     def drop_superseded(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
@@ -165,7 +165,7 @@ class MoveRecovery:
                     "move is discarded", move.uuid, instance=instance)
         if instance.new_flavor is not None:
             save(instance, new_flavor=None)
-        self._give_allocations_back(context, instance, move)
+        return_allocation(self._placement(), context, instance, move)
         if is_under_way(instance, move):
             instance.drop_migration_context()
         set_status(move, FAILED)
@@ -194,19 +194,9 @@ class MoveRecovery:
             record_outcome(context, instance, lost, "another move of the server was in progress, which continues")
 
     def _drop_overtaken(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
-        self._give_allocations_back(context, instance, move)
+        return_allocation(self._placement(), context, instance, move)
         set_status(move, FAILED)
         free_destination(self._placement(), context, instance, move)
-
-    def _give_allocations_back(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
-        """Return the move's allocation, of the old size, to the server, unless it has left the host."""
-        client = self._placement()
-        if not client.get_allocs_for_consumer(context, move.uuid)["allocations"]:
-            return
-        if instance.host == move.source_compute:
-            move_allocation(client, context, move.uuid, instance.uuid)
-        else:
-            delete_allocation(client, context, move.uuid)
 
     def _finish(self, instance: objects.Instance, move: objects.Migration, lost: Lost) -> None:
         """Finish a migration, with the server at the old size as nova's method expects."""

@@ -139,6 +139,19 @@ def move_allocation(placement: Any, context: Any, source: str, target: str) -> N
                                              error="Placement did not do it; see the log")
 
 
+def return_allocation(placement: Any, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
+    """Return a move's allocation, of the old size, to the server, or delete it if that has left the host. Idempotent.
+
+    :raises keystone.ClientException, NovaException: Placement did not do it
+    """
+    if not placement.get_allocs_for_consumer(context, move.uuid)["allocations"]:
+        return
+    if instance.host == move.source_compute:
+        move_allocation(placement, context, move.uuid, instance.uuid)
+    else:
+        delete_allocation(placement, context, move.uuid)
+
+
 def request_spec(context: Any, instance: objects.Instance) -> objects.RequestSpec | None:
     """Return the server's request spec, for ports with guaranteed bandwidth; None without nova's API database."""
     try:

@@ -9,6 +9,7 @@ from unittest import mock
 
 import fixtures
 import nova.conf
+from keystoneauth1 import exceptions as keystone
 from nova import exception, objects
 from nova.compute import task_states, vm_states
 from nova.compute.provider_tree import ProviderTree
@@ -405,6 +406,19 @@ class LiveRecoveryTest(LiveCase):
         self.manager.volume_api.attachment_get.side_effect = exception.VolumeAttachmentNotFound(attachment_id=BEFORE)
         self.recover()
         self.assertEqual(("failed", None), (self.move.status, self.server.task_state))
+
+    def test_unbegun_one_is_not_ended_while_placement_does_not_answer(self) -> None:
+        """The server's resources here would stay those of a failed migration."""
+        self.move.status, self.move.dest_compute = "accepted", None
+        answering, self.manager.reportclient = self.manager.reportclient, unreachable_placement()
+        self.recovery.recover("one", [self.server])
+        self.assertRaises(keystone.ConnectFailure, self.deferred.minutes_pass)
+        self.assertEqual(("accepted", task_states.MIGRATING), (self.move.status, self.server.task_state))
+        self.manager.reportclient = answering
+        self.recovery.recover("one", [self.server])
+        self.deferred.minutes_pass()
+        self.assertEqual(("failed", None), (self.move.status, self.server.task_state))
+        answering.move_allocations.assert_called_once_with(mock.ANY, self.move.uuid, records.UUID)
 
     def test_killed_while_nova_undid_it(self) -> None:
         self.move.status = "error"
