@@ -39,9 +39,13 @@ HOME = CHECKOUT / ".cache/opennebula-cloud"
 NODES = "/run/nodes"
 TICKS = os.sysconf("SC_CLK_TCK")
 POLL_INTERVAL = 2.0  # s
+AT_ONCE = 500  # VMs that one command creates: it has a time limit
 STALLED = 600  # s to wait for the next VM
 QUIET = 70  # s after the last deployment, for which nodes repeat the states of VMs
-SETTINGS = {"MONITORING_INTERVAL_DATASTORE": 300, "MONITORING_INTERVAL_MARKET": 600, "MANAGER_TIMER": 15,
+# OpenNebula's own ones, but for the scheduler's window, which would run it once for each seven of all VMs, and the
+# deployments on a host at once.
+SETTINGS = {"SCHED_MAX_WND_TIME": 10, "SCHED_MAX_WND_LENGTH": 1000, "SCHED_RETRY_TIME": 60, "MAX_ACTIONS_PER_HOST": 10,
+            "MONITORING_INTERVAL_DATASTORE": 300, "MONITORING_INTERVAL_MARKET": 600, "MANAGER_TIMER": 15,
             "MONITORING_INTERVAL_HOST": 180, "SCRIPTS_REMOTE_DIR": "/var/lib/one/remotes", "BEACON_HOST": "30,",
             "SYSTEM_HOST": "600,", "MONITOR_HOST": "120,", "STATE_VM": "5,", "MONITOR_VM": "30,"}
 DUMMY = {"oned": 'VM_MAD=[NAME="dummy",EXECUTABLE="one_vmm_dummy",TYPE="xml"]\n',
@@ -188,13 +192,16 @@ class Cloud:
         On a machine that is busy oned's driver may lose the answer (``capture3_timeout`` waits 0.1 s for it)."""
         states = [line.split(",") for line in self._one("onehost", "list", "--csv", "--list", "ID,STAT").splitlines()]
         if failed := [number for number, state in states if state == "err"]:
-            self._one("onehost", "enable", ",".join(failed))
+            for action in "offline", "enable":
+                self._one("onehost", action, ",".join(failed))
         return sum(state == "on" for _, state in states) == len(self._hosts)
 
     def _deploy(self, vms: int) -> Mapping[str, Any]:
         before, writes, begin = self._spent(), self._writes(), int(time.time())
+        numbers = [number for created in range(0, vms, AT_ONCE)
+                   for number in self._one.create_vms(TEMPLATE, min(AT_ONCE, vms - created))]
         # Their logs, because requests would cost oned something.
-        logs = [self._path(f"/var/log/one/{number}.log") for number in self._one.create_vms(TEMPLATE, vms)]
+        logs = [self._path(f"/var/log/one/{number}.log") for number in numbers]
         for log in logs:
             await_that(lambda log=log: runs(log), f"VM {log.stem} runs", STALLED, POLL_INTERVAL)
         self._say(f"{self._kind}: {vms} VMs run")
