@@ -137,16 +137,17 @@ class SshTest(MovesCase):
         self.inside(machine, "sh", "-c", writer.BY_INIT)
         moves = ((self.first, self.second, "shutdown", 1), (self.second, self.first, "cancel", 0))
         for here, there, leave, number in moves:
+            given = (self.gpus[number], self.vfs[number])
             with self.at(here):
                 with writer.watched(writer.entered(self.pid(machine), writer.WATCH)) as notes:
                     await_that(lambda notes=notes: len(notes()) > 20, "it writes")
+                    # Before it leaves, oned has written the devices of the other node into it.
+                    machine = machine.changed(devices=given)
                     self.ok(leave, machine, lcm=MIGRATE)
                     seen = notes()
                 self.assertTrue(self.is_gone(here, machine))
             self.move(machine, here, there)
             with self.at(there):
-                given = (self.gpus[number], self.vfs[number])
-                machine = machine.changed(devices=given)
                 self.ok("deploy", machine, lcm=BOOT_MIGRATED)
                 self.assertEqual({device.id for device in given}, set(AllocationStore(there.owners).records()))
                 self.assertEqual(f"/dev/nvidia{number}\n", self.inside(machine, "sh", "-c", drivercontract.NVIDIA))
