@@ -15,15 +15,12 @@ from containerhost.privileged import Privileged
 from lxdone.conf import DRIVER, Options
 
 if TYPE_CHECKING:
-    from containerhost.allocation.allocator import DeviceAllocator
-    from containerhost.allocation.sharedmemory import SharedMemories
     from containerhost.engines.lxd.exports import Exports
     from lxdone.disk.images import Images
     from lxdone.root.reconciler import Reconciler
     from lxdone.root.root_writeback import RootWriteback
     from lxdone.vmm import Vmm
     from onedriver.node.consoles import Consoles
-    from onedriver.node.device_recovery import DeviceRecovery
     from onedriver.node.measure import Measure
 
 
@@ -43,11 +40,12 @@ def vmm(options: Options) -> "Vmm":
     from lxdone import livemigration
     from lxdone.root.root_images import RootImages
     from lxdone.vmm import Vmm
+    from onedriver.node import allocations
     from onedriver.node.commands import Commands
     from onedriver.node.context import Contexts
 
     lxd, host = engine(options), Host()
-    allocator = allocator_of(options, lxd)
+    allocator = allocations.allocator(DRIVER, options, lxd, Privileged())
     state, disks = Path(options.state), disks_of(options, lxd)
     root_images = RootImages(ImageStore(lxd.client), state, options.operation_timeout)
     return Vmm(options, lxd, allocator, Snapshots(lxd.client), root_images, writeback_of(options, lxd), disks,
@@ -55,21 +53,6 @@ def vmm(options: Options) -> "Vmm":
                functools.partial(idmap, lxd.client), functools.partial(niclimits.limit, lxd),
                Transfers(lxd.client, lxd.make), livemigration.connector(Path(options.datastores),
                                                                              options.migration_timeout))
-
-
-def allocator_of(options: Options, lxd: LxdEngine) -> "DeviceAllocator":
-    from containerhost.allocation.allocator import DeviceAllocator
-    from containerhost.allocation.store import AllocationStore
-    from containerhost.inventory.scan import HostView
-
-    return DeviceAllocator(AllocationStore(Path(options.owners)), HostView, Privileged(), lxd.held,
-                           holders=functools.partial(memories_of(options, lxd).first_processes, lxd.pid))
-
-
-def memories_of(options: Options, lxd: LxdEngine) -> "SharedMemories":
-    from containerhost.allocation.sharedmemory import SharedMemories
-
-    return SharedMemories(Path(options.owners), DRIVER, lxd.name, Privileged())
 
 
 def disks_of(options: Options, lxd: LxdEngine) -> "Images":
@@ -99,21 +82,15 @@ def consoles_of(options: Options, lxd: LxdEngine) -> "Consoles":
     return Consoles(Path(options.state), "lxdone.console_client", lambda name: lxd.metrics(name).pid)
 
 
-def devices_of(options: Options, lxd: LxdEngine) -> "DeviceRecovery":
-    from onedriver.node.device_recovery import DeviceRecovery
-
-    return DeviceRecovery(DRIVER, lxd.name, lambda vm_id: vmm(options).has_container(vm_id),
-                          allocator_of(options, lxd), memories_of(options, lxd), Path(options.state))
-
-
 def reconciler(options: Options) -> "Reconciler":
     from lxdone.root.reconciler import Reconciler
+    from onedriver.node import allocations
     from onedriver.node.context import Contexts
 
     lxd, state = engine(options), Path(options.state)
+    devices = allocations.recovery(DRIVER, options, lxd, Privileged(), lambda vm_id: vmm(options).has_container(vm_id))
     return Reconciler(lxd, writeback_of(options, lxd), disks_of(options, lxd), Contexts(state),
-                      consoles_of(options, lxd), devices_of(options, lxd), state,
-                      lambda vm_id: vmm(options).forget(vm_id))
+                      consoles_of(options, lxd), devices, state, lambda vm_id: vmm(options).forget(vm_id))
 
 
 def measure(options: Options) -> "Measure":

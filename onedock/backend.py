@@ -15,8 +15,6 @@ from containerhost.engines.docker.privileged import DockerPrivileged
 from onedock.conf import DRIVER, Options
 
 if TYPE_CHECKING:
-    from containerhost.allocation.allocator import DeviceAllocator
-    from containerhost.allocation.sharedmemory import SharedMemories
     from onedock.vmm import Vmm
     from onedriver.node.device_recovery import DeviceRecovery
     from onedriver.node.measure import Measure
@@ -35,30 +33,16 @@ def vmm(options: Options) -> "Vmm":
     from onedock.nics import Nics
     from onedock.root_images import RootImages, Snapshots
     from onedock.vmm import Vmm
+    from onedriver.node import allocations
     from onedriver.node.commands import Commands
 
     docker, host, privileged = engine(options), Host(), DockerPrivileged()
-    allocator = allocator_of(options, docker)
+    allocator = allocations.allocator(DRIVER, options, docker, privileged)
     state, datastores = Path(options.state), Path(options.datastores)
     images = Images(docker.client)
     root_images = RootImages(images, datastores, state, options.operation_timeout)
     return Vmm(options, docker, allocator, root_images, Snapshots(images), Commands(state, DRIVER),
                Guests(state, datastores, functools.cache(docker.root_ids)), Nics(Veths(privileged, host)), host)
-
-
-def allocator_of(options: Options, docker: DockerEngine) -> "DeviceAllocator":
-    from containerhost.allocation.allocator import DeviceAllocator
-    from containerhost.allocation.store import AllocationStore
-    from containerhost.inventory.scan import HostView
-
-    return DeviceAllocator(AllocationStore(Path(options.owners)), HostView, DockerPrivileged(), docker.held,
-                           holders=functools.partial(memories_of(options, docker).first_processes, docker.pid))
-
-
-def memories_of(options: Options, docker: DockerEngine) -> "SharedMemories":
-    from containerhost.allocation.sharedmemory import SharedMemories
-
-    return SharedMemories(Path(options.owners), DRIVER, docker.name, DockerPrivileged())
 
 
 def recover_devices(options: Options) -> None:
@@ -68,10 +52,10 @@ def recover_devices(options: Options) -> None:
 
 
 def devices_of(options: Options, docker: DockerEngine) -> "DeviceRecovery":
-    from onedriver.node.device_recovery import DeviceRecovery
+    from onedriver.node import allocations
 
-    return DeviceRecovery(DRIVER, docker.name, lambda vm_id: vmm(options).has_container(vm_id),
-                          allocator_of(options, docker), memories_of(options, docker), Path(options.state))
+    return allocations.recovery(DRIVER, options, docker, DockerPrivileged(),
+                                lambda vm_id: vmm(options).has_container(vm_id))
 
 
 def measure(options: Options) -> "Measure":
