@@ -5,6 +5,7 @@ Docker itself writes all layers of an image anew. Formats: Docker's image specif
 directories of overlayfs (the kernel's filesystems/overlayfs.rst).
 """
 
+import errno
 import hashlib
 import io
 import json
@@ -142,5 +143,7 @@ def _write_entry(layer: tarfile.TarFile, path: str, place: str, name: str) -> bo
 def _attribute(path: str, name: str) -> bytes:
     try:
         return os.getxattr(path, name, follow_symlinks=False)
-    except OSError:
+    except OSError as error:
+        if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP):
+            raise
         return b""

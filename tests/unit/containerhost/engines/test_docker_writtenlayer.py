@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Archives of images get what a container wrote; that Docker takes them is tried on a real one."""
 
+import errno
 import io
 import json
 import tarfile
@@ -50,6 +51,11 @@ class AppendTest(testtools.TestCase):
         (manifest,) = json.loads(found["manifest.json"])
         self.assertEqual(image, digest(found[manifest["Config"]]))
         return json.loads(found[manifest["Config"]]), [found[name] for name in manifest["Layers"]]
+
+    def test_attribute_that_cannot_be_read_fails(self) -> None:
+        """It may say that a directory hides what the image has there."""
+        self.useFixture(fixtures.MockPatch("os.getxattr", side_effect=OSError(errno.EIO, "Input/output error")))
+        self.assertRaises(OSError, self.appended, Image().saved())
 
     def test_image_has_one_more_layer_and_the_containers_configuration(self) -> None:
         image = Image()
