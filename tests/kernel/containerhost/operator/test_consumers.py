@@ -9,6 +9,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, cast
@@ -30,7 +31,8 @@ from tests.kernel.containerhost.operator.test_runs import GPUS, ROOT, allocator
 from tests.unit.containerhost.hosts import MEMORY
 
 DRIVERS = ("nova", "lxdone", "slurm", "run")
-ROUNDS = levels.budget(gate=15, exhaustive=125)  # of each
+ROUNDS = levels.budget(gate=6, exhaustive=50)  # uses by each, who tries again after a refusal
+PAUSE = 0.02  # s after a refusal, at most
 PROGRAM = "import sys; from tests.kernel.containerhost.operator import test_consumers as t; t.race(*sys.argv[1:])"
 TIMEOUT = 600  # s
 
@@ -130,8 +132,14 @@ def race(directory: str, driver: str, rounds: str) -> None:
     racer, chance = Racer(Path(directory), driver), random.Random(driver)
     print("ready", flush=True)
     sys.stdin.readline()
-    had = sum(racer.use(chance.choice(sorted(GPUS)), number) for number in range(int(rounds)))
-    print(json.dumps([had, racer.wrong]))
+    had = tries = 0
+    while had < int(rounds):
+        if racer.use(chance.choice(sorted(GPUS)), tries):
+            had += 1
+        else:
+            time.sleep(chance.uniform(0, PAUSE))
+        tries += 1
+    print(json.dumps([tries, racer.wrong]))
 
 
 class ConsumersTest(testtools.TestCase):
@@ -145,6 +153,9 @@ class ConsumersTest(testtools.TestCase):
                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ)
                   for driver in DRIVERS]
         for racer in racers:
+            self.addCleanup(racer.wait)
+            self.addCleanup(racer.kill)
+        for racer in racers:
             self.assertEqual("ready\n", cast("IO[str]", racer.stdout).readline())
         for racer in racers:
             cast("IO[str]", racer.stdin).write("\n")
@@ -152,8 +163,7 @@ class ConsumersTest(testtools.TestCase):
         results: dict[str, Any] = {driver: json.loads(racer.communicate(timeout=TIMEOUT)[0])
                                    for driver, racer in zip(DRIVERS, racers, strict=True)}
         self.assertEqual({driver: [] for driver in DRIVERS}, {driver: wrong for driver, (_, wrong) in results.items()})
-        self.assertTrue(all(had for had, _ in results.values()), results)
-        self.assertGreater(len(DRIVERS) * ROUNDS, sum(had for had, _ in results.values()), "nobody was refused")
+        self.assertLess(len(DRIVERS) * ROUNDS, sum(tries for tries, _ in results.values()), "nobody was refused")
         self.assertEqual({}, AllocationStore(self.directory / "owners").records())
 
     def test_second_holder_is_noticed(self) -> None:
