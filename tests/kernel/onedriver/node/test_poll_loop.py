@@ -85,7 +85,7 @@ class PollLoopTest(testtools.TestCase):
         ended = mock.Mock()
         ended.is_set.side_effect = [False] * 4 + [True]
         send = mock.Mock(side_effect=[ValueError("no such key"), RuntimeError("broken"), None, MemoryError()])
-        self.poll_loop._repeat(Type.STATE_VM, 5, send, ended)
+        self.poll_loop._repeat(Type.MONITOR_HOST, 5, send, ended)
         self.assertEqual([10, 20, 5, 10], [call.args[0] for call in ended.wait.call_args_list])
 
     def test_every_directory_has_rounds_of_its_own_until_the_end(self) -> None:
