@@ -233,6 +233,12 @@ def is_over(context: Any, uuid: str, move: int, besides: int | None = None) -> b
     return move in states and all(status in OVER for status in states.values())
 
 
+def is_moving(context: Any, uuid: str, besides: int) -> bool:
+    """Return whether nova records a migration of the server in progress besides this one."""
+    return any(found.status not in OVER and found.id != besides for found in objects.MigrationList.get_by_filters(
+        context, {"instance_uuid": uuid}))
+
+
 def as_it_will_be(instance: objects.Instance) -> objects.Instance:
     """Return a copy of the server with its flavor, devices and NUMA cells after the current migration."""
     copy = instance.obj_clone()

@@ -176,13 +176,17 @@ class LiveRecovery:
             instance = objects.Instance.get_by_uuid(context, move.instance_uuid, expected_attrs=[])
         except exception.InstanceNotFound:
             return
-        if move.status == LEFT and has_left(instance, host):
-            self._complete(context, move)
-        elif instance.deleted or (move.status != LEFT and instance.host != host) or (
-                instance.host == host and instance.task_state is None and not self._is_outgoing(instance, move)):
-            set_status(move, FAILED)
-        if move.status in OVER and not instance.deleted:
+        left = move.status == LEFT and has_left(instance, host)
+        failed = instance.deleted or (move.status != LEFT and instance.host != host) or (
+            instance.host == host and instance.task_state is None and not self._is_outgoing(instance, move))
+        if not left and not failed:
+            return
+        if not instance.deleted:
             free_destination(self._manager().reportclient, context, instance, move)
+        if left:
+            self._complete(context, move)
+        else:
+            set_status(move, FAILED)
 
     def _complete(self, context: Any, move: objects.Migration) -> None:
         """Complete the migration of a server that runs on its destination; after an error the next start repeats it."""

@@ -13,7 +13,7 @@ from nova_lxd_ext.hardware.placedclaims import UNCLAIMED
 from nova_lxd_ext.instance.states import States
 from nova_lxd_ext.server import lostrequests
 from nova_lxd_ext.server.deferred import Deferred
-from nova_lxd_ext.server.incoming import OVER, is_at_home, is_over
+from nova_lxd_ext.server.incoming import OVER, is_at_home, is_moving
 from nova_lxd_ext.server.lifecycle import Lifecycle
 from nova_lxd_ext.server.lostrequests import Lost
 from nova_lxd_ext.server.recoveryrecords import (
@@ -195,8 +195,8 @@ class MoveRecovery:
 
     def _drop_overtaken(self, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
         return_allocation(self._placement(), context, instance, move)
-        set_status(move, FAILED)
         free_destination(self._placement(), context, instance, move)
+        set_status(move, FAILED)
 
     def _finish(self, instance: objects.Instance, move: objects.Migration, lost: Lost) -> None:
         """Finish a migration, with the server at the old size as nova's method expects."""
@@ -285,11 +285,11 @@ def prepares(move: objects.Migration, host: str) -> bool:
 
 
 def free_destination(placement: Any, context: Any, instance: objects.Instance, move: objects.Migration) -> None:
-    """Free the allocations on the new host of an ended move.
+    """Free the allocations on the new host of a move that has ended, or ends now.
 
     An evacuation adds them to the server's allocations. Does nothing while nova moves the server."""
     if (move.dest_compute and instance.host not in (None, move.dest_compute) and instance.task_state is None
-            and is_over(context, instance.uuid, move.id)
+            and not is_moving(context, instance.uuid, besides=move.id)
             and has_resources(placement, context, move.dest_compute, instance.uuid)):
         for node in objects.ComputeNodeList.get_all_by_host(context, move.dest_compute):
             placement.remove_provider_tree_from_instance_allocation(context, instance.uuid, node.uuid)

@@ -445,6 +445,19 @@ class LiveRecoveryTest(LiveCase):
                 self.recovery.recover("one", [])
                 self.assertEqual([mock.call(mock.ANY, records.UUID, VOLUME)] if expected else [], freed.call_args_list)
 
+    def test_what_could_not_be_freed_on_the_destination_is_freed_at_the_next_start(self) -> None:
+        freed, self.server.task_state = self.manager.reportclient.remove_provider_tree_from_instance_allocation, None
+        for status, after in (("running", "failed"), (LEFT, "completed")):
+            self.server.host, self.move.status = "three", status
+            freed.side_effect = keystone.ConnectFailure("Placement is away")
+            with self.subTest(status):
+                self.recovery.recover("one", [])
+                self.assertEqual(status, self.move.status)
+                freed.side_effect = None
+                self.recovery.recover("one", [])
+                self.assertEqual(after, self.move.status)
+                freed.assert_called_with(mock.ANY, records.UUID, VOLUME)
+
     def purged(self, **changes: Any) -> bool:
         for name, value in changes.items():
             setattr(self.server if name in ("host", "deleted") else self.move, name, value)
