@@ -17,6 +17,8 @@ from tests.functional_cloud.base import Server
 from tests.functional_cloud.writer import HOSTS, WriterCase
 
 MICROVERSION = "2.80"
+
+
 @dataclasses.dataclass(frozen=True)
 class Moved:
     """:ivar seconds: from the request until nova says that it is done
