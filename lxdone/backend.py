@@ -37,12 +37,13 @@ def vmm(options: Options) -> "Vmm":
     from containerhost.engines.lxd.migration import Transfers
     from containerhost.engines.lxd.snapshots import Snapshots
     from containerhost.linux.sysfs import Host
-    from lxdone import livemigration
+    from lxdone.livemigration import Destination
     from lxdone.root.root_images import RootImages
     from lxdone.vmm import Vmm
     from onedriver.node import allocations
     from onedriver.node.commands import Commands
     from onedriver.node.context import Contexts
+    from onedriver.node.livemigration import connector
 
     lxd, host = engine(options), Host()
     allocator = allocations.allocator(DRIVER, options, lxd, Privileged())
@@ -51,8 +52,8 @@ def vmm(options: Options) -> "Vmm":
     return Vmm(options, lxd, allocator, Snapshots(lxd.client), root_images, writeback_of(options, lxd), disks,
                Contexts(state), Commands(state, DRIVER), consoles_of(options, lxd), host,
                functools.partial(idmap, lxd.client), functools.partial(niclimits.limit, lxd),
-               Transfers(lxd.client, lxd.make), livemigration.connector(Path(options.datastores),
-                                                                             options.migration_timeout))
+               Transfers(lxd.client, lxd.make), connector(DRIVER, Destination, Path(options.datastores),
+                                                          options.migration_timeout))
 
 
 def disks_of(options: Options, lxd: LxdEngine) -> "Images":

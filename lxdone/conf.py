@@ -22,7 +22,6 @@ class Options(NodeOptions):
         disables live migrations from here
     :ivar migration_peers: the migration addresses of the nodes whose VMs may arrive by a live migration: LXD trusts
         data from there
-    :ivar migration_timeout: seconds that one round of copying a VM to another node may take
     :ivar block_devices: block devices of the host that disks of type BLOCK may use, as patterns of paths; an
         asterisk matches within one name
     """
@@ -36,7 +35,6 @@ class Options(NodeOptions):
     packed_root_size: int = 10
     migration_address: str = ""
     migration_peers: tuple[str, ...] = ()
-    migration_timeout: int = 3600
     block_devices: tuple[str, ...] = ("/dev/vg-one-*/lv-one-*",)
 
 

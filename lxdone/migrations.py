@@ -24,6 +24,7 @@ from onedriver.actions import Call
 from onedriver.errors import DriverError, NotSupported
 from onedriver.node.consoles import Consoles
 from onedriver.node.context import Contexts
+from onedriver.node.livemigration import is_abandoned
 from onedriver.node.vmm import BaseVmm
 from onedriver.vm import Vm
 
@@ -90,7 +91,7 @@ class MigratingVmm(BaseVmm):
         there.fetch_changes(offer)
 
     def _require_wanted(self, home: Path) -> None:
-        if self._writeback.is_ended(home) or livemigration.is_abandoned(STDOUT):
+        if self._writeback.is_ended(home) or is_abandoned(STDOUT):
             raise DriverError("OpenNebula has cancelled the live migration")
 
     def _stop_at_last(self, own: str) -> None:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the command ``lxdone`` on a node."""
 
-import os
 import sys
 from collections.abc import Sequence
 
@@ -16,32 +15,9 @@ def main(words: Sequence[str]) -> int:
     match words:
         case ["vmm", "copy_disk", vm_id, disk_id]:
             return copy_disk(vm_id, disk_id)
-        case ["vmm", "receive", *argv]:
-            return run("receive", lambda: receive(argv))
         case ["reconcile"]:
             return run("reconcile", lambda: backend.reconciler(conf.load()).reconcile())
     return COMMAND.run(words)
-
-
-def receive(argv: Sequence[str]) -> str:
-    """Receive a VM that migrates while it runs, as its source asks on standard input.
-
-    :param argv: of the source's own call
-    """
-    from lxdone import livemigration
-    from onedriver import actions
-    from onedriver.errors import DriverError
-
-    node = os.uname().nodename
-    asked = livemigration.requests(sys.stdin.buffer, conf.load().migration_timeout)
-    document, source = livemigration.document_of(next(asked))
-    call = actions.call("migrate", argv, document, "LXD_")
-    if source == node:
-        raise DriverError(f"the destination is this node, or has its name: {node}")
-    with COMMAND.alone(call.vm_id) as options, backend.vmm(options).arriving(call, source) as arrival:
-        livemigration.write(sys.stdout.buffer, {"node": node})
-        livemigration.serve(arrival, asked, sys.stdout.buffer)
-    return "{}"
 
 
 def copy_disk(vm_id: str, disk_id: str) -> int:

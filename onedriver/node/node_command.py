@@ -5,6 +5,7 @@ Modules that a short call does not need are not imported: they would take most o
 """
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Generic, TypeVar
 
 from containerhost.errors import ContainerHostError
 from onedriver import program
+from onedriver.errors import DriverError
 from onedriver.node import vmlock
 from onedriver.node.options import NodeOptions
 
@@ -39,10 +41,12 @@ class NodeCommand(Generic[Options]):
         self._own_prefix = own_prefix
 
     def run(self, words: Sequence[str]) -> int:
-        """Run ``vmm ACTION ARGUMENT…``, ``probe KIND/NAME`` or ``command NAME FD``."""
+        """Run ``vmm ACTION ARGUMENT…``, ``vmm receive ARGUMENT…``, ``probe KIND/NAME`` or ``command NAME FD``."""
         match words:
             case ["vmm", "limit_nic", *argv]:
                 return self._limit_nic(argv)
+            case ["vmm", "receive", *argv]:
+                return run("receive", lambda: self._receive(argv))
             case ["vmm", script, *argv]:
                 return self.vmm(script, argv)
             case ["command", name, fd]:
@@ -63,6 +67,25 @@ class NodeCommand(Generic[Options]):
                 return getattr(self._backend.vmm(options), call.action)(call)
 
         return run(script, act)
+
+    def _receive(self, argv: Sequence[str]) -> str:
+        """Receive a VM that migrates while it runs, as its source requests on standard input.
+
+        :param argv: of the source's own call
+        """
+        from onedriver import actions
+        from onedriver.node import livemigration
+
+        node = os.uname().nodename
+        asked = livemigration.requests(sys.stdin.buffer, self._load().migration_timeout)
+        document, source = livemigration.document_of(next(asked))
+        call = actions.call("migrate", argv, document, self._own_prefix)
+        if source == node:
+            raise DriverError(f"the destination is this node, or has its name: {node}")
+        with self.alone(call.vm_id) as options, self._backend.vmm(options).arriving(call, source) as arrival:
+            livemigration.write(sys.stdout.buffer, {"node": node})
+            livemigration.serve(arrival, asked, sys.stdout.buffer)
+        return "{}"
 
     def _limit_nic(self, argv: Sequence[str]) -> int:
         """Limit the rates of a VM's NIC, for OpenNebula's network driver."""

@@ -37,6 +37,7 @@ class NodeOptions:
     :ivar request_timeout: seconds without an answer of the engine
     :ivar operation_timeout: seconds an operation of the engine may take
     :ivar exec_timeout: seconds a command of ``onevm exec`` may take; then it is killed
+    :ivar migration_timeout: seconds that one round of copying a VM to another node may take in a live migration
     :ivar process_limit: maximum number of processes and threads of a container; a template may request fewer
     :ivar reserved_cores: cores for the host, which no container with an affinity gets: ``0-1,32``
     :ivar memlock: locked-memory limit of containers with RDMA: ``unlimited`` or bytes
@@ -54,6 +55,7 @@ class NodeOptions:
     request_timeout: int = 30
     operation_timeout: int = 300
     exec_timeout: int = 3600
+    migration_timeout: int = 3600
     process_limit: int = PROCESSES
     reserved_cores: str = ""
     memlock: str = "unlimited"
