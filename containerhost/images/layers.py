@@ -9,6 +9,7 @@ the requested image, without tags.
 import hashlib
 import json
 import re
+from collections.abc import Collection
 from typing import Final
 
 from containerhost.images.errors import BadImage
@@ -17,16 +18,18 @@ from containerhost.images.writer import Writer, single
 
 CONFIG_LIMIT: Final = 8 << 20  # bytes
 FILES_LIMIT: Final = 2000
+ABSENT: Final = "absent"  # the name of layers that the archive lacks: the engine does not read those that it has
 # Docker decompresses these before it compares a digest: gzip, bzip2, xz, zstd, and zstd's skippable frames.
 PACKED: Final = re.compile(rb"\x1f\x8b|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")
 
 
-def rebuild(stream: Stream, target: Writer, image: str) -> None:
+def rebuild(stream: Stream, target: Writer, image: str, present: Collection[str] = ()) -> None:
     """Write an archive with only the files of ``stream`` and the manifest of one image.
 
     The manifest comes last, so that an engine cannot load an incomplete archive.
 
     :param image: ``sha256:`` and the digest of its configuration
+    :param present: digests of layers that the engine has, and the archive may lack
     :raises BadImage: the archive is damaged, or lacks a part of the image
     """
     wanted = image.removeprefix("sha256:")
@@ -56,7 +59,8 @@ def rebuild(stream: Stream, target: Writer, image: str) -> None:
     for digest in layers:
         if digest.removeprefix("sha256:") in packed:
             raise BadImage(f"its layer {digest[:80]} is packed, though its configuration names it as it is unpacked")
-    parts = [part(files, digest) for digest in layers]
+    known = {digest.removeprefix("sha256:"): ABSENT for digest in present} | files
+    parts = [part(known, digest) for digest in layers]
     manifest = [{"Config": files[wanted], "RepoTags": None, "Layers": parts}]
     single(("manifest.json",), json.dumps(manifest).encode(), target)
     target.end()

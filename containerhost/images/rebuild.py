@@ -70,14 +70,16 @@ def readable(image: BinaryIO, target: BinaryIO) -> Iterator[BinaryIO]:
         yield cast(BinaryIO, copy)
 
 
-def layers(archive: BinaryIO, image: str, timeout: int) -> contextlib.AbstractContextManager["Worker"]:
+def layers(archive: BinaryIO, image: str, timeout: int, present: Sequence[str] = ()
+           ) -> contextlib.AbstractContextManager["Worker"]:
     """Read the new archive of one image while it is rebuilt.
 
-    :param archive: a file at its beginning, or the reading end of a pipe
+    :param archive: a file at the beginning of an archive, or the reading end of a pipe
     :param image: the engine's id of it
     :param timeout: seconds it may take
+    :param present: digests of layers that the engine has, and the archive may lack
     """
-    return started(("layers", image), timeout, stdin=archive, stdout=subprocess.PIPE)
+    return started(("layers", image, *present), timeout, stdin=archive, stdout=subprocess.PIPE)
 
 
 class Worker:

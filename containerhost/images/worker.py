@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rebuild the image on standard input to standard output: ``rootfs LIMIT SECONDS`` or ``layers IMAGE SECONDS``.
+"""Rebuild the image on standard input to standard output.
+
+    rootfs LIMIT SECONDS
+    layers IMAGE LAYER… SECONDS    without the layers that the engine has
 
 Runs with minimal rights; see :func:`confine`. The end of standard error is its result as JSON.
 """
@@ -60,10 +63,10 @@ def _refuse_costly(seconds: int, number: int, _: Any) -> NoReturn:
 
 
 def main(words: list[str]) -> int:
-    seconds = int(words[2])
+    seconds = int(words[-1])
     confine(min(seconds, LEAST + int(words[1]) // RATE) if words[0] == "rootfs" else seconds)
     try:
-        result = rootfs(int(words[1])) if words[0] == "rootfs" else archive(words[1])
+        result = rootfs(int(words[1])) if words[0] == "rootfs" else archive(words[1], words[2:-1])
     except TooLarge as error:
         result = {"size": error.size, "limit": error.limit}
     except BadImage as error:
@@ -108,9 +111,9 @@ def compressed() -> Iterator[BinaryIO]:
             pipe.close()
 
 
-def archive(image: str) -> dict[str, Any]:
+def archive(image: str, present: list[str]) -> dict[str, Any]:
     with open(0, "rb", buffering=1 << 20, closefd=False) as tar, open(1, "wb", buffering=1 << 20) as target:
-        layers.rebuild(Stream(tar, ARCHIVE_LIMIT), Writer(target), image)
+        layers.rebuild(Stream(tar, ARCHIVE_LIMIT), Writer(target), image, present)
     return {}
 
 

@@ -3,20 +3,26 @@
 
 import contextlib
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
-from containerhost.engines.docker import copyfreeze, writtenlayer
+from containerhost.engines.docker import copyfreeze, layerwriter, writtenlayer
 from containerhost.engines.docker.client import DockerClient
 from containerhost.engines.docker.freezer import Freezer
+from containerhost.engines.docker.layerwriter import Entries
 from containerhost.engines.docker.privileged import DockerPrivileged
+from containerhost.engines.docker.writtenlayer import Appended
 from containerhost.errors import EngineConflict, EngineError, EngineNotFound
 from containerhost.images.errors import BadImage
 from containerhost.linux.sysfs import Host
 
 LOAD_TIMEOUT: Final = 3600  # s
 HOLES_LIMIT: Final = 1 << 30  # bytes by which an image of a container may exceed the quota of its root
+
+LAYERS_LIMIT: Final = 125  # Docker's own, of an image
+#: File systems below Docker that change a file's time when a mapped page is written for the first time after a sync.
+TIMED: Final = ("extfs", "xfs", "btrfs")
 
 #: Tag of an image until it is known that the container stood still for all of it: Docker makes it also if the process
 #: that asked for it, and so the freeze, has ended.
@@ -59,18 +65,23 @@ class Images:
         """Return the bytes of its layers, as in its archive."""
         return int(self._client.image(image).get("Size") or 0)
 
-    def load(self, archive: BinaryIO, name: str, image: str) -> None:
+    def layers(self, image: str) -> tuple[str, ...]:
+        """Return the digests of its layers, lowest first."""
+        return tuple((self._client.image(image).get("RootFS") or {}).get("Layers") or ())
+
+    def load(self, archive: BinaryIO, name: str, image: str, present: Sequence[str] = ()) -> None:
         """Load one image from an archive.
 
         The archive is rewritten: its other content, above all image names, has no effect.
 
         :param archive: a file or pipe
+        :param present: digests of the layers of an image that Docker has, and the archive may lack
         :raises EngineError: it is damaged or does not hold the image
         """
         from containerhost.images import rebuild  # noqa: PLC0415  (of all actions only this one needs it, and YAML)
 
         try:
-            with rebuild.layers(archive, image, LOAD_TIMEOUT) as pieces:
+            with rebuild.layers(archive, image, LOAD_TIMEOUT, present) as pieces:
                 self._client.load_image(pieces, name)
         except BadImage as error:
             raise EngineError(f"the archive {name} cannot be loaded: {error}") from error
@@ -104,10 +115,29 @@ class Images:
         :raises EngineError: it cannot be read or written; the archive is incomplete
         """
         try:
-            return writtenlayer.append(archive, upper, self._client.image(image))
+            return writtenlayer.append(archive, upper, self._client.image(image)).image
         except (OSError, tarfile.TarError, LookupError, ValueError, TypeError) as error:
             raise EngineError(f"what the container wrote cannot be appended to the archive of its image: {error}"
                               ) from error
+
+    def times_changes(self) -> bool:
+        """Return whether Docker's files are on a file system that changes a file's time at each write to a page."""
+        return any(["Backing Filesystem", each] in (self._client.info().get("DriverStatus") or ()) for each in TIMED)
+
+    def append_changes(self, container: str, upper: Path, archive: Path, before: Entries, limit: int, *, runs: bool
+                       ) -> Appended:
+        """Append what a container wrote since the former layers to an archive of its image, with the image's program.
+
+        :param before: what the former layers have
+        :param limit: bytes that the archive may grow by
+        :param runs: whether the container may run; it is frozen for a moment
+        :raises EngineError: it cannot be read or written; the archive is incomplete
+        """
+        began = layerwriter.begin(upper, copyfreeze.still(self._client.container(container)["Id"])) if runs else None
+        try:
+            return writtenlayer.append(archive, upper, None, before, began, limit)
+        except (OSError, tarfile.TarError, LookupError, ValueError, TypeError) as error:
+            raise EngineError(f"what the container wrote cannot be copied: {error}") from error
 
     def commit(self, container: str, repository: str, tag: str) -> str:
         """Create an image of the container's current root, with the program of the container's image.

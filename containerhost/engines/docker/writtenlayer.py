@@ -1,30 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Append what a stopped container wrote, as one more layer, to an archive of its image by `docker save`.
+"""Append what a container wrote, as further layers, to an archive of its image by `docker save`.
 
-Docker itself writes all layers of an image anew. Formats: Docker's image specification v1.2; whiteouts and opaque
-directories of overlayfs (the kernel's filesystems/overlayfs.rst).
+Docker itself writes all layers of an image anew. Format: Docker's image specification v1.2.
 """
 
-import errno
 import hashlib
 import io
 import json
-import math
-import os
-import stat
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Final, cast
+from typing import IO, Any, BinaryIO, Final, NamedTuple, cast
+
+from containerhost.engines.docker import layerwriter
+from containerhost.engines.docker.layerwriter import NOTHING, Entries
 
 MANIFEST: Final = "manifest.json"
 INDEX: Final = "index.json"  # of OCI; Docker since version 25 writes both
-LAYER, CONFIG = "written.tar", "written.json"
-WHITEOUT: Final = ".wh."
-OPAQUE: Final = ".wh..wh..opq"
-CAPABILITY: Final = "security.capability"  # the only extended attribute that Docker itself takes along
+LAYER, CONFIG = "written-{}.tar", "written-{}.json"  # of the image's number of layers
 MAPPING: Final = frozenset({"name=userns", "name=rootless"})  # the files have other owners then
-OVERLAY_OPAQUE: Final = "trusted.overlay.opaque"
+
+
+class Appended(NamedTuple):
+    """Describe an archive that got a layer.
+
+    :ivar image: id of the image that it has now
+    :ivar offset: where an archive begins of the layer and the image's configuration alone, in bytes
+    :ivar entries: what its layers have of the container's files
+    """
+
+    image: str
+    offset: int
+    entries: Entries
 
 
 def upper_directory(info: Mapping[str, Any], container: Mapping[str, Any]) -> Path | None:
@@ -41,39 +48,43 @@ def upper_directory(info: Mapping[str, Any], container: Mapping[str, Any]) -> Pa
     return upper if upper.is_dir() else None
 
 
-def append(archive: Path, upper: Path, described: Mapping[str, Any]) -> str:
+def append(archive: Path, upper: Path, described: Mapping[str, Any] | None = None, before: Entries = NOTHING,
+           began: int | None = None, limit: int | None = None) -> Appended:
     """Append a layer, and the configuration and manifest of the image that has it.
 
-    :param archive: of the container's image alone
-    :param described: Docker's description of an image with the same layers, which it made of the container
-    :returns: the image's id, which is not that of Docker's: the layers' headers differ
+    :param archive: of the container's image, and of layers that were appended
+    :param described: Docker's description of an image that it made of the container, whose configuration and time of
+        creation it gets; None keeps those of the archive. Its id differs, because the layers' headers differ
+    :param before, began, limit: of :func:`layerwriter.write`
     """
     with tarfile.open(archive, "r:") as saved:
         (image,) = json.load(_content(saved, MANIFEST))
         config = json.load(_content(saved, image["Config"]))
         has_index, end = INDEX in saved.getnames(), saved.offset
+    number = len(image["Layers"])
     with archive.open("r+b") as file:
         file.seek(end + tarfile.BLOCKSIZE)
         layer = Digested(file)
-        write(upper, cast(BinaryIO, layer))
-        header = tarfile.TarInfo(LAYER)
+        entries = layerwriter.write(upper, cast(BinaryIO, layer), before, began, limit)
+        header = tarfile.TarInfo(LAYER.format(number))
         header.size = file.tell() - end - tarfile.BLOCKSIZE  # a tar archive: a multiple of the block
         after = file.tell()
         file.seek(end)
         file.write(header.tobuf(tarfile.GNU_FORMAT))
         file.seek(after)
-        config |= {"config": described["Config"], "created": described["Created"]}
+        if described is not None:
+            config |= {"config": described["Config"], "created": described["Created"]}
         config["rootfs"]["diff_ids"].append(f"sha256:{layer.digest.hexdigest()}")
         if config.get("history"):
-            config["history"].append({"created": described["Created"], "comment": "written by its container"})
+            config["history"].append({"created": config.get("created"), "comment": "written by its container"})
         text = json.dumps(config).encode()
-        manifest = [{"Config": CONFIG, "RepoTags": None, "Layers": [*image["Layers"], LAYER]}]
+        manifest = [{"Config": CONFIG.format(number), "RepoTags": None, "Layers": [*image["Layers"], header.name]}]
         with tarfile.open(fileobj=file, mode="w:") as rest:
-            _add(rest, CONFIG, text)
+            _add(rest, CONFIG.format(number), text)
             _add(rest, MANIFEST, json.dumps(manifest).encode())
             if has_index:
                 _add(rest, INDEX, b"{}")  # that of the container's image is no longer true
-    return f"sha256:{hashlib.sha256(text).hexdigest()}"
+    return Appended(f"sha256:{hashlib.sha256(text).hexdigest()}", end, entries)
 
 
 class Digested:
@@ -96,54 +107,3 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     info = tarfile.TarInfo(name)
     info.size = len(content)
     archive.addfile(info, io.BytesIO(content))
-
-
-def write(upper: Path, target: BinaryIO) -> None:
-    """Write the layer: a container that wrote it must not run, and no link is followed.
-
-    :raises OSError: it cannot be read, or written
-    """
-    with tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT) as layer:
-        pending = ["./"]  # a layer whose first name begins like a compressed file would be decompressed
-        while pending:
-            place = pending.pop()
-            with os.scandir(upper / place) as entries:
-                found = sorted(entries, key=lambda entry: entry.name)
-            for entry in found:
-                # As part of a layer a tenant's file of such a name would remove another.
-                if not entry.name.startswith(WHITEOUT) and _write_entry(layer, entry.path, place, entry.name):
-                    pending.append(f"{place}{entry.name}/")
-            layer.members.clear()  # type: ignore[attr-defined]  # tarfile keeps them all
-
-
-def _write_entry(layer: tarfile.TarFile, path: str, place: str, name: str) -> bool:
-    """Write a file, link or node, and return whether it is a directory."""
-    info = layer.gettarinfo(path, place + name)
-    if info is None:  # a socket
-        return False
-    info.uname = info.gname = ""
-    info.mtime = math.floor(info.mtime)  # as Docker has it; tarfile writes 10 µs as 1e-05, which Docker refuses
-    if info.ischr() and info.devmajor == info.devminor == 0:
-        layer.addfile(tarfile.TarInfo(f"{place}{WHITEOUT}{name}"))
-        return False
-    if info.isreg():
-        if capability := _attribute(path, CAPABILITY):
-            info.pax_headers = {f"SCHILY.xattr.{CAPABILITY}": capability.decode("utf-8", "surrogateescape")}
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise OSError(f"{path} is not a file any more")
-            layer.addfile(info, file)
-        return False
-    layer.addfile(info)
-    if info.isdir() and _attribute(path, OVERLAY_OPAQUE) == b"y":
-        layer.addfile(tarfile.TarInfo(f"{place}{name}/{OPAQUE}"))
-    return info.isdir()
-
-
-def _attribute(path: str, name: str) -> bytes:
-    try:
-        return os.getxattr(path, name, follow_symlinks=False)
-    except OSError as error:
-        if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP):
-            raise
-        return b""

@@ -13,6 +13,7 @@ import testtools
 
 from containerhost.engines.docker import writtenlayer
 from containerhost.images import layers
+from containerhost.images.errors import BadImage
 from containerhost.images.members import Stream
 from containerhost.images.writer import Writer
 from tests.unit.onedock.images import Image, digest
@@ -36,7 +37,7 @@ class AppendTest(testtools.TestCase):
     def appended(self, content: bytes) -> tuple[str, dict[str, bytes]]:
         """Return the image's id, and its parts as the engine gets them."""
         self.archive.write_bytes(content)
-        image = writtenlayer.append(self.archive, self.upper, DESCRIBED)
+        image = writtenlayer.append(self.archive, self.upper, DESCRIBED).image
         rebuilt = io.BytesIO()
         with self.archive.open("rb") as file:
             layers.rebuild(Stream(file, 1 << 30), Writer(rebuilt), image)
@@ -69,7 +70,7 @@ class AppendTest(testtools.TestCase):
         with tarfile.open(fileobj=io.BytesIO(found[-1])) as layer:
             members = {member.name: (member.type, member.linkname) for member in layer}
         self.assertEqual({"./etc": (tarfile.DIRTYPE, ""), "./etc/link": (tarfile.SYMTYPE, "/etc/shadow"),
-                          "./etc/new": (tarfile.LNKTYPE, "./hard"), "./hard": (tarfile.REGTYPE, ""),
+                          "./etc/new": (tarfile.REGTYPE, ""), "./hard": (tarfile.LNKTYPE, "./etc/new"),
                           "./outside": (tarfile.SYMTYPE, "/etc")}, members)
 
     def test_layer_does_not_begin_like_a_compressed_file(self) -> None:
@@ -77,6 +78,36 @@ class AppendTest(testtools.TestCase):
         (self.upper / "BZh").touch()
         _, found = self.parts(Image().saved())
         self.assertTrue(found[-1].startswith(b"./BZh\0"))
+
+    def test_further_layer_has_what_changed_and_an_archive_of_its_own(self) -> None:
+        image = Image()
+        self.archive.write_bytes(image.saved())
+        first = writtenlayer.append(self.archive, self.upper)
+        (self.upper / "etc/new").unlink()
+        second = writtenlayer.append(self.archive, self.upper, before=first.entries)
+        self.assertEqual(image.config, json.dumps(self.configuration(self.archive, second.image, 2)).encode())
+        rebuilt = io.BytesIO()
+        with self.archive.open("rb") as file:
+            file.seek(second.offset)
+            present = self.configuration(self.archive, first.image)["rootfs"]["diff_ids"]
+            layers.rebuild(Stream(file, 1 << 30), Writer(rebuilt), second.image, present)
+        rebuilt.seek(0)
+        with tarfile.open(fileobj=rebuilt) as parts:
+            (manifest,) = json.load(parts.extractfile("manifest.json"))  # type: ignore[arg-type]
+            self.assertEqual([layers.ABSENT] * 3, manifest["Layers"][:-1])
+            with tarfile.open(fileobj=parts.extractfile(manifest["Layers"][-1])) as layer:
+                self.assertEqual(["./etc", "./etc/.wh.new", "./hard"], layer.getnames())
+        with self.archive.open("rb") as file:
+            file.seek(second.offset)
+            self.assertRaises(BadImage, layers.rebuild, Stream(file, 1 << 30), Writer(io.BytesIO()), second.image)
+
+    def configuration(self, archive: Path, image: str, without: int = 0) -> dict[str, Any]:
+        """Return an image's configuration in an archive, without its last layers."""
+        with tarfile.open(archive) as found:
+            text = next(data for member in found if digest(data := found.extractfile(member).read()) == image)
+        config = json.loads(text)
+        del config["rootfs"]["diff_ids"][len(config["rootfs"]["diff_ids"]) - without:]
+        return dict(config)
 
     def test_it_can_be_appended_to_again(self) -> None:
         first = self.parts(Image().saved())[1]

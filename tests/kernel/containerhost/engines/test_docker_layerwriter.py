@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What overlayfs has of removed files becomes what a layer has of them."""
 
+import contextlib
 import io
+import mmap
 import os
 import stat
 import tarfile
+import time
 from pathlib import Path
 
 import fixtures
 import testtools
 
-from containerhost.engines.docker import writtenlayer
+from containerhost.engines.docker import layerwriter
 
 
 class OverlayTest(testtools.TestCase):
@@ -27,7 +30,7 @@ class OverlayTest(testtools.TestCase):
         os.setxattr(base / "kept/program", "security.capability", capability)
         os.chown(base / "kept", 100_000, 3_000_000)
         target = io.BytesIO()
-        writtenlayer.write(base, target)
+        layerwriter.write(base, target)
         target.seek(0)
         with tarfile.open(fileobj=target) as layer:
             found = {member.name.removeprefix("./"): member for member in layer}
@@ -38,3 +41,22 @@ class OverlayTest(testtools.TestCase):
         self.assertEqual((100_000, 3_000_000), (found["kept"].uid, found["kept"].gid))
         self.assertEqual(capability, found["kept/program"].pax_headers["SCHILY.xattr.security.capability"].encode(
             "utf-8", "surrogateescape"))
+
+
+class MappedTest(testtools.TestCase):
+    def test_mapped_page_that_is_written_again_is_not_missed(self) -> None:
+        """The kernel changes the file's time only at the first write to a page, until that is on the disk."""
+        self.useFixture(fixtures.MockPatchObject(layerwriter, "SETTLED", 30 * 10**6))
+        base = Path(self.useFixture(fixtures.TempDir(rootdir="/var/tmp")).path)
+        (base / "a").write_bytes(bytes(4096))
+        with (base / "a").open("r+b") as file, mmap.mmap(file.fileno(), 4096) as page:
+            page[0] = 1
+            time.sleep(0.1)
+            began = layerwriter.begin(base, contextlib.nullcontext())
+            entries = layerwriter.write(base, io.BytesIO(), began=began)
+            self.assertGreater(entries["a"].changed, 0)
+            page[0] = 2
+            target = io.BytesIO()
+            layerwriter.write(base, target, entries)
+        with tarfile.open(fileobj=io.BytesIO(target.getvalue())) as layer:
+            self.assertEqual(b"\2", layer.extractfile("./a").read()[:1])  # type: ignore[union-attr]
