@@ -16,10 +16,6 @@ from onedriver.node import livemigration
 from onedriver.vm import Vm
 
 OPERATION = re.compile(r"[0-9a-f-]{1,64}")
-# OpenNebula cuts long errors: the remedy comes first.
-REFUSED = (f"use onevm migrate without --live, or {translate.LIVE_MIGRATION} = {translate.RESTART} in its template, "
-           "which lets a live migration restart it: a container's processes share their host's kernel and cannot move "
-           "while they run")
 
 
 def require_allowed(vm: Vm, address: str) -> None:
@@ -27,10 +23,7 @@ def require_allowed(vm: Vm, address: str) -> None:
 
     :param address: address at which other nodes fetch containers from this one
     """
-    if not translate.restarts_to_migrate(vm.own):
-        raise NotSupported(REFUSED)
-    if vm.pcis:  # oned refuses them first
-        raise NotSupported("a VM with PCI devices is migrated while it is off: onevm migrate --poff")
+    livemigration.require_allowed(vm, translate.LIVE_MIGRATION)
     if not address:
         raise NotSupported("use onevm migrate without --live, or set migration_address of /etc/lxdone.toml, the https "
                            "address of this node's LXD")

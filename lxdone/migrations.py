@@ -13,7 +13,7 @@ from containerhost.engines import copyrounds
 from containerhost.engines.contract import Status
 from containerhost.engines.corebinding import unbound
 from containerhost.engines.spec import ContainerSpec, Mount
-from containerhost.errors import ContainerHostError, EngineConflict, EngineTimeout
+from containerhost.errors import ContainerHostError, EngineConflict
 from containerhost.rollback import Rollback
 from lxdone import livemigration, translate
 from lxdone.conf import Options
@@ -93,13 +93,6 @@ class MigratingVmm(BaseVmm):
     def _require_wanted(self, home: Path) -> None:
         if self._writeback.is_ended(home) or is_abandoned(STDOUT):
             raise DriverError("OpenNebula has cancelled the live migration")
-
-    def _stop_at_last(self, own: str) -> None:
-        """Stop the container, by force if it does not end in time."""
-        try:
-            self._stop(own, force=False)
-        except EngineTimeout:
-            self._stop(own, force=True)
 
     def _stay(self, vm: Vm, spec: ContainerSpec) -> None:
         """Run the VM here, unless the destination has its root, or OpenNebula ended it."""

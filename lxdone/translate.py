@@ -15,7 +15,7 @@ from onedriver.errors import BadInput, NotSupported
 from onedriver.node import context, limits, validation
 from onedriver.node.limits import NodeCores, cpu, elastic, elastic_gpus, memory, processes
 from onedriver.node.names import labels, name
-from onedriver.section import own_flag
+from onedriver.section import own_flag, restarts_to_migrate
 from onedriver.vm import OVS, Disk, Nic, Vm
 
 IMAGE_LABEL = "one.image"  # fingerprint of the image that its root was created from
@@ -23,7 +23,6 @@ NESTING, PRIVILEGED = "LXD_SECURITY_NESTING", "LXD_SECURITY_PRIVILEGED"
 LIBRARIES = "LXD_GPU_CAPABILITIES"
 PROCESS_LIMIT = "LXD_PROCESS_LIMIT"
 LIVE_MIGRATION = "LXD_LIVE_MIGRATION"
-RESTART = "restart"
 GIB = 1 << 30
 KILOBYTE = 8 * 1000  # bits, in OpenNebula's bandwidth attributes
 VOLATILE = "FS"
@@ -54,7 +53,7 @@ def spec(vm: Vm, options: Options, cores: NodeCores, *, packed: bool = False
 
 def security(own: Mapping[str, str], options: Options) -> Security:
     """Return the security options of the attributes with the prefix LXD_; unknown ones are refused."""
-    restarts_to_migrate(own)
+    restarts_to_migrate(own, LIVE_MIGRATION)
     unknown = sorted(own.keys() - {NESTING, PRIVILEGED, LIBRARIES, PROCESS_LIMIT, LIVE_MIGRATION})
     if unknown:
         raise NotSupported(f"the template has {', '.join(unknown)[:200]}; the supported ones of LXD are "
@@ -78,14 +77,6 @@ def gpu_capabilities(own: Mapping[str, str]) -> frozenset[str] | None:
     if names - set(GPU_CAPABILITIES):
         raise BadInput(f"{LIBRARIES} is {text[:60]!r}, but must be none or some of {', '.join(GPU_CAPABILITIES)}")
     return names
-
-
-def restarts_to_migrate(own: Mapping[str, str]) -> bool:
-    """Return whether the VM may be restarted by a live migration; raise BadInput on another value than that."""
-    text = own.get(LIVE_MIGRATION, "").strip().lower()
-    if text not in ("", RESTART):
-        raise BadInput(f"{LIVE_MIGRATION} is {text[:60]!r}, but must be {RESTART}")
-    return text == RESTART
 
 
 def allowed(own: Mapping[str, str], key: str, permitted: bool) -> bool:

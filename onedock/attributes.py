@@ -13,10 +13,11 @@ from typing import Any
 
 from containerhost.engines.spec import Health, Program
 from onedriver.errors import BadInput, NotSupported
-from onedriver.section import own_flag
+from onedriver.section import own_flag, restarts_to_migrate
 
 PREFIX = "DOCKER_"
 PROCESS_LIMIT = "DOCKER_PROCESS_LIMIT"
+LIVE_MIGRATION = "DOCKER_LIVE_MIGRATION"
 WORDS = 1000
 PLAIN = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -56,7 +57,9 @@ def read(own: Mapping[str, str], context: Mapping[str, str], allowed: Collection
     """
     known = {"DOCKER_ENTRYPOINT", "DOCKER_COMMAND", "DOCKER_WORKDIR", "DOCKER_USER", "DOCKER_HOSTNAME",
              "DOCKER_ENVIRONMENT", "DOCKER_READ_ONLY", "DOCKER_RAW", "DOCKER_HEALTH_COMMAND", "DOCKER_HEALTH_INTERVAL",
-             "DOCKER_HEALTH_TIMEOUT", "DOCKER_HEALTH_START", "DOCKER_HEALTH_RETRIES", PROCESS_LIMIT}
+             "DOCKER_HEALTH_TIMEOUT", "DOCKER_HEALTH_START", "DOCKER_HEALTH_RETRIES", PROCESS_LIMIT,
+             LIVE_MIGRATION}
+    restarts_to_migrate(own, LIVE_MIGRATION)
     unknown = sorted(own.keys() - known)
     if unknown:
         raise NotSupported(f"the template has {', '.join(unknown)[:200]}; the supported ones of Docker are "

@@ -30,11 +30,13 @@ def vmm(options: Options) -> "Vmm":
     from containerhost.engines.network.veth import Veths
     from containerhost.linux.sysfs import Host
     from onedock.guest import Guests
+    from onedock.migrations import Destination
     from onedock.nics import Nics
     from onedock.root_images import RootImages, Snapshots
     from onedock.vmm import Vmm
     from onedriver.node import allocations
     from onedriver.node.commands import Commands
+    from onedriver.node.livemigration import connector
 
     docker, host, privileged = engine(options), Host(), DockerPrivileged()
     allocator = allocations.allocator(DRIVER, options, docker, privileged)
@@ -42,7 +44,14 @@ def vmm(options: Options) -> "Vmm":
     images = Images(docker.client)
     root_images = RootImages(images, datastores, state, options.operation_timeout)
     return Vmm(options, docker, allocator, root_images, Snapshots(images), Commands(state, DRIVER),
-               Guests(state, datastores, functools.cache(docker.root_ids)), Nics(Veths(privileged, host)), host)
+               Guests(state, datastores, functools.cache(docker.root_ids)), Nics(Veths(privileged, host)), host,
+               connector(DRIVER, Destination, datastores, options.migration_timeout))
+
+
+def reconcile(options: Options) -> None:
+    """Finish or undo what killed actions left: live migrations, and changes of devices."""
+    vmm(options).settle_all()
+    recover_devices(options)
 
 
 def recover_devices(options: Options) -> None:
@@ -60,10 +69,13 @@ def devices_of(options: Options, docker: DockerEngine) -> "DeviceRecovery":
 
 def measure(options: Options) -> "Measure":
     from containerhost.linux.sysfs import Host
+    from onedock.rootowner import unsettled
     from onedriver.node.measure import Measure
     from onedriver.node.monitored import containers
 
     docker = engine(options)
-    seen = functools.partial(containers, DRIVER, docker, devices_of(options, docker).pending)
+    devices = devices_of(options, docker)
+    seen = functools.partial(containers, DRIVER, docker,
+                             lambda found: devices.pending(found) or unsettled(Path(options.state)))
     return Measure(DRIVER, docker, seen, Path(options.owners), Path(options.state), options.pci, Host(),
                    Path(options.datastores))

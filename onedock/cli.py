@@ -7,12 +7,13 @@
     onedock image …                  the part of it that concerns images of the node's engine, as root
     onedock usage DIRECTORY          print the size of the disks in a system datastore
     onedock vmm ACTION ARGUMENT…     an action of a VM, on its node, with oned's own arguments and standard input
+    onedock vmm receive ARGUMENT…    receive a VM of a live migration, on request of onedock on its source
     onedock vmm limit_nic one-VM NIC_ID RECEIVED SENT
                                      limit a NIC of a VM, in KB/s: for OpenNebula's network driver
     onedock probe KIND/NAME          print a monitoring probe's output: host/system, host/monitor, vm/status,
                                      vm/monitor, vm/execution
     onedock command NAME FD          start and supervise a command of onevm exec in a container
-    onedock reconcile                free devices of killed actions
+    onedock reconcile                finish or undo what killed actions left: live migrations, changes of devices
     onedock leave VM DATASTORE       let a stopped VM leave this node, with its data beside its disk: for the transfer
                                      driver, with the system datastore's id
     onedock drop VM                  remove a VM's resources on this node, except its disks: likewise

@@ -9,9 +9,11 @@ from pathlib import Path
 from containerhost.engines.docker.volumes import Volumes
 from containerhost.engines.spec import Mount
 from containerhost.errors import DeviceInUse
+from containerhost.linux.files import atomic_write
 from containerhost.linux.poll import wait_while
 from containerhost.linux.storage import loops
 from onedock import addresses, translate
+from onedock.rootowner import MOVING
 from onedriver.errors import BadInput, DriverError
 from onedriver.node import context, datastores
 from onedriver.node.context import Contexts
@@ -131,6 +133,22 @@ class Guests:
     def begin(self, vm_id: int) -> None:
         """Record that the VM's container is about to run, and thus to write data that its disk lacks."""
         (self._contexts.home(name(vm_id)) / LEFT).unlink(missing_ok=True)
+
+    def begin_move(self, vm_id: int, file: Path) -> None:
+        """Record that the VM's root disk is moving to or from this node in a live migration."""
+        home = self._contexts.home(name(vm_id))
+        home.mkdir(parents=True, exist_ok=True)
+        atomic_write(home / MOVING, str(file).encode())
+
+    def moving(self, vm_id: int) -> Path | None:
+        """Return the root disk of :meth:`begin_move`; None outside of a live migration."""
+        try:
+            return Path((self._contexts.home(name(vm_id)) / MOVING).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+
+    def end_move(self, vm_id: int) -> None:
+        (self._contexts.home(name(vm_id)) / MOVING).unlink(missing_ok=True)
 
     def remove(self, vm_id: int) -> None:
         """Remove the files of a container that has ended, without removing disks."""

@@ -8,7 +8,7 @@ The transfer driver writes it into the VM's directory of the system datastore, a
 ``archive`` is optional: a `docker save` archive in the same directory, to load when the engine does not have the
 image. For a VM that leaves its host with its disk, or whose image is persistent, the shutdown writes a new
 ``disk.0``, which names the image with the VM's data and has the VM's id as ``vm``, and that image as an archive
-beside it.
+beside it. Since a live migration it also has, as ``node``, the node where the VM is: see rootowner.py.
 """
 
 import dataclasses
@@ -23,6 +23,7 @@ from onedriver.errors import BadInput, DriverError
 IMAGE = re.compile(r"sha256:[0-9a-f]{64}")
 REFERENCE = re.compile(r"[ -~]{1,500}")
 ARCHIVE = re.compile(r"(?!\.)[A-Za-z0-9_.-]{1,100}")
+NODE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 LIMIT = 16 << 10  # bytes; what is longer is a disk, not a reference
 
 
@@ -34,6 +35,7 @@ class ImageRef:
     :ivar reference: the reference in the tenant's datastore, for messages
     :ivar archive: name of a `docker save` archive in the file's directory
     :ivar vm: the VM from whose container the image was created; None for an image of a datastore
+    :ivar node: the only node that may start the VM; None if any may
     :raises BadInput: a field is invalid
     """
 
@@ -41,10 +43,13 @@ class ImageRef:
     reference: str
     archive: str | None = None
     vm: int | None = None
+    node: str | None = None
 
     def __post_init__(self) -> None:
         archive = () if self.archive is None else (("archive", ARCHIVE, self.archive),)
-        for key, pattern, value in (("image", IMAGE, self.image), ("reference", REFERENCE, self.reference), *archive):
+        node = () if self.node is None else (("node", NODE, self.node),)
+        for key, pattern, value in (("image", IMAGE, self.image), ("reference", REFERENCE, self.reference), *archive,
+                                    *node):
             if not (isinstance(value, str) and pattern.fullmatch(value)):
                 raise BadInput(f"{key} is {str(value)[:80]!r}, which is invalid")
         if self.vm is not None and (type(self.vm) is not int or self.vm < 0):

@@ -12,9 +12,7 @@ SHUTDOWN = 12  # the VM ends; what a persistent image is to keep is saved
 WITH_MEMORY = {5: "stopped (onevm stop)", 7: "migrated with its memory"}
 LEAVING = frozenset({7, 29})  # a shut-down VM goes to another host, or is undeployed
 
-UNSUPPORTED = {
-    "migrate": "a running container cannot move to another host; migrate it powered off (onevm migrate --poff)",
-}
+UNSUPPORTED: dict[str, str] = {}  # all actions are supported
 RESUMED = frozenset({19, 20, 21})  # a VM that was unknown, off or suspended was to run, and a later step failed
 
 

@@ -25,7 +25,7 @@ def main(words: Sequence[str]) -> int:
         case ["image" | "leave" | "drop" | "lock" as kind, *rest]:
             return TRANSFER[kind](*rest)
         case ["reconcile"]:
-            return run("reconcile", lambda: backend.recover_devices(conf.load()))
+            return run("reconcile", lambda: backend.reconcile(conf.load()))
     return COMMAND.run(words)
 
 

@@ -5,19 +5,24 @@ Every image that a VM needs has a tag for the VM in Docker (``onedock/one-12:…
 image is removed with its last tag.
 """
 
+import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from containerhost.engines.docker.images import Divided, Images
+from containerhost.engines import copyrounds
+from containerhost.engines.docker.images import LAYERS_LIMIT, Divided, Images
+from containerhost.engines.docker.layerwriter import NOTHING, Entries
 from containerhost.errors import EngineError
 from containerhost.linux.lock import FileLock
 from containerhost.rollback import Rollback
-from onedock import imageref
-from onedock.imageref import ImageRef
-from onedriver.errors import BadInput, DriverError
+from onedock import rootowner
+from onedock.imageref import IMAGE, ImageRef
+from onedock.rootowner import read
+from onedriver.errors import BadInput, DriverError, NotSupported
 from onedriver.node import datastores, room
 from onedriver.node.imagelocks import ImageLocks, naming
 from onedriver.node.names import name
@@ -28,6 +33,9 @@ LOG = logging.getLogger(__name__)
 
 ROOT = "root"
 KEPT = "kept"
+ARRIVING = "arriving"  # the image of the last round of a live migration to this node
+ARCHIVE = ".tar"  # suffix of a disk's archive
+ROUNDS = copyrounds.ROUNDS + 1  # layers that a live migration adds at most
 DISK = "disk."  # the transfer driver's, see nodeimages.py
 LOCK = ".images"  # held while an image is tagged or untagged, for no longer than that takes
 LOADS = ".loads"  # one lock for each image, held while it is loaded
@@ -99,7 +107,7 @@ class RootImages:
 
         :param stop: stops the container
         """
-        archive, kept = f"{file.name}.tar", f"{repository(vm_id)}:{KEPT}"
+        archive, kept = f"{file.name}{ARCHIVE}", f"{repository(vm_id)}:{KEPT}"
         self._images.remove(kept)  # of a try that was killed
         with Rollback(f"keeping what VM {vm_id} wrote") as undo:
             undo.on_error("its image", self._images.remove, kept)
@@ -110,9 +118,9 @@ class RootImages:
                     self._images.save(divided.image, new)
                 stop()
                 image = self._images.commit(name(vm_id), repository(vm_id), KEPT)
-                ref = dataclasses.replace(read(file), image=self._write(image, divided, new), archive=archive, vm=vm_id)
-            with datastores.created(file) as new:
-                new.write_text(imageref.text(ref), encoding="utf-8")
+                ref = dataclasses.replace(read(file), image=self._write(image, divided, new), archive=archive, vm=vm_id,
+                                          node=None)
+            rootowner.write(file, ref)
 
     def _write(self, image: str, divided: Divided | None, archive: Path) -> str:
         """Complete an archive, and return the id of the image that it has.
@@ -135,17 +143,110 @@ class RootImages:
         """Return whether the disk has the VM's data from when it left a host."""
         return self.ref(vm).vm == vm.id
 
-    def release(self, vm_id: int) -> None:
-        """Remove the images that only the VM needed, except those that its disks name, for the transfer driver."""
+    def release(self, vm_id: int, *, disks: bool = False) -> None:
+        """Remove the images that only the VM needed.
+
+        :param disks: also those that its disks name, which else are the transfer driver's
+        """
         with naming(self._lock):
             for tag in sorted(self._images.names(repository(vm_id))):
-                if tag.startswith(DISK):
+                if tag.startswith(DISK) and not disks:
                     continue
                 self._images.remove(f"{repository(vm_id)}:{tag}")
 
     def hold(self, vm_id: int, image: str) -> None:
         """Record that the VM's container uses this image now."""
         self._images.tag(image, repository(vm_id), ROOT)
+
+
+    # Live migrations.
+
+    @contextlib.contextmanager
+    def leaving(self, vm_id: int, file: Path) -> Iterator["LeavingRoot"]:
+        """Copy the root of a VM into an archive beside its disk, which is complete when the block succeeds.
+
+        :raises NotSupported: it cannot be copied while the VM runs
+        """
+        found = self._images.divided(name(vm_id))
+        if found is None or not self._images.times_changes():
+            raise NotSupported("use onevm migrate without --live: it takes Docker's storage driver overlay2 on ext4, "
+                               "XFS or btrfs, with Native Overlay Diff and without userns-remap")
+        if len(self._images.layers(found.image)) + ROUNDS >= LAYERS_LIMIT:
+            raise NotSupported(f"use onevm migrate without --live: the VM's image has {LAYERS_LIMIT - ROUNDS} layers "
+                               "or more")
+        with datastores.created(file.with_name(f"{file.name}{ARCHIVE}")) as archive:
+            room.require(archive, self._images.size(found.image) + found.written)
+            yield LeavingRoot(self._images, name(vm_id), found, archive)
+
+    def offer(self, vm_id: int, file: Path, image: str, node: str) -> None:
+        """Offer the VM with the image in the archive of :meth:`leaving` to another node."""
+        rootowner.offer(file, dataclasses.replace(read(file), image=image, archive=f"{file.name}{ARCHIVE}", vm=vm_id,
+                                                  node=node))
+
+    def fetch(self, vm_id: int, file: Path, part: Mapping[str, Any]) -> None:
+        """Load the image in the archive that another node is writing.
+
+        :param part: of :meth:`LeavingRoot.copy`, unchecked
+        :raises DriverError: it is malformed, or not an image's
+        """
+        match part:
+            case {"image": str(image), "base": str(base), "offset": int(offset)} if (
+                    len(part) == 3 and IMAGE.fullmatch(image) and IMAGE.fullmatch(base) and offset >= 0):
+                pass
+            case _:
+                raise DriverError("the source of the live migration sends a malformed request, with "
+                                  f"{', '.join(sorted(part))[:200]}")
+        present = self._images.layers(base) if self._images.has(base) else ()
+        path = file.with_name(f"{file.name}{ARCHIVE}{datastores.UNFINISHED}")
+        with datastores.opened(path) as disk, disk.path.open("rb") as archive:
+            archive.seek(offset if present else 0)
+            self._images.load(archive, str(path), image, present)
+        before = self._images.names(repository(vm_id)).get(ARRIVING)
+        if not named(self._images, self._lock, image, repository(vm_id), ARRIVING):
+            raise DriverError(f"the image {image} was loaded, but removed immediately")
+        if before not in (None, image):
+            self._images.remove(str(before))
+
+    def arrived(self, vm_id: int) -> None:
+        """Remove the name of the image that a live migration brought, which the VM has now. Idempotent."""
+        self._images.remove(f"{repository(vm_id)}:{ARRIVING}")
+
+    @staticmethod
+    def discard_unfinished(file: Path) -> None:
+        """Remove the archive that a killed live migration left, where a VM of this node does not need it."""
+        for wanted in (f"{file.name}{ARCHIVE}{datastores.UNFINISHED}",
+                       *([] if read(file).archive else [f"{file.name}{ARCHIVE}"])):
+            with datastores.open_directory(file.parent) as directory:
+                directory.unlink(wanted)
+
+
+class LeavingRoot:
+    """Write the root of a container that leaves, in rounds.
+
+    :ivar image: id of the image that the archive has
+    """
+
+    def __init__(self, images: Images, container: str, found: Divided, archive: Path) -> None:
+        self._images = images
+        self._container = container
+        self._upper = found.upper
+        self._archive = archive
+        self._entries: Entries | None = None
+        self.image = found.image
+
+    def copy(self, *, runs: bool) -> dict[str, Any]:
+        """Write the container's image, and what changed since the round before.
+
+        :param runs: whether the container may run; without, the copy is complete afterwards
+        :returns: the archive's new image, and where those parts of it begin that an engine with the former one lacks
+        """
+        if self._entries is None:
+            self._images.save(self.image, self._archive)
+        base = self.image
+        found = self._images.append_changes(self._container, self._upper, self._archive, self._entries or NOTHING,
+                                            room.available(self._archive), runs=runs)
+        self.image, self._entries = found.image, found.entries
+        return {"image": self.image, "base": base, "offset": found.offset}
 
 
 class Snapshots:
@@ -167,12 +268,6 @@ class Snapshots:
 
     def delete(self, container: str, name: str) -> None:
         self._images.remove(f"{repository_of(container)}:{name}")
-
-
-def read(file: Path) -> ImageRef:
-    """Read the reference of a disk in a directory of another user."""
-    with datastores.opened(file) as disk:
-        return imageref.read(disk.path)
 
 
 def named(images: Images, lock: FileLock, image: str, place: str, tag: str) -> bool:

@@ -21,9 +21,10 @@ from containerhost.guest import resources
 from containerhost.inventory.scan import HostView
 from containerhost.linux.sysfs import Host
 from containerhost.rollback import Rollback
-from onedock import addresses, attributes, lcm_states, translate
+from onedock import addresses, attributes, lcm_states, rootowner, translate
 from onedock.conf import DRIVER, Options
 from onedock.guest import Guests, has_left, require_left
+from onedock.migrations import Connect, MigratingVmm
 from onedock.nics import Nics, spec_nic
 from onedock.root_images import RootImages, Snapshots
 from onedriver.actions import Call
@@ -33,7 +34,6 @@ from onedriver.node.commands import Commands
 from onedriver.node.limits import shared_memory
 from onedriver.node.names import LABEL, name
 from onedriver.node.vm_ids import attached_disk, complain, own_name
-from onedriver.node.vmm import BaseVmm
 from onedriver.vm import Nic, Pci, Vm
 
 LOG = logging.getLogger(__name__)
@@ -43,26 +43,30 @@ ANEW, OLD = "anew", "old"
 LAST_WORDS = 300  # letters
 
 
-class Vmm(BaseVmm):
+class Vmm(MigratingVmm):
     driver = DRIVER
     _options: Options
     _engine: DockerEngine
     _snapshots: Snapshots
 
     def __init__(self, options: Options, engine: DockerEngine, allocator: DeviceAllocator, root_images: RootImages,
-                 snapshots: Snapshots, commands: Commands, guests: Guests, nics: Nics, host: Host) -> None:
+                 snapshots: Snapshots, commands: Commands, guests: Guests, nics: Nics, host: Host,
+                 connect: Connect) -> None:
         super().__init__(options, engine, allocator, snapshots, commands, host)
         self._root_images = root_images
         self._guests = guests
         self._nics = nics
+        self._connect = connect
 
     # Life.
 
     def _end(self, call: Call, *, force: bool) -> None:
         own, vm = own_name(call), call.vm
-        found = self._find(own, vm) is not None
         remains = validation.stays(vm) or lcm_states.resumed(vm)
         keeps = not remains and lcm_states.keeps(vm, vm.is_persistent)
+        if remains or keeps:
+            self._require_here(vm.id)
+        found = self._find(own, vm) is not None
 
         def stop() -> None:
             self._commands.cancel(own)
@@ -74,6 +78,7 @@ class Vmm(BaseVmm):
             stop()
         elif keeps:
             require_left(Path(self._options.state), vm.id)
+            rootowner.require_here(self._root_images.file(vm), self._root_images.ref(vm))
         if remains:
             return
         self._remove(call.vm_id)
@@ -114,6 +119,8 @@ class Vmm(BaseVmm):
         own = name(vm_id)
         if self._is_namesake(own):
             raise EngineConflict(f"container {own} belongs to an older VM {vm_id}")
+        if not self.settle(vm_id):
+            return
         state = self._find(own)
         if state is None:
             require_left(Path(self._options.state), vm_id)
@@ -249,6 +256,10 @@ class Vmm(BaseVmm):
         return translate.spec(vm, chosen, self._options, self._node_cores(vm))
 
     def _boot(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
+        ref = self._root_images.ref(vm)
+        rootowner.require_here(self._root_images.file(vm), ref)
+        if ref.node is None:
+            self.settle(vm.id)  # a live migration to this node that was interrupted long ago
         is_whole = self._root_images.is_kept(vm) and has_left(Path(self._options.state), vm.id)
         validation.of_a_new_container(vm, is_whole)
         requests = self._requests(vm, vm.pcis, view)
@@ -272,6 +283,7 @@ class Vmm(BaseVmm):
             self._engine.create(resources.with_document(bound), beside)
 
     def _restart(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
+        self._require_here(vm.id)
         self._require_same_job(vm)
         self._join_job(vm)
         grants = self._acquire_anew(vm, view)

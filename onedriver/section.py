@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 YES, NO = frozenset({"YES", "TRUE", "1", "ON"}), frozenset({"NO", "FALSE", "0", "OFF"})
 MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 INTERFACE = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.-]{1,15}")
+RESTART = "restart"  # value of the attribute that permits a live migration
 MOST_NAMES = 4096  # attributes of one section with names chosen by a tenant
 INTEGER = re.compile(r"-?[0-9]{1,18}")
 DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
@@ -132,3 +133,11 @@ def own_flag(own: Mapping[str, str], key: str) -> bool:
     if value and value not in YES | NO:
         raise BadInput(f"{key} is {value[:80]!r}, but must be YES or NO")
     return value in YES
+
+
+def restarts_to_migrate(own: Mapping[str, str], key: str) -> bool:
+    """Return whether the VM may be restarted by a live migration; raise BadInput on another value than that."""
+    text = own.get(key, "").strip().lower()
+    if text not in ("", RESTART):
+        raise BadInput(f"{key} is {text[:60]!r}, but must be {RESTART}")
+    return text == RESTART

@@ -143,15 +143,8 @@ def prebackup(call: Call) -> None:
                        "and the root of a container is an image of Docker")
 
 
-# Live migration, which there is not: the first step says so, while everything is still as it was.
-
-
-def premigrate(call: Call) -> None:
-    raise NotSupported("a running container cannot move to another host: use onevm migrate --poff")
-
-
 def nothing(call: Call) -> None:
-    """Do nothing: there is nothing to undo or to finish."""
+    """Do nothing: there is nothing to undo or to finish. The node that a VM leaves by a live migration does it all."""
 
 
 def copying(name: str) -> Callable[[Call], None]:
@@ -170,4 +163,4 @@ ACTIONS: Mapping[str, tuple[Callable[[Call], str | None], int]] = {
     "snap_revert": (on_snapshot("revert"), 2), "snap_delete": (on_snapshot("delete"), 2),
     "prebackup": (prebackup, 4), "prebackup_live": (prebackup, 4), "postbackup": (nothing, 4),
     "postbackup_live": (nothing, 4),
-    "premigrate": (premigrate, 3), "postmigrate": (nothing, 3), "failmigrate": (nothing, 3)}
+    "premigrate": (nothing, 3), "postmigrate": (nothing, 3), "failmigrate": (nothing, 3)}

@@ -21,12 +21,29 @@ from typing import IO, Any, BinaryIO, Protocol, TypeVar, cast
 from containerhost.linux.poll import is_readable
 from containerhost.linux.run import end, start
 from onedriver.actions import Call
-from onedriver.errors import DriverError
+from onedriver.errors import DriverError, NotSupported
+from onedriver.section import RESTART, restarts_to_migrate
 from onedriver.ssh import SSH, problem
+from onedriver.vm import Vm
 
 COMMAND = 'exec sudo -n "$(command -v DRIVER || echo DRIVER)" vmm receive "$@"'
 LINE_LIMIT = 16 << 20  # bytes
 LAST_WORDS_TIMEOUT = 30.0  # s in which a destination that failed ends
+
+
+def require_allowed(vm: Vm, key: str) -> None:
+    """Refuse a VM that may not be migrated by a restart, before any change.
+
+    OpenNebula cuts long errors: the remedy comes first.
+
+    :param key: the driver's attribute that permits it
+    """
+    if not restarts_to_migrate(vm.own, key):
+        raise NotSupported(f"use onevm migrate without --live, or {key} = {RESTART} in its template, which lets a live "
+                           "migration restart it: a container's processes share their host's kernel and cannot move "
+                           "while they run")
+    if vm.pcis:  # oned refuses them first
+        raise NotSupported("a VM with PCI devices is migrated while it is off: onevm migrate --poff")
 
 
 class Destination:

@@ -28,11 +28,17 @@ def require(target: Path, size: int) -> None:
     :param target: an existing file
     :raises DriverError: the message begins with that of ENOSPC
     """
-    found = os.statvfs(target)
-    free = found.f_bavail * found.f_frsize
-    if size + RESERVED > free:
+    left = available(target)
+    if size > left:
         raise DriverError(f"{os.strerror(errno.ENOSPC)}: a copy of {size >> 20} MiB cannot be written: of the "
-                          f"{free >> 20} MiB that are free, {RESERVED >> 20} MiB are reserved for disks that grow")
+                          f"{(left + RESERVED) >> 20} MiB that are free, {RESERVED >> 20} MiB are reserved for disks "
+                          "that grow")
+
+
+def available(target: Path) -> int:
+    """Return how many bytes may be written on the file system of an existing file; negative if there is no room."""
+    found = os.statvfs(target)
+    return found.f_bavail * found.f_frsize - RESERVED
 
 
 def allocated(file: Path) -> int:

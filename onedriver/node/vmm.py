@@ -23,7 +23,7 @@ from containerhost.engines.contract import Containers, ContainerState, Status, f
 from containerhost.engines.corebinding import CoreBinding
 from containerhost.engines.resizelock import resizing
 from containerhost.engines.spec import ContainerSpec, grants_of
-from containerhost.errors import DeviceNotFound, EngineConflict, EngineNotFound, SpecError
+from containerhost.errors import DeviceNotFound, EngineConflict, EngineNotFound, EngineTimeout, SpecError
 from containerhost.guest import resources
 from containerhost.inventory.scan import HostView
 from containerhost.linux.idlist import id_list
@@ -290,6 +290,13 @@ class BaseVmm(abc.ABC):
 
     def _stop(self, own: str, *, force: bool) -> None:
         self._engine.stop(own, timeout=self._options.stop_timeout, force=force)
+
+    def _stop_at_last(self, own: str) -> None:
+        """Stop the container, by force if it does not end in time."""
+        try:
+            self._stop(own, force=False)
+        except EngineTimeout:
+            self._stop(own, force=True)
 
     def _join_job(self, vm: Vm) -> JobMemory | None:
         """Make the VM, whose container is not running, a member of its job's shared memory, or of none."""

@@ -79,7 +79,7 @@ class RefusalsTest(drivercontract.RefusalsContract, OnedockCase):
 
     def test_actions_that_cannot_be_say_so(self) -> None:
         machine = self.deployed()
-        self.refused("powered off", "migrate", machine, "node2", "node1")
+        self.refused("without --live", "migrate", machine, "node2", "node1")
         for lcm in (5, 7):
             self.refused("cannot follow it", "save", machine, lcm=lcm)
         self.assertEqual(Status.RUNNING, self.status(machine))

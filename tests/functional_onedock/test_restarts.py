@@ -95,7 +95,7 @@ class RestartsTest(Commands, OnedockCase):
         self.node.give_disk(Machine())
         self.node.give_file_system(Machine(), 3)
         self.addCleanup(self.ok, "cancel", Machine(), lcm=CLEANUP)
-        tried = {"migrate"}  # refused without a request to Docker
+        tried = {"migrate"}  # needs two nodes: test_live_migration
         steps = list(self.steps())
         interrupted = levels.some("Docker restarts", steps, GATE)
         for step in steps:

@@ -7,10 +7,11 @@ import functools
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from containerhost.engines.network.veth import Pair
 from containerhost.errors import HostActionFailed
-from onedock import imageref
+from onedock import imageref, rootowner
 from onedock.conf import Options
 from onedock.guest import Guests as RealGuests
 from onedock.imageref import ImageRef
@@ -113,10 +114,22 @@ class DockerNode(Node):
         self.engine = DockerEngine(self.process)
         self.mounts: dict[int, set[int]] = {}
         self.links: dict[str, str] = {}
+        self.connect: Any = None
         self.options = Options(state=str(self.state), owners=str(self.owners), datastores=str(self.datastores))
 
     def install(self, stack: contextlib.ExitStack) -> None:
-        pass
+        """Let the driver be killed where it decides which node has a VM."""
+        for module, names in ((rootowner, ("claim", "offer", "withdraw", "take")),
+                              (Guests, ("begin_move", "end_move", "mark_left", "begin"))):
+            for each in names:
+                stack.enter_context(mock.patch.object(module, each, self._step_before(getattr(module, each))))
+
+    def _step_before(self, action: Any) -> Any:
+        @functools.wraps(action)
+        def stepping(*args: Any) -> Any:
+            self.process.step()
+            return action(*args)
+        return stepping
 
     @property
     def images(self) -> Any:
@@ -128,11 +141,12 @@ class DockerNode(Node):
         veths: Any = Veths(self)
         root_images = RootImages(self.images, self.datastores, self.state, 1)
         return Vmm(self.options, engine, self.allocator, root_images, Snapshots(self.images), commands, Guests(self),
-                   Nics(veths), self.host)
+                   Nics(veths), self.host, self.connect)
 
     def measure(self) -> Measure:
         engine: Any = self.engine
-        seen = functools.partial(monitored.containers, self.driver, engine, self.recovery.pending)
+        seen = functools.partial(monitored.containers, self.driver, engine,
+                                 lambda found: self.recovery.pending(found) or rootowner.unsettled(self.state))
         return Measure(self.driver, engine, seen, self.owners, self.state, self.options.pci, self.host, self.datastores)
 
     def prepare(self, call: Call) -> None:
@@ -140,6 +154,7 @@ class DockerNode(Node):
             self.reconcile()
 
     def reconcile(self) -> None:
+        self.vmm().settle_all()
         self.recovery.recover(self.engine.containers())
 
     def restart(self) -> None:

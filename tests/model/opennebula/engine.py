@@ -10,6 +10,7 @@ from typing import Any
 from containerhost import errors
 from containerhost.engines.contract import ContainerState, Status
 from containerhost.engines.docker.images import Divided
+from containerhost.engines.docker.writtenlayer import Appended
 from containerhost.engines.spec import ContainerSpec, Part
 from tests.model import inmemory
 from tests.model.disk import FULL, POWER_CUT
@@ -216,7 +217,7 @@ class DockerImages:
         self._engine._called("image")
         return 0
 
-    def load(self, archive: Any, name: str, image: str) -> None:
+    def load(self, archive: Any, name: str, image: str, present: Any = ()) -> None:
         self._engine._called("load")
         self._engine.images[image] = int(archive.read())
 
@@ -235,6 +236,22 @@ class DockerImages:
         assert archive.read_text() == str(self._engine.images[spec.image]), "the archive is not of its image"
         archive.write_text(str(self._engine.images[image]))
         return written_id(self._engine.images[image], int(spec.labels[LABEL]))
+
+    def layers(self, image: str) -> tuple[str, ...]:
+        self._engine._called("image")
+        return ("sha256:base",)
+
+    def times_changes(self) -> bool:
+        self._engine._called("info")
+        return True
+
+    def append_changes(self, container: str, upper: Path, archive: Path, before: Any, limit: int, *, runs: bool
+                       ) -> Appended:
+        self._engine._called("append", container)
+        assert runs or self._engine.statuses[container] is Status.STOPPED, f"{container} writes while it is read"
+        content, vm_id = self._engine.content[container], int(self._engine.specs[container].labels[LABEL])
+        archive.write_text(str(content))
+        return Appended(written_id(content, vm_id), 0, {})
 
     def commit(self, container: str, repository: str, tag: str) -> str:
         self._engine._called("commit", container)

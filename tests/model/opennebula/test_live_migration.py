@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Migrate a VM of lxdone's between two nodes while it runs, and kill either of them at each step.
+"""Migrate a VM between two nodes while it runs, and kill either of them at each step: with both drivers.
 
 Both nodes see one datastore. oned has the VM on its source unless the action succeeds. Whatever happens, it runs once,
 nothing that it wrote is lost, and monitoring and a resume bring it back.
@@ -23,13 +23,14 @@ from containerhost.engines.capabilities import ChangesOffer
 from containerhost.engines.contract import Status
 from containerhost.engines.spec import ContainerSpec
 from containerhost.errors import ContainerHostError
-from lxdone import livemigration
 from lxdone.root import root_state
+from onedock import rootowner
 from onedriver.actions import Call
 from onedriver.errors import DriverError
 from onedriver.node import vmlock
 from onedriver.vm import MIB, Vm
-from tests.model.opennebula.engine import Killed
+from tests.model.opennebula.docker import DockerNode
+from tests.model.opennebula.engine import DockerImages, Killed, image_id
 from tests.model.opennebula.lxd import LxdNode
 from tests.model.opennebula.node import outcome
 from tests.model.opennebula.world import ROOT, VOLATILE, volatile
@@ -78,20 +79,25 @@ class Transfers:
 class Cloud:
     """Two nodes with one datastore, and a VM that runs on the first.
 
+    :cvar own: what the VM's template says
+    :cvar saves: LCM state of an end after which the VM's disk is complete
     :ivar kept: the last of the VM's writes
     :ivar between: is called while the destination is asked to start the VM, before it does
     """
 
+    own = {"LXD_LIVE_MIGRATION": "restart"}  # noqa: RUF012
+    saves = 6
+    node_class: Any = LxdNode
+
     def __init__(self, further: bool = True) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="model-"))
         self._installed, self._acting = contextlib.ExitStack(), None
-        self.nodes = {name: LxdNode(self.directory / name, {}) for name in ("node1", "node2")}
+        self.nodes = {name: self.node_class(self.directory / name, {}) for name in ("node1", "node2")}
         self.source, self.there = self.nodes.values()
         for node in self.nodes.values():
-            node.datastores = self.source.datastores
-            node.options = dataclasses.replace(node.options, datastores=str(node.datastores),
-                                               migration_address=ADDRESS, migration_peers=(ADDRESS,))
-            node.transfers, node.connect = Transfers(node), self.connect
+            node.datastores, node.connect = self.source.datastores, self.connect
+            node.options = dataclasses.replace(node.options, datastores=str(node.datastores))
+            self.prepare(node)
         self.between: Callable[[], object] = lambda: None
         self.plan: list[tuple[int, str]] = []  # of the destination
         self.passed, self.kept = 0, 0
@@ -100,17 +106,26 @@ class Cloud:
         disks = (vm.disks[ROOT], volatile(VOLATILE)) if further else (vm.disks[ROOT],)
         self.vm = vm._replace(id=1, lcm_state=2, deploy_id="", pcis=(), nics=(nic,), graphics={}, disks=disks,
                               system_ds=0, memory=512 * MIB, vcpu=1, cpu=100, snapshots=frozenset(),
-                              own={"LXD_LIVE_MIGRATION": "restart"})
+                              own=self.own)
         self.source.transfer(self.vm)
         self.act(self.source, "deploy", 2)
         self.write()
+
+    def prepare(self, node: Any) -> None:
+        node.options = dataclasses.replace(node.options, migration_address=ADDRESS, migration_peers=(ADDRESS,))
+        node.transfers = Transfers(node)
+
+    def name_node(self, name: str) -> Any:
+        """Return a patch of the driver's module that reads the node's name."""
+        return mock.patch.object(root_state, "os", SimpleNamespace(
+            fstat=os.fstat, uname=lambda: SimpleNamespace(nodename=name)))
 
     def close(self) -> None:
         self._installed.close()
         shutil.rmtree(self.directory)
 
     @contextlib.contextmanager
-    def on(self, node: LxdNode) -> Iterator[None]:
+    def on(self, node: Any) -> Iterator[None]:
         """Let the modules of the driver be this node's."""
         before = self._acting
         self._install(node)
@@ -124,9 +139,7 @@ class Cloud:
         self._acting = node
         if node is not None:
             node.install(self._installed)
-            name = self.name(node)
-            self._installed.enter_context(mock.patch.object(root_state, "os", SimpleNamespace(
-                fstat=os.fstat, uname=lambda: SimpleNamespace(nodename=name))))
+            self._installed.enter_context(self.name_node(self.name(node)))
 
     def write(self) -> None:
         """Let the VM write where it runs."""
@@ -134,10 +147,10 @@ class Cloud:
         self.kept += 1
         node.engine.content[OWN] = self.kept
 
-    def running(self) -> list[LxdNode]:
+    def running(self) -> list[Any]:
         return [node for node in self.nodes.values() if node.engine.statuses.get(OWN) is Status.RUNNING]
 
-    def act(self, node: LxdNode, action: str, lcm: int, plan: Any = (), **arguments: str) -> tuple[str, Any]:
+    def act(self, node: Any, action: str, lcm: int, plan: Any = (), **arguments: str) -> tuple[str, Any]:
         vm: Vm = self.vm._replace(lcm_state=lcm, deploy_id="" if action == "deploy" else OWN)
         with self.on(node):
             return outcome(node, plan, lambda: node.act(Call(action, arguments, 1, "host", vm)))
@@ -146,7 +159,7 @@ class Cloud:
         return self.act(self.source, "migrate", MIGRATE, plan, destination=self.name(self.there),
                         source=self.name(self.source))
 
-    def name(self, node: LxdNode) -> str:
+    def name(self, node: Any) -> str:
         return next(name for name, each in self.nodes.items() if each is node)
 
     @contextlib.contextmanager
@@ -170,7 +183,7 @@ class Cloud:
                     failure = error
             raise ended(failure)
 
-        def begin() -> livemigration.Arrival:
+        def begin() -> Any:
             process.enter_context(vmlock.held(there.state, 1, 0))
             return process.enter_context(there.vmm().arriving(call, cloud.name(cloud.source)))
 
@@ -180,7 +193,10 @@ class Cloud:
             node = cloud.name(there)
 
             def fetch_changes(self, offer: ChangesOffer) -> None:
-                ask(lambda: arrival.fetch_changes(offer))
+                self.fetch({"offer": dataclasses.asdict(offer)})
+
+            def fetch(self, request: Any) -> None:
+                ask(lambda: arrival.fetch(request))
                 if cloud.running() == [cloud.source]:
                     cloud.write()
 
@@ -209,7 +225,7 @@ class Cloud:
         found = max(node.content(1) for node in self.nodes.values())
         assert found >= self.kept, f"it wrote {self.kept}, and there is {found}"
 
-    def brought_back(self, node: LxdNode) -> None:
+    def brought_back(self, node: Any) -> None:
         """Let it run again: where OpenNebula has it, or where the driver says that it is."""
         self.monitor()
         if not self.running():
@@ -222,7 +238,7 @@ class Cloud:
         (runs,) = self.running()
         assert runs.engine.content[OWN] == self.kept, f"{runs.engine.content[OWN]} runs, and {self.kept} was written"
         self.write()
-        result, error = self.act(runs, "shutdown", 6)
+        result, error = self.act(runs, "shutdown", self.saves)
         assert result == "done", error
         assert runs.content_of_disk(1) == self.kept, "its disk lacks something"
         self.monitor()
@@ -236,25 +252,41 @@ class Cloud:
             assert not left, f"left: {left}"
 
 
-class LiveMigrationTest(testtools.TestCase):
-    def setUp(self) -> None:
-        super().setUp()
+class DockerCloud(Cloud):
+    own = {"DOCKER_LIVE_MIGRATION": "restart"}  # noqa: RUF012
+    saves = 29
+    node_class = DockerNode
+
+    def prepare(self, node: Any) -> None:
+        """Do nothing: the datastore is all that the nodes need."""
+
+    def name_node(self, name: str) -> Any:
+        return mock.patch.object(rootowner, "own_node", lambda: name)
+
+
+class Migrations:
+    """The tests that both drivers pass."""
+
+    cloud_class: Any
+
+    def setUp(self: Any) -> None:
+        super().setUp()  # type: ignore[misc]  # of TestCase
         logging.disable(logging.CRITICAL)
         self.addCleanup(logging.disable, logging.NOTSET)
 
-    def cloud(self, **more: Any) -> Cloud:
-        cloud = Cloud(**more)
+    def cloud(self: Any, **more: Any) -> Cloud:
+        cloud = self.cloud_class(**more)
         self.addCleanup(cloud.close)
         return cloud
 
-    def test_vm_runs_on_its_destination_with_its_last_write(self) -> None:
+    def test_vm_runs_on_its_destination_with_its_last_write(self: Any) -> None:
         cloud = self.cloud()
         self.assertEqual(("done", None), cloud.migrate())
         self.assertEqual([cloud.there], cloud.running())
         self.assertEqual({}, cloud.source.engine.specs)
         cloud.brought_back(cloud.there)
 
-    def every_step(self, steps: Callable[[Cloud], int], interrupt: Callable[[Cloud, int, str], object]) -> None:
+    def every_step(self: Any, steps: Callable[[Cloud], int], interrupt: Callable[[Cloud, int, str], object]) -> None:
         cloud = self.cloud()
         self.assertEqual("done", cloud.migrate()[0])
         failures = []
@@ -262,7 +294,7 @@ class LiveMigrationTest(testtools.TestCase):
             number = steps(cloud)
             self.assertLess(10, number)
             for step in range(number):
-                tried = Cloud()
+                tried = self.cloud_class()
                 try:
                     interrupt(tried, step, fault)
                     tried.holds()
@@ -273,14 +305,14 @@ class LiveMigrationTest(testtools.TestCase):
                     tried.close()
         self.assertEqual([], failures)
 
-    def test_source_at_every_step(self) -> None:
+    def test_source_at_every_step(self: Any) -> None:
         def interrupt(cloud: Cloud, step: int, fault: str) -> None:
             result, error = cloud.migrate([(step, fault)])
             if result == "failed":
                 assert cloud.running() == [cloud.source], f"{error}: it does not run on its source"
         self.every_step(lambda cloud: len(cloud.source.process.passed), interrupt)
 
-    def test_destination_at_every_step(self) -> None:
+    def test_destination_at_every_step(self: Any) -> None:
         def interrupt(cloud: Cloud, step: int, fault: str) -> None:
             cloud.plan = [(step, fault)]
             result, error = cloud.migrate()
@@ -288,7 +320,7 @@ class LiveMigrationTest(testtools.TestCase):
                 assert cloud.running() == [cloud.source], f"{error}: it does not run on its source"
         self.every_step(lambda cloud: cloud.passed, interrupt)
 
-    def test_destination_that_starts_it_late_finds_no_offer(self) -> None:
+    def test_destination_that_starts_it_late_finds_no_offer(self: Any) -> None:
         """The source was killed, and its node brought the disk up to date, before the destination took the root."""
         cloud = self.cloud()
 
@@ -299,6 +331,36 @@ class LiveMigrationTest(testtools.TestCase):
         cloud.between = killed
         self.assertEqual("killed", cloud.migrate()[0])
         cloud.brought_back(cloud.source)
+
+    def test_it_goes_there_and_back(self: Any) -> None:
+        cloud = self.cloud()
+        for _ in range(4):
+            self.assertEqual(("done", None), cloud.migrate())
+            cloud.source, cloud.there = cloud.there, cloud.source
+            cloud.write()
+            cloud.monitor()
+        cloud.brought_back(cloud.source)
+
+    def refused(self: Any, cloud: Cloud, reason: str) -> None:
+        result, error = cloud.migrate()
+        self.assertEqual("failed", result)
+        self.assertIn(reason, str(error))
+        self.assertEqual([cloud.source], cloud.running())
+        self.assertEqual({}, cloud.there.engine.specs)
+        cloud.brought_back(cloud.source)
+
+    def test_refused_where_the_destination_has_another_datastore(self: Any) -> None:
+        cloud = self.cloud()
+        other = cloud.directory / "other/0/1"
+        other.mkdir(parents=True)
+        cloud.there.datastores = other.parents[1]
+        cloud.there.options = dataclasses.replace(cloud.there.options, datastores=str(cloud.there.datastores))
+        self.refused(cloud, "does not share the directory")
+
+
+
+class LxdoneMigrationTest(Migrations, testtools.TestCase):
+    cloud_class = Cloud
 
     def test_deletion_during_it_leaves_nothing_on_either_node(self) -> None:
         cloud = self.cloud()
@@ -313,23 +375,6 @@ class LiveMigrationTest(testtools.TestCase):
         cloud.monitor()
         for node in cloud.nodes.values():
             self.assertEqual({}, {what: found for what, found in node.left().items() if found})
-
-    def test_it_goes_there_and_back(self) -> None:
-        cloud = self.cloud()
-        for _ in range(4):
-            self.assertEqual(("done", None), cloud.migrate())
-            cloud.source, cloud.there = cloud.there, cloud.source
-            cloud.write()
-            cloud.monitor()
-        cloud.brought_back(cloud.source)
-
-    def refused(self, cloud: Cloud, reason: str) -> None:
-        result, error = cloud.migrate()
-        self.assertEqual("failed", result)
-        self.assertIn(reason, str(error))
-        self.assertEqual([cloud.source], cloud.running())
-        self.assertEqual({}, cloud.there.engine.specs)
-        cloud.brought_back(cloud.source)
 
     def test_refused_without_consent_address_or_pool_with_the_remedy(self) -> None:
         cloud = self.cloud()
@@ -346,14 +391,6 @@ class LiveMigrationTest(testtools.TestCase):
             cloud.source.transfers.pool_type = pool_type
             self.refused(cloud, "onevm migrate without --live")
 
-    def test_refused_where_the_destination_has_another_datastore(self) -> None:
-        cloud = self.cloud()
-        other = cloud.directory / "other/0/1"
-        other.mkdir(parents=True)
-        cloud.there.datastores = other.parents[1]
-        cloud.there.options = dataclasses.replace(cloud.there.options, datastores=str(cloud.there.datastores))
-        self.refused(cloud, "does not share the directory")
-
     def test_refused_where_the_destination_has_a_container_that_may_be_newer(self) -> None:
         cloud = self.cloud()
         cloud.there.engine.specs[OWN] = cloud.source.engine.specs[OWN]
@@ -363,3 +400,32 @@ class LiveMigrationTest(testtools.TestCase):
         self.assertEqual("failed", result)
         self.assertIn("may be newer", str(error))
         self.assertIn(OWN, cloud.there.engine.specs)
+
+
+class OnedockMigrationTest(Migrations, testtools.TestCase):
+    cloud_class = DockerCloud
+
+    def test_refused_with_the_remedy(self) -> None:
+        cloud = self.cloud()
+        cloud.vm = cloud.vm._replace(own={})
+        self.refused(cloud, "DOCKER_LIVE_MIGRATION = restart")
+        for method, found in (("divided", None), ("times_changes", False), ("layers", ("sha256:1",) * 120)):
+            with mock.patch.object(DockerImages, method, return_value=found):
+                self.refused(self.cloud(), "onevm migrate without --live")
+
+    def test_refused_where_the_destination_has_a_container_that_may_be_newer(self) -> None:
+        cloud = self.cloud()
+        cloud.there.engine.specs[OWN] = cloud.source.engine.specs[OWN]
+        cloud.there.engine.statuses[OWN], cloud.there.engine.content[OWN] = Status.STOPPED, 0
+        result, error = cloud.migrate()
+        self.assertEqual("failed", result)
+        self.assertIn("may be newer", str(error))
+        self.assertIn(OWN, cloud.there.engine.specs)
+
+    def test_malformed_request_is_refused(self) -> None:
+        image = image_id(0)
+        images = self.cloud().there.vmm()._root_images
+        for part in ({}, {"image": image, "base": image}, {"image": "x", "base": image, "offset": 0},
+                     {"image": image, "base": image, "offset": -1}, {"image": image, "base": image, "offset": "0"}):
+            self.assertIn("malformed", str(self.assertRaises(DriverError, images.fetch, 1, images.file_in(1, 0),
+                                                             part)))

@@ -143,5 +143,7 @@ class OnedockTest(Operations, CostCase):
         played = SimpleNamespace(**{name: mock.MagicMock() for name in (
             "root_images", "snapshots", "commands", "guests", "nics")})
         played.nics.provide.return_value = ()
-        self.vmm = onedock.vmm.Vmm(options, self.engine, self.allocator, **vars(played), host=self.host)
+        played.root_images.ref.return_value.node = played.guests.moving.return_value = None
+        self.vmm = onedock.vmm.Vmm(options, self.engine, self.allocator, **vars(played), host=self.host,
+                                   connect=mock.Mock())
 

@@ -8,6 +8,7 @@ import testtools
 
 from containerhost.engines.capabilities import ChangesOffer
 from lxdone import livemigration, translate
+from onedriver import section
 from onedriver.errors import BadInput, DriverError, NotSupported
 from tests.unit.lxdone import machines
 
@@ -64,4 +65,5 @@ class ConsentTest(testtools.TestCase):
                                  (vm._replace(pcis=machines.machine().pcis), "https://192.0.2.1:8443")):
             self.assertIn("onevm migrate", str(self.assertRaises(
                 NotSupported, livemigration.require_allowed, refused, address)))
-        self.assertRaises(BadInput, translate.restarts_to_migrate, {translate.LIVE_MIGRATION: "yes"})
+        key = translate.LIVE_MIGRATION
+        self.assertRaises(BadInput, section.restarts_to_migrate, {key: "yes"}, key)

@@ -16,6 +16,7 @@ from onedriver import document, vm
 from onedriver.errors import NotSupported
 from onedriver.node import context, devices
 from onedriver.node.limits import NodeCores, shared_memory
+from onedriver.section import restarts_to_migrate
 from tests.unit.onedriver import supporttable
 
 VM = ("<VM><ID>1</ID><UID>0</UID><LCM_STATE>2</LCM_STATE><TEMPLATE>{}<VMID>1</VMID></TEMPLATE><USER_TEMPLATE/>"
@@ -35,7 +36,8 @@ def effect(elements: str) -> object:
     spec = translate.spec(found, attributes.read(found.own, found.context), Options(), NodeCores(NODES))
     return (config.container(spec, None), spec.cpu.affinity, shared_memory(found), translate.volumes(found),
             [(nics.pair(found, nic), nics.spec_nic(found, nic), nic.bandwidth) for nic in found.nics],
-            [(pci.chosen().device_id, devices.rate(pci)) for pci in found.pcis], context.script(found.context))
+            [(pci.chosen().device_id, devices.rate(pci)) for pci in found.pcis], context.script(found.context),
+            restarts_to_migrate(found.own, attributes.LIVE_MIGRATION))
 
 
 class SupportTest(supporttable.SupportContract):
@@ -72,7 +74,7 @@ class SupportTest(supporttable.SupportContract):
         **{f"DOCKER_{name}": f"<DOCKER_{name}>{value}</DOCKER_{name}>" for name, value in (
             ("ENTRYPOINT", "sh"), ("COMMAND", "ls"), ("ENVIRONMENT", "A=b"), ("WORKDIR", "/tmp"), ("USER", "1000"),
             ("HOSTNAME", "web"), ("HEALTH_COMMAND", "ls"), ("READ_ONLY", "YES"), ("PROCESS_LIMIT", "9"),
-            ("RAW", "pids-limit=9"), ("PRIVILEGED", "YES"))},
+            ("LIVE_MIGRATION", "restart"), ("RAW", "pids-limit=9"), ("PRIVILEGED", "YES"))},
     }
     without: ClassVar[Mapping[str, str]] = {
         "DISK/READONLY": DISK.format("FILE", ""),

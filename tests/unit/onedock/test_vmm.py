@@ -70,10 +70,12 @@ class VmmCase(testtools.TestCase):
         base = Path(self.useFixture(fixtures.TempDir()).path)
         self.vm = machine()._replace(nics=(), pcis=())
         self.parts = SimpleNamespace(**{name: mock.MagicMock() for name in (
-            "engine", "allocator", "root_images", "snapshots", "commands", "guests", "nics")})
+            "engine", "allocator", "root_images", "snapshots", "commands", "guests", "nics", "connect")})
         self.own = f"one-{self.vm.id}"
         self.known(Status.STOPPED)
         self.parts.engine.wait_started.return_value = None
+        self.parts.guests.moving.return_value = None
+        self.parts.root_images.ref.return_value.node = None
         self.parts.snapshots.images.return_value = {"snap-0": "image"}
         self.parts.nics.parts.return_value = self.parts.nics.provide.return_value = ()
         self.parts.allocator.acquire.return_value = ()

@@ -10,7 +10,7 @@ from tools.oned.stage import DRIVERS, GPU, LXDONE, NETWORK, ONEDOCK, Driver, Sta
 MANY = 20
 ROOTS_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 MIB = 1 << 20
-RESTARTS = 'LXD_LIVE_MIGRATION="restart"\n'
+RESTARTS = {"lxdone": 'LXD_LIVE_MIGRATION="restart"\n', "onedock": 'DOCKER_LIVE_MIGRATION="restart"\n'}
 TICKS = 100  # a second, in /proc/PID/stat
 
 
@@ -148,30 +148,37 @@ def moved(stage: Stage, driver: Driver, datastore: str, image: str = "") -> str:
     return "four times by --poff, once while it was off; --live refused"
 
 
-@scenario
-def migrated_while_it_runs(stage: Stage) -> str:
+@for_each_driver
+def migrated_while_it_runs(stage: Stage, driver: Driver) -> str:
     """Move a VM by a live migration, there and back, while it writes."""
-    stage.one("oneimage", "clone", LXDONE.image, "live", "--datastore", SHARED_IMAGES)
+    if driver is ONEDOCK:
+        return migrated_live(stage, driver, "onedock-shared")
+    stage.one("oneimage", "clone", driver.image, "live", "--datastore", SHARED_IMAGES)
     with temporary(stage, image_id(stage, "live")):
-        vm = stage.vm(LXDONE, "live", NETWORK + RESTARTS, datastore="lxdone-shared", image="live")
-        if "migration_vm_live" not in stage.engine(stage.node(vm), LXDONE, "query", "/1.0"):
-            stage.refused(vm, "use onevm migrate without --live", "migrate", "--live", other(stage, vm))
-            stage.end(vm)
-            return "refused: LXD cannot send differences"
-        stops = []
-        for _ in range(2):
-            stage.inside(vm, "(while :; do date +%s >> /written; sleep 0.2; done) > /dev/null 2>&1 &")
-            first = first_process(stage, vm)
-            require_moved(stage, vm, "--live")
-            require(first_process(stage, vm) != first, "it was not restarted")
-            last = int(stage.inside(vm, "tail -n 1 /written"))
-            now, up = stage.node(vm).run("sh", "-c", "date +%s; cat /proc/uptime").split()[:2]
-            stops.append(int(now) - int(float(up)) + int(first_process(stage, vm)) // TICKS - last)
-        stage.off(vm)
-        stage.on(vm)
-        apart = stage.vm(LXDONE, "apart", RESTARTS)
-        stage.refused(apart, "shared system datastore", "migrate", "--live", other(stage, apart))
-        stage.end(vm, apart)
+        return migrated_live(stage, driver, "lxdone-shared", "live")
+
+
+def migrated_live(stage: Stage, driver: Driver, datastore: str, image: str = "") -> str:
+    restarts = RESTARTS[driver.name]
+    vm = stage.vm(driver, "live", NETWORK + restarts, datastore=datastore, image=image)
+    if driver is LXDONE and "migration_vm_live" not in stage.engine(stage.node(vm), LXDONE, "query", "/1.0"):
+        stage.refused(vm, "use onevm migrate without --live", "migrate", "--live", other(stage, vm))
+        stage.end(vm)
+        return "refused: LXD cannot send differences"
+    stops = []
+    for _ in range(2):
+        stage.inside(vm, "(while :; do date +%s >> /written; sleep 0.2; done) > /dev/null 2>&1 &")
+        first = first_process(stage, vm)
+        require_moved(stage, vm, "--live")
+        require(first_process(stage, vm) != first, "it was not restarted")
+        last = int(stage.inside(vm, "tail -n 1 /written"))
+        now, up = stage.node(vm).run("sh", "-c", "date +%s; cat /proc/uptime").split()[:2]
+        stops.append(int(now) - int(float(up)) + int(first_process(stage, vm)) // TICKS - last)
+    stage.off(vm)
+    stage.on(vm)
+    apart = stage.vm(driver, "apart", restarts)
+    stage.refused(apart, "shared system datastore", "migrate", "--live", other(stage, apart))
+    stage.end(vm, apart)
     return f"twice by --live: off for {' and '.join(map(str, stops))} s; refused between own directories"
 
 

@@ -117,7 +117,7 @@ class RoundsTest(testtools.TestCase):
             path.mkdir, fill,
             lambda: path.symlink_to(draw.choice(("absent", "a", ".."))), lambda: os.mkfifo(path),
             # Never through a link, which leads out of the test's directory.
-            lambda: path.is_symlink() or path.chmod(draw.choice((0o700, 0o644))),
+            lambda: path.is_symlink() or path.chmod(draw.choice((0o700, 0o755))),
             lambda: path.hardlink_to(draw.choice(others)),
             lambda: path.rename(draw.choice(directories) / draw.choice(NAMES)), lambda: remove(path),
             lambda: (remove(path), path.mkdir()), lambda: (remove(path), fill())]

@@ -186,7 +186,7 @@ class OnedockWitnessTest(SecondWitness, testtools.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.engine = mock.Mock()
-        self.vmm = onedock.vmm.Vmm(onedock.conf.Options(), self.engine, *(mock.Mock() for _ in range(7)))
+        self.vmm = onedock.vmm.Vmm(onedock.conf.Options(), self.engine, *(mock.Mock() for _ in range(8)))
         self.tell(False, False)
 
     def tell(self, engine: bool, own: bool, asked: str = name(VM_ID)) -> None:
