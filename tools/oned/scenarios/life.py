@@ -177,7 +177,7 @@ def migrated_live(stage: Stage, driver: Driver, datastore: str, image: str = "")
     stage.off(vm)
     stage.on(vm)
     apart = stage.vm(driver, "apart", restarts)
-    stage.refused(apart, "shared system datastore", "migrate", "--live", other(stage, apart))
+    stage.refused(apart, "use onevm migrate without --live", "migrate", "--live", other(stage, apart))
     stage.end(vm, apart)
     return f"twice by --live: off for {' and '.join(map(str, stops))} s; refused between own directories"
 
