@@ -103,7 +103,8 @@ class RootImages:
     def keep(self, vm_id: int, file: Path, stop: Callable[[], None] = lambda: None) -> None:
         """Replace the VM's root disk by its container's content: an image, as an archive beside the disk.
 
-        What the container's image has is copied before the container is stopped.
+        What the container's image has is copied before the container is stopped. Of an image with too many layers for
+        another live migration all is copied afterwards, as one layer.
 
         :param stop: stops the container
         """
@@ -112,15 +113,26 @@ class RootImages:
         with Rollback(f"keeping what VM {vm_id} wrote") as undo:
             undo.on_error("its image", self._images.remove, kept)
             with datastores.created(file.with_name(archive)) as new:
-                divided = self._images.divided(name(vm_id))
-                if divided is not None:
-                    room.require(new, self._images.size(divided.image) + divided.written)
-                    self._images.save(divided.image, new)
-                stop()
-                image = self._images.commit(name(vm_id), repository(vm_id), KEPT)
-                ref = dataclasses.replace(read(file), image=self._write(image, divided, new), archive=archive, vm=vm_id,
-                                          node=None)
+                image = self._keep_flat(vm_id, new, stop) if self._is_deep(vm_id) else self._keep(vm_id, new, stop)
+                ref = dataclasses.replace(read(file), image=image, archive=archive, vm=vm_id, node=None)
             rootowner.write(file, ref)
+
+    def _is_deep(self, vm_id: int) -> bool:
+        """Return whether the image of a VM's container has too many layers for a live migration to add its own."""
+        return len(self._images.layers_of(name(vm_id))) + ROUNDS >= LAYERS_LIMIT
+
+    def _keep_flat(self, vm_id: int, new: Path, stop: Callable[[], None]) -> str:
+        room.require(new, self._images.root_size(name(vm_id)))
+        stop()
+        return self._images.flatten(name(vm_id), new)
+
+    def _keep(self, vm_id: int, new: Path, stop: Callable[[], None]) -> str:
+        divided = self._images.divided(name(vm_id))
+        if divided is not None:
+            room.require(new, self._images.size(divided.image) + divided.written)
+            self._images.save(divided.image, new)
+        stop()
+        return self._write(self._images.commit(name(vm_id), repository(vm_id), KEPT), divided, new)
 
     def _write(self, image: str, divided: Divided | None, archive: Path) -> str:
         """Complete an archive, and return the id of the image that it has.
@@ -171,9 +183,9 @@ class RootImages:
         if found is None or not self._images.times_changes():
             raise NotSupported("use onevm migrate without --live: it takes Docker's storage driver overlay2 on ext4, "
                                "XFS or btrfs, with Native Overlay Diff and without userns-remap")
-        if len(self._images.layers(found.image)) + ROUNDS >= LAYERS_LIMIT:
-            raise NotSupported(f"use onevm migrate without --live: the VM's image has {LAYERS_LIMIT - ROUNDS} layers "
-                               "or more")
+        if self._is_deep(vm_id):
+            raise NotSupported("use onevm migrate --poff, which makes one of its image's layers: there are "
+                               f"{LAYERS_LIMIT - ROUNDS} or more")
         with datastores.created(file.with_name(f"{file.name}{ARCHIVE}")) as archive:
             room.require(archive, self._images.size(found.image) + found.written)
             yield LeavingRoot(self._images, name(vm_id), found, archive)

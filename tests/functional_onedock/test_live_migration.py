@@ -8,7 +8,10 @@ import time
 from collections.abc import Iterator
 
 from containerhost.engines.contract import Status
+from containerhost.engines.docker import writtenlayer
+from containerhost.engines.docker.images import Images
 from onedock import imageref
+from onedock.imageref import ImageRef
 from tests.commands import script
 from tests.functional.lxd import memlock
 from tests.functional_docker.dockerd import Daemon
@@ -146,6 +149,32 @@ class LiveMigrationTest(TransferCase):
             self.refused("node2", "migrate", machine, "node2", "node1", lcm=MIGRATE)
             self.configure()
         self.assert_stays(machine, pid)
+
+    def test_image_of_too_many_layers_becomes_one_when_it_leaves(self) -> None:
+        images, archive, upper = Images(self.node.docker.daemon.client()), self.node.base / "deep", self.node.base / "u"
+        images.save(self.node.image("polite"), archive)
+        upper.mkdir()
+        for number in range(118):
+            (upper / "count").write_text(str(number))
+            image = writtenlayer.append(archive, upper).image
+        with archive.open("rb") as file:
+            images.load(file, "deep", image)
+        self.addCleanup(images.remove, image)
+        machine = Machine(more=RESTARTS)
+        imageref.write(self.file(machine, "disk.0"), ImageRef(image, "docker://deep"))
+        self.addCleanup(lambda: self.did(self.front.tm("delete", self.front.place(""))))
+        self.addCleanup(self.ended, machine)
+        self.ok("deploy", machine, lcm=2)
+        self.shell(machine, "echo kept > /file; rm /bin/yes; touch /BZh")
+        self.refused("use onevm migrate --poff", "migrate", machine, "node2", "node1", lcm=MIGRATE)
+        self.assert_stays(machine)
+        self.ok("shutdown", machine, lcm=UNDEPLOY)
+        self.ok("deploy", machine, lcm=32)
+        self.assertEqual("117kept\nnone\n",
+                         self.shell(machine, "cat /count /file; ls /bin/yes 2> /dev/null || echo none"))
+        self.assertEqual(1, len(images.layers_of(machine.name)))
+        self.migrated(machine)
+        self.assertEqual("117kept\n", self.read("cat /count /file"))
 
     def test_back_where_it_cannot_start(self) -> None:
         machine = self.booted(Machine(more=RESTARTS))

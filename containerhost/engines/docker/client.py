@@ -214,6 +214,17 @@ class DockerClient:
         with self._connected(f"save image {name}", self.settings.operation_timeout) as api:
             yield from api.get_image(name)
 
+    def export(self, name: str, target: BinaryIO) -> None:
+        """Write the root of a container as a tar archive to ``target``.
+
+        :raises OSError: ``target`` cannot be written to; Docker did not fail
+        """
+        container = self._exact(name)
+        with self._connected(f"export container {name}", self.settings.operation_timeout) as api:
+            pieces = api.export(container)
+        for piece in pieces:
+            target.write(piece)
+
     def pull_image(self, name: str, digest: str, credentials: tuple[str, str] | None) -> None:
         """Pull an image from a registry."""
         auth = {"username": credentials[0], "password": credentials[1]} if credentials else {}

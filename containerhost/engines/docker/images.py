@@ -120,6 +120,25 @@ class Images:
             raise EngineError(f"what the container wrote cannot be appended to the archive of its image: {error}"
                               ) from error
 
+    def layers_of(self, container: str) -> tuple[str, ...]:
+        """Return the digests of the layers of a container's image."""
+        return self.layers(self._client.container(container)["Image"])
+
+    def root_size(self, container: str) -> int:
+        """Return the bytes of all files of a container's root. Docker reads each of them."""
+        return int(self._client.container(container, size=True).get("SizeRootFs") or 0)
+
+    def flatten(self, container: str, archive: Path) -> str:
+        """Write a stopped container's root as an archive of an image of one layer, and return the image's id.
+
+        :raises EngineError: it cannot be read or written; the archive is incomplete
+        """
+        described = self._client.image(self._client.container(container)["Image"])
+        try:
+            return writtenlayer.flatten(archive, described, lambda target: self._client.export(container, target))
+        except (OSError, tarfile.TarError, LookupError, ValueError, TypeError) as error:
+            raise EngineError(f"the root of container {container} cannot be written as one layer: {error}") from error
+
     def times_changes(self) -> bool:
         """Return whether Docker's files are on a file system that changes a file's time at each write to a page."""
         return any(["Backing Filesystem", each] in (self._client.info().get("DriverStatus") or ()) for each in TIMED)

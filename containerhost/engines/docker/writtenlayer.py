@@ -8,7 +8,7 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Final, NamedTuple, cast
 
@@ -57,6 +57,35 @@ def append(archive: Path, upper: Path, described: Mapping[str, Any] | None = Non
         creation it gets; None keeps those of the archive. Its id differs, because the layers' headers differ
     :param before, began, limit: of :func:`layerwriter.write`
     """
+    return _append(archive, lambda layer: layerwriter.write(upper, layer, before, began, limit), described)
+
+
+def flatten(archive: Path, described: Mapping[str, Any], export: Callable[[BinaryIO], None]) -> str:
+    """Write an archive of an image whose one layer is the root of a container.
+
+    :param archive: a new file
+    :param described: Docker's description of the container's image
+    :param export: writes the root as a tar archive
+    :returns: the image's id
+    """
+    config = {"architecture": described["Architecture"], "os": described["Os"], "config": described["Config"],
+              "created": described["Created"], "rootfs": {"type": "layers", "diff_ids": []}}
+    with archive.open("wb") as file, tarfile.open(fileobj=file, mode="w:") as saved:
+        _add(saved, CONFIG.format(0), json.dumps(config).encode())
+        _add(saved, MANIFEST, json.dumps([{"Config": CONFIG.format(0), "RepoTags": None, "Layers": []}]).encode())
+
+    def write(layer: BinaryIO) -> Entries:
+        # A layer whose first name begins like a compressed file would be decompressed.
+        top = tarfile.TarInfo("./")
+        top.type, top.mode = tarfile.DIRTYPE, 0o755
+        layer.write(top.tobuf(tarfile.GNU_FORMAT))
+        export(layer)
+        return NOTHING
+
+    return _append(archive, write, None).image
+
+
+def _append(archive: Path, write: Callable[[BinaryIO], Entries], described: Mapping[str, Any] | None) -> Appended:
     with tarfile.open(archive, "r:") as saved:
         (image,) = json.load(_content(saved, MANIFEST))
         config = json.load(_content(saved, image["Config"]))
@@ -65,7 +94,7 @@ def append(archive: Path, upper: Path, described: Mapping[str, Any] | None = Non
     with archive.open("r+b") as file:
         file.seek(end + tarfile.BLOCKSIZE)
         layer = Digested(file)
-        entries = layerwriter.write(upper, cast(BinaryIO, layer), before, began, limit)
+        entries = write(cast(BinaryIO, layer))
         header = tarfile.TarInfo(LAYER.format(number))
         header.size = file.tell() - end - tarfile.BLOCKSIZE  # a tar archive: a multiple of the block
         after = file.tell()

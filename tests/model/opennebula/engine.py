@@ -241,6 +241,10 @@ class DockerImages:
         self._engine._called("image")
         return ("sha256:base",)
 
+    def layers_of(self, container: str) -> tuple[str, ...]:
+        self._engine._called("image", container)
+        return ("sha256:base",)
+
     def times_changes(self) -> bool:
         self._engine._called("info")
         return True

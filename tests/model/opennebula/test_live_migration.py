@@ -409,9 +409,13 @@ class OnedockMigrationTest(Migrations, testtools.TestCase):
         cloud = self.cloud()
         cloud.vm = cloud.vm._replace(own={})
         self.refused(cloud, "DOCKER_LIVE_MIGRATION = restart")
-        for method, found in (("divided", None), ("times_changes", False), ("layers", ("sha256:1",) * 120)):
+        for method, found in (("divided", None), ("times_changes", False), ("layers_of", ("sha256:1",) * 120)):
             with mock.patch.object(DockerImages, method, return_value=found):
-                self.refused(self.cloud(), "onevm migrate without --live")
+                cloud = self.cloud()
+                result, error = cloud.migrate()
+            self.assertEqual("failed", result)
+            self.assertIn("use onevm migrate", str(error))
+            cloud.brought_back(cloud.source)
 
     def test_refused_where_the_destination_has_a_container_that_may_be_newer(self) -> None:
         cloud = self.cloud()

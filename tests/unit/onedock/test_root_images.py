@@ -124,6 +124,7 @@ class KeepTest(testtools.TestCase):
         self.archive = self.file.with_name("disk.0.tar")
         self.images = mock.Mock()
         self.images.size.side_effect = {QUICK: 1000, SLOW: 1010}.get
+        self.images.layers_of.return_value = ("sha256:1",) * 118
         self.images.divided.return_value = Divided(QUICK, self.base / "upper", 10)
         self.images.save.side_effect = lambda image, archive: archive.write_text(f"{image} ")
         self.images.commit.return_value = SLOW
@@ -139,7 +140,8 @@ class KeepTest(testtools.TestCase):
         self.root_images.keep(1, self.file, self.images.stop)
 
     def called(self) -> list[str]:
-        return [call[0] for call in self.images.mock_calls if call[0] in ("save", "stop", "commit", "append")]
+        return [call[0] for call in self.images.mock_calls
+                if call[0] in ("save", "stop", "commit", "append", "flatten")]
 
     def assert_kept(self, image: str, archive: str) -> None:
         self.assertEqual(ImageRef(image, "docker://tool:1", "disk.0.tar", 1), imageref.read(self.file))
@@ -153,6 +155,18 @@ class KeepTest(testtools.TestCase):
         self.keep()
         self.assertEqual(["save", "stop", "commit", "append"], self.called())
         self.assert_kept(OWN, f"{QUICK} and upper")
+
+    def test_image_of_too_many_layers_becomes_one(self) -> None:
+        self.images.layers_of.return_value = ("sha256:1",) * 119
+        self.images.root_size.return_value = 1000
+        self.images.flatten.side_effect = lambda container, archive: archive.write_text("flat") and OWN
+        self.keep()
+        self.assertEqual(["stop", "flatten"], self.called())
+        self.assert_kept(OWN, "flat")
+        self.images.root_size.return_value = 1 << 60
+        self.images.mock_calls.clear()
+        self.assertRaises(DriverError, self.keep)
+        self.assertEqual([], self.called())
 
     def test_docker_saves_all_of_it_where_it_does_not_show_the_parts(self) -> None:
         self.images.divided.return_value = None
