@@ -113,6 +113,10 @@ def remove_altnames(name: str) -> None:
     except ValueError as error:
         LOG.warning("Cannot %s: %s", asked, error)
         return
+    except HostActionFailed:
+        if exists(name):
+            raise
+        return  # it has just left
     for chunk in chunks(found.get("altnames", ())):
         for others in (chunk, *((each,) for each in chunk)):
             try:
