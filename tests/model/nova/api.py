@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import oslo_messaging as messaging
 from nova import exception, objects
-from nova.compute import task_states, vm_states
+from nova.compute import instance_actions, task_states, vm_states
 
 from tests.model.nova.cloud import Cloud, new_instance
 from tests.model.nova.compute import RESCUE_IMAGE, gpus_of
@@ -166,7 +166,7 @@ def resize(cloud: Cloud, uuid: str, host: str, size: objects.Flavor) -> None:
     server, kind = cloud.instance(uuid), "resize"
     if size.id == server.flavor.id:
         kind = "migration"
-    context = cloud.begin_action(uuid, kind)
+    context = cloud.begin_action(uuid, instance_actions.RESIZE if kind == "resize" else instance_actions.MIGRATE)
     server.task_state = task_states.RESIZE_PREP
     server.save()
     move = cloud.create_migration(
