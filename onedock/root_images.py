@@ -124,6 +124,7 @@ class RootImages:
     def _keep_flat(self, vm_id: int, new: Path, stop: Callable[[], None]) -> str:
         room.require(new, self._images.root_size(name(vm_id)))
         stop()
+        room.require(new, self._images.root_size(name(vm_id)))  # it may have written until its end
         return self._images.flatten(name(vm_id), new)
 
     def _keep(self, vm_id: int, new: Path, stop: Callable[[], None]) -> str:

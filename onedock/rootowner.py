@@ -47,8 +47,8 @@ def require_here(file: Path, ref: ImageRef) -> None:
     """Raise DriverError if another node has the VM."""
     if ref.node not in (None, own_node()):
         raise DriverError(f"the VM is on node {ref.node} since a live migration: migrate it there (onevm migrate) and "
-                          "resume it. To start it from the data of its disk here, after that node is lost, remove "
-                          f'"node" from {file}')
+                          "resume it. To start it from the data of its disk here, after that node is lost and its "
+                          f'container of the VM deleted or never to return, remove "node" from {file}')
 
 
 def offer(file: Path, ref: ImageRef) -> None:
