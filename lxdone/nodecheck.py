@@ -37,10 +37,8 @@ def containers() -> Iterable[str]:
     chosen = conf.load()
     client = "incus" if backend.engine(chosen).server().name == "incus" else "lxc"
     for state in backend.reconciler(chosen).orphans():
-        name = state.name
-        yield (f"`{client} delete --force {name}` if `onevm show {name.partition('-')[2]}` shows no VM or a VM that is "
-               f"DONE: container {name} is {state.status.value} and has what is in no disk, but OpenNebula removed its "
-               "VM's directory. The next round of monitoring removes the rest")
+        yield (f"{nodechecks.orphan(state, f'{client} delete --force {state.name}')}. The next round of monitoring "
+               "removes the rest")
 
 
 def memlock() -> Iterable[str]:

@@ -10,6 +10,7 @@ from onedriver.vm import Vm
 # LCM states (OpenNebula's VirtualMachine.h).
 SHUTDOWN = 12  # the VM ends; what a persistent image is to keep is saved
 WITH_MEMORY = {5: "stopped (onevm stop)", 7: "migrated with its memory"}
+CLEANUP = frozenset({15, 23})  # the core forces its end and removes its disks (onevm recover --delete or --recreate)
 LEAVING = frozenset({7, 29})  # a shut-down VM goes to another host, or is undeployed
 
 UNSUPPORTED: dict[str, str] = {}  # all actions are supported

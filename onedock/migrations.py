@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from containerhost.engines import copyrounds
-from containerhost.engines.contract import Status
+from containerhost.engines.contract import ContainerState, Status
 from containerhost.engines.spec import ContainerSpec
-from containerhost.errors import ContainerHostError, EngineConflict
+from containerhost.errors import ContainerHostError, EngineConflict, EngineNotFound
 from containerhost.inventory.scan import HostView
 from containerhost.rollback import Rollback
 from onedock import attributes, rootowner
@@ -67,11 +67,10 @@ class MigratingVmm(BaseVmm):
         """Restart a VM on another node. A failure before that one takes it leaves the VM running here."""
         vm = call.vm
         livemigration.require_allowed(vm, attributes.LIVE_MIGRATION)
-        own = self._existing(call).name
-        self._require_here(vm.id)
+        own, file = self._existing(call).name, self._root_images.file(vm)
         if not self._is_running(own):
             raise DriverError(f"container {own} does not run: migrate the VM while it is off")
-        spec, file = self._spec(vm), self._root_images.file(vm)
+        spec = self._spec(vm)
         with Rollback(f"live migration of VM {vm.id}") as undo:
             undo.on_error("end it", self.settle, vm.id)
             rootowner.claim(file)
@@ -187,10 +186,21 @@ class MigratingVmm(BaseVmm):
         self._remove_moved(vm_id)
         return False
 
-    def _require_here(self, vm_id: int) -> None:
-        """Raise DriverError if another node has taken the VM; then nothing of it is left here."""
-        file = self._guests.moving(vm_id)
-        if not self.settle(vm_id) and file is not None:
+    def _existing(self, call: Call) -> ContainerState:
+        self.settle(call.vm_id)
+        try:
+            return super()._existing(call)
+        except EngineNotFound:
+            self._require_here(self._root_images.file(call.vm))
+            raise
+
+    @staticmethod
+    def _require_here(file: Path) -> None:
+        """Raise DriverError if another node has the VM, which has no container here.
+
+        :param file: the root disk. One that is missing, or not of this driver, was never migrated
+        """
+        with contextlib.suppress(BadInput):
             rootowner.require_here(file, rootowner.read(file))
 
     def _remove_moved(self, vm_id: int) -> None:

@@ -2,10 +2,13 @@
 """Check that a node can run VMs on Docker; report problems with remedies."""
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+from containerhost.engines.contract import ContainerState
 from containerhost.engines.docker.config import RUNTIME
 from onedock import backend, conf
+from onedriver.node.names import LABEL
 from onedriver.setup import nodechecks
 
 COMMANDS = ("onedock", "onedock-monitor", "containerhost-docker-runtime", "containerhost-ociruntime")
@@ -20,11 +23,25 @@ SNAPSHOTTER = "io.containerd.snapshotter"
 def check(user: str) -> dict[str, list[str]]:
     """Check this node for the user that OpenNebula's front-end logs in as, and return complaints by topic."""
     return nodechecks.run(conf.load, user, COMMANDS, TOOLS, USES,
-                          {"engine": engine, "memlock": memlock})
+                          {"engine": engine, "containers": containers, "memlock": memlock})
 
 
 def engine() -> Iterable[str]:
     return of_engine(backend.engine(conf.load()).client.info())
+
+
+def containers() -> Iterable[str]:
+    """Report containers that OpenNebula does not know on this node, as after a live migration that it lost."""
+    chosen = conf.load()
+    return orphans(backend.engine(chosen).containers(), Path(chosen.datastores))
+
+
+def orphans(found: Iterable[ContainerState], datastores: Path) -> Iterable[str]:
+    """Report containers whose VMs' directories are in no datastore."""
+    for state in found:
+        vm_id = state.labels.get(LABEL, "")
+        if vm_id.isdecimal() and not any(datastores.glob(f"*/{vm_id}")):
+            yield nodechecks.orphan(state, f"onedock drop {vm_id}")
 
 
 def memlock() -> Iterable[str]:

@@ -46,9 +46,11 @@ def claim(file: Path, node: str | None = None) -> None:
 def require_here(file: Path, ref: ImageRef) -> None:
     """Raise DriverError if another node has the VM."""
     if ref.node not in (None, own_node()):
+        store, vm_id = file.parts[-3:-1]
         raise DriverError(f"the VM is on node {ref.node} since a live migration: migrate it there (onevm migrate) and "
-                          "resume it. To start it from the data of its disk here, after that node is lost and its "
-                          f'container of the VM deleted or never to return, remove "node" from {file}')
+                          f"resume it; or let its data leave there (docker stop {PREFIX}{vm_id}; onedock leave {vm_id} "
+                          f"{store}), then repeat this. To start it from the data of its disk here, after that node is "
+                          f'lost and its container of the VM deleted or never to return, remove "node" from {file}')
 
 
 def offer(file: Path, ref: ImageRef) -> None:

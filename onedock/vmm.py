@@ -60,25 +60,31 @@ class Vmm(MigratingVmm):
 
     # Life.
 
+    def deploy(self, call: Call) -> str:
+        self.settle(call.vm_id)
+        return super().deploy(call)
+
     def _end(self, call: Call, *, force: bool) -> None:
-        own, vm = own_name(call), call.vm
+        own, vm, file = own_name(call), call.vm, self._root_images.file(call.vm)
         remains = validation.stays(vm) or lcm_states.resumed(vm)
         keeps = not remains and lcm_states.keeps(vm, vm.is_persistent)
-        if remains or keeps:
-            self._require_here(vm.id)
+        forced = vm.lcm_state in lcm_states.CLEANUP
+        if not forced:
+            self.settle(vm.id)
         found = self._find(own, vm) is not None
+        if not found and not forced:
+            self._require_here(file)
 
         def stop() -> None:
             self._commands.cancel(own)
             self._stop(own, force=force)
 
         if found and keeps:
-            self._root_images.keep(vm.id, self._root_images.file(vm), stop)
+            self._root_images.keep(vm.id, file, stop)
         elif found:
             stop()
         elif keeps:
             require_left(Path(self._options.state), vm.id)
-            rootowner.require_here(self._root_images.file(vm), self._root_images.ref(vm))
         if remains:
             return
         self._remove(call.vm_id)
@@ -151,9 +157,13 @@ class Vmm(MigratingVmm):
     def uses_disk(self, vm_id: int, system_ds: int, disk_id: int) -> bool:
         """Return whether the VM's container has the disk mounted, after unmounting every disk of a stopped one.
 
+        :raises DriverError: another node has the VM
         :raises DeviceInUse: another process on this node uses the disk's file
         """
+        self.settle(vm_id)
         state = self._find(name(vm_id))
+        if state is None:
+            self._require_here(self._root_images.file_in(vm_id, system_ds))
         if state is None or state.status is Status.STOPPED:
             self._guests.unmount_all(vm_id)
         elif self._guests.has(vm_id, disk_id):
@@ -258,8 +268,6 @@ class Vmm(MigratingVmm):
     def _boot(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
         ref = self._root_images.ref(vm)
         rootowner.require_here(self._root_images.file(vm), ref)
-        if ref.node is None:
-            self.settle(vm.id)  # a live migration to this node that was interrupted long ago
         is_whole = self._root_images.is_kept(vm) and has_left(Path(self._options.state), vm.id)
         validation.of_a_new_container(vm, is_whole)
         requests = self._requests(vm, vm.pcis, view)
@@ -283,7 +291,6 @@ class Vmm(MigratingVmm):
             self._engine.create(resources.with_document(bound), beside)
 
     def _restart(self, vm: Vm, spec: ContainerSpec, view: HostView) -> None:
-        self._require_here(vm.id)
         self._require_same_job(vm)
         self._join_job(vm)
         grants = self._acquire_anew(vm, view)

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from containerhost.linux import run
 from containerhost.linux.files import replacing
-from onedock import conf, datafiles, imageref
+from onedock import conf, datafiles, imageref, rootowner
 from onedock.imageref import ImageRef
 from onedock.transfer import streams
 from onedriver import disk_paths
@@ -92,6 +92,8 @@ def receive(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> No
 def send(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
     """Send a disk with its snapshots, or a directory; of a mounted disk that must be frozen, only a copy."""
     if not request.get("frozen") or not path.is_file():
+        if path.is_dir():
+            require_here(path)
         with locked(path) as lock:
             streams.send(path, out, lock.fds)
         return
@@ -106,7 +108,7 @@ def send(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
 
 def send_archive(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
     """Send the archive of the image that a root disk names."""
-    found = imageref.read(path)
+    found = reference(path)
     if found.archive is None:
         raise BadInput(f"{path} names an image without an archive")
     with path.with_name(found.archive).open("rb") as file:
@@ -115,6 +117,7 @@ def send_archive(path: Path, request: Request, source: BinaryIO, out: BinaryIO) 
 
 def send_root(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
     """Send the current content of a VM's container as an archive; without one here, as it left a host."""
+    reference(path)
     if not engine_is_there() or as_root(["save", str(request["vm"])], out=out) == NOT_THERE:
         send_archive(path, request, source, out)
 
@@ -162,6 +165,7 @@ def leave(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None
 
 def move(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
     """Move a VM's directory to another datastore of the same host, atomically."""
+    require_here(path)
     directory, _, _ = disk_paths.inside(str(request["to"]))
     if directory.exists():
         raise BadInput(f"{path} cannot be moved: {directory} already exists")
@@ -295,6 +299,19 @@ def locked(path: Path, *, frozen: bool = False) -> Iterator[Lock]:
         finally:
             run.release(holder, RELEASE_TIMEOUT)
             run.end(holder)
+
+
+def reference(path: Path) -> ImageRef:
+    """Read a root disk; raise DriverError if another node has the VM, with its newest data."""
+    found = imageref.read(path)
+    rootowner.require_here(path, found)
+    return found
+
+
+def require_here(directory: Path) -> None:
+    """Raise DriverError if another node has the VM, which uses the disks in its directory."""
+    if is_root(root := directory / "disk.0"):
+        reference(root)
 
 
 def is_root(path: Path) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from containerhost.devices.findings import Severity
+from containerhost.engines.contract import ContainerState
 from containerhost.errors import ContainerHostError
 from containerhost.inventory.scan import scan
 from containerhost.linux import run as programs
@@ -17,6 +18,7 @@ from containerhost.operator import doctor
 from containerhost.operator.doctor.memlock import hard_limit
 from onedriver.errors import DriverError
 from onedriver.node import datastores as node_datastores
+from onedriver.node.names import LABEL
 from onedriver.node.options import NodeOptions
 
 TIMEOUT = 30  # seconds
@@ -50,6 +52,13 @@ def complaints(look: Check) -> list[str]:
         return list(look())
     except (DriverError, ContainerHostError) as error:
         return [str(error)]
+
+
+def orphan(state: ContainerState, remedy: str) -> str:
+    """Name a container whose VM's directory is gone, and the command that removes it: no program does so by itself."""
+    return (f"`{remedy}` if `onevm show {state.labels[LABEL]}` shows no VM or a VM that is DONE: container "
+            f"{state.name} is {state.status.value} and has what is in no disk, but its VM's directory is not in the "
+            "datastore")
 
 
 def devices(owners: Path) -> Iterable[str]:

@@ -17,7 +17,8 @@ from tests.functional.lxd import memlock
 from tests.functional_docker.dockerd import Daemon
 from tests.functional_one.test_disks import volatile
 from tests.functional_one.vms import Machine
-from tests.functional_onedock.base import CLEANUP, RESUME, UNDEPLOY, own
+from tests.functional_onedock.base import CLEANUP, RESUME, SHUTDOWN, UNDEPLOY, own
+from tests.functional_onedock.test_life import SAVED
 from tests.functional_onedock.transfercase import TransferCase
 from tests.waiting import await_that
 
@@ -183,6 +184,32 @@ class LiveMigrationTest(TransferCase):
         self.refused("node2", "migrate", machine, "node2", "node1", lcm=MIGRATE)
         self.assertEqual((Status.RUNNING, "kept\n"), (self.status(machine), self.shell(machine, "cat /file")))
         self.assertEqual(((), []), (self.there.containers(), self.other.api().images(all=True)))
+
+    def test_source_that_opennebula_asks_for_its_data(self) -> None:
+        """oned did not get the answer."""
+        source = self.registered(self.fresh())
+        machine = Machine(disks=SAVED + volatile(16), more=RESTARTS)
+        self.node.give_file_system(machine, 1, 16)
+        self.run_vm(source, machine, "ln")
+        self.addCleanup(self.ended, machine)
+        self.shell(machine, "echo kept > /file")
+        self.migrated(machine)
+        before, place = self.front.record(source), self.front.place()
+        for action, arguments in (("mvds", (place, source)), ("cpds", (place, source, "raw", "-1")),
+                                  ("resize", (self.front.place("disk.1"), 32))):
+            self.failed("the VM is on node node2", self.front.tm(action, *arguments))
+        self.refused("the VM is on node node2", "cancel", machine, lcm=SHUTDOWN)
+        self.assertEqual((before, "kept\n"), (self.front.record(source), self.read("cat /file")))
+        command = f"onedock leave {machine.id} 0"
+        with self.on_node2():
+            self.assertIn("only a stopped one can leave", self.node.command(command).err)
+            self.other.api().stop(machine.name)  # docker stop
+            self.did(self.node.command(command))
+        self.did(self.front.tm("mvds", place, source))
+        self.did(self.front.tm("delete", self.front.place("")))
+        other = self.run_vm(source, Machine(2))
+        self.assertEqual("kept\n", self.inside(other, "cat", "/file"))
+        self.ok("cancel", other, lcm=CLEANUP)
 
     def test_source_killed_at_any_time(self) -> None:
         machine = self.booted(Machine(more=RESTARTS))

@@ -25,6 +25,7 @@ from containerhost.engines.spec import ContainerSpec
 from containerhost.errors import ContainerHostError
 from lxdone.root import root_state
 from onedock import rootowner
+from onedock.vmm import Vmm
 from onedriver.actions import Call
 from onedriver.errors import DriverError
 from onedriver.node import vmlock
@@ -38,7 +39,7 @@ from tests.unit.lxdone.machines import machine
 
 OWN = "one-1"
 ADDRESS = "https://192.0.2.1:8443"
-MIGRATE, RESUME, CLEANUP, TERMINATE = 4, 20, 23, 12  # LCM states
+MIGRATE, RESUME, CLEANUP, TERMINATE, UNDEPLOY, POWEROFF = 4, 20, 23, 12, 29, 18  # LCM states
 
 
 class Transfers:
@@ -425,6 +426,50 @@ class OnedockMigrationTest(Migrations, testtools.TestCase):
         self.assertEqual("failed", result)
         self.assertIn("may be newer", str(error))
         self.assertIn(OWN, cloud.there.engine.specs)
+
+    def lost(self, *, removed: bool) -> DockerCloud:
+        """Return where oned did not learn that the VM is on node2.
+
+        :param removed: whether its source has removed what it had of it
+        """
+        cloud = self.cloud()
+        with contextlib.nullcontext() if removed else mock.patch.object(Vmm, "_remove_moved", side_effect=DriverError):
+            self.assertEqual(("done", None), cloud.migrate())
+        self.assertEqual(not removed, OWN in cloud.source.engine.specs)
+        cloud.vm = cloud.vm._replace(disks=(cloud.vm.disks[ROOT]._replace(save=True), *cloud.vm.disks[1:]))
+        return cloud
+
+    def test_source_uses_nothing_that_its_destination_has(self) -> None:
+        for removed in (True, False):
+            for action, lcm in (("shutdown", TERMINATE), ("cancel", TERMINATE), ("shutdown", UNDEPLOY),
+                                ("shutdown", POWEROFF), ("deploy", RESUME), ("reboot", 3)):
+                cloud = self.lost(removed=removed)
+                result, error = cloud.act(cloud.source, action, lcm)
+                self.assertEqual(("failed", True), (result, "on node node2" in str(error)), f"{action} {lcm}: {error}")
+                cloud.brought_back(cloud.there)
+            cloud = self.lost(removed=removed)
+            cloud.vm = cloud.vm._replace(disks=(cloud.vm.disks[ROOT]._replace(save=False), *cloud.vm.disks[1:]))
+            self.assertIn("node2", str(cloud.act(cloud.source, "shutdown", TERMINATE)[1]))
+            with cloud.on(cloud.source):
+                error = self.assertRaises(DriverError, cloud.source.vmm().uses_disk, 1, 0, 1)
+            self.assertIn("onedock leave", str(error))
+
+    def test_let_leave_its_destination_it_starts_on_its_source(self) -> None:
+        cloud = self.lost(removed=True)
+        with cloud.on(cloud.there):
+            cloud.there.engine.stop(OWN, timeout=1)
+            cloud.there.leave(1)
+        with cloud.on(cloud.source):
+            self.assertFalse(cloud.source.vmm().uses_disk(1, 0, 1))
+        self.assertEqual("done", cloud.act(cloud.source, "deploy", RESUME)[0])
+        cloud.brought_back(cloud.source)
+
+    def test_vm_without_a_root_disk_uses_others(self) -> None:
+        cloud = self.cloud()
+        cloud.act(cloud.source, "cancel", CLEANUP)
+        cloud.source.disk(1).unlink()
+        with cloud.on(cloud.source):
+            self.assertFalse(cloud.source.vmm().uses_disk(1, 0, 1))
 
     def test_malformed_request_is_refused(self) -> None:
         image = image_id(0)

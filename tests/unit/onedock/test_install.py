@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
+from pathlib import Path
 
+import fixtures
 import testtools
 
+from containerhost.engines.contract import ContainerState, Status
 from containerhost.linux.run import missing
 from onedock import nodecheck
 from onedock.datastore.actions import ACTIONS as DATASTORE
 from onedock.install import main
 from onedock.transfer.actions import ACTIONS as TRANSFER
+from onedriver.node.names import LABEL
 from onedriver.setup import frontend, remotes
 from tests.unit.lxdone.test_install import FrontEndCase
 
@@ -76,6 +80,15 @@ class NodeTest(testtools.TestCase):
         self.assertEqual(["19.03.1", "daemon.json", "containerd-snapshotter"],
                          [word for word, complaint in zip(("19.03.1", "daemon.json", "containerd-snapshotter"), found,
                                                           strict=True) if word in complaint])
+
+    def test_containers_whose_vms_opennebula_removed_are_named_with_the_remedy(self) -> None:
+        datastores = Path(self.useFixture(fixtures.TempDir()).path)
+        (datastores / "105/7").mkdir(parents=True)
+        found = [ContainerState(f"one-{number}", Status.RUNNING, labels={LABEL: number} if number != "9" else {})
+                 for number in ("7", "8", "9")]
+        (complaint,) = nodecheck.orphans(found, datastores)
+        for words in ("`onedock drop 8` if `onevm show 8`", "container one-8 is running"):
+            self.assertIn(words, complaint)
 
     def test_programs_that_are_missing(self) -> None:
         (complaint,) = missing(("sh", "no-such-program"))

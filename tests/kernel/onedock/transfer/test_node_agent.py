@@ -109,6 +109,39 @@ class MoveTest(testtools.TestCase):
                                                      if path.name != node_agent.MARK]))
 
 
+class OwnerTest(testtools.TestCase):
+    """A VM's newest data is on the node that took it in a live migration; oned may ask another one for it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.disk = Path(self.useFixture(fixtures.TempDir()).path) / "0/1/disk.0"
+        self.disk.parent.mkdir(parents=True)
+        self.disk.with_name("disk.0.tar").write_text("content")
+        self.useFixture(fixtures.MockPatchObject(node_agent, "engine_is_there", return_value=True))
+        self.as_root = self.useFixture(fixtures.MockPatchObject(node_agent, "as_root", return_value=0)).mock
+
+    def give(self, node: str | None) -> None:
+        imageref.write(self.disk, ImageRef("sha256:" + "0" * 64, "docker://x", "disk.0.tar", 1, node))
+
+    def test_another_node_sends_and_moves_nothing(self) -> None:
+        self.give("node2")
+        out, target = io.BytesIO(), self.disk.parents[2] / "2/1"
+        for act in (lambda: node_agent.send_archive(self.disk, {}, io.BytesIO(), out),
+                    lambda: node_agent.send_root(self.disk, {"vm": 1}, io.BytesIO(), out),
+                    lambda: node_agent.send(self.disk.parent, {}, io.BytesIO(), out),
+                    lambda: node_agent.move(self.disk.parent, {"to": str(target)}, io.BytesIO(), out)):
+            self.assertIn("node2", str(self.assertRaises(DriverError, act)))
+        self.as_root.assert_not_called()
+        self.assertEqual((b"", False), (out.getvalue(), target.exists()))
+
+    def test_its_own_node_does(self) -> None:
+        for node in (os.uname().nodename, None):
+            self.give(node)
+            out = io.BytesIO()
+            node_agent.send_archive(self.disk, {}, io.BytesIO(), out)
+            self.assertEqual(b"content", out.getvalue())
+
+
 class LockTest(testtools.TestCase):
     """With a program in the place of ``onedock lock``, whose hours are too long for a test."""
 
