@@ -13,14 +13,13 @@ from containerhost.linux.files import atomic_write
 from containerhost.linux.poll import wait_while
 from containerhost.linux.storage import loops
 from onedock import addresses, translate
-from onedock.rootowner import MOVING
+from onedock.rootowner import LEFT, MOVING
 from onedriver.errors import BadInput, DriverError
 from onedriver.node import context, datastores
 from onedriver.node.context import Contexts
 from onedriver.node.names import name
 from onedriver.vm import Disk, Vm
 
-LEFT = "left"  # in a VM's directory: what its container wrote, if it has one, is in its disk or needed no more
 LOOP_TIMEOUT = 10.0  # s; the kernel detaches a loop device a moment after its last user
 
 

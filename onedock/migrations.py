@@ -179,6 +179,8 @@ class MigratingVmm(BaseVmm):
             if exists:
                 raise
             node = None  # OpenNebula has ended the VM, of which only a copy was here
+        if node == rootowner.own_node():
+            rootowner.accept(Path(self._options.state), vm_id, rootowner.read(file).image)
         if node == rootowner.own_node() or (node is None and exists):
             self._root_images.discard_unfinished(file)
             self._guests.end_move(vm_id)

@@ -18,6 +18,7 @@ from containerhost.linux.lock import FileLock
 from onedock.guest import require_left
 from onedock.imageref import IMAGE
 from onedock.root_images import named, repository
+from onedock.rootowner import require_newest
 from onedriver.actions import NUMBER
 from onedriver.errors import BadInput, DriverError
 from onedriver.node.imagelocks import naming
@@ -54,9 +55,9 @@ class NodeImages:
                 return bool(getattr(self, do)(of_disk(vm, disk), image, source))
             case ["release", vm, disk]:
                 return self.release(of_disk(vm, disk))
-            case ["save", vm] if NUMBER.fullmatch(vm):
-                return self.save(int(vm), out)
-        raise BadInput("usage: onedock image hold|load|pull VM DISK IMAGE | release VM DISK | save VM")
+            case ["save", vm, image] if NUMBER.fullmatch(vm) and IMAGE.fullmatch(image):
+                return self.save(int(vm), image, out)
+        raise BadInput("usage: onedock image hold|load|pull VM DISK IMAGE | release VM DISK | save VM IMAGE")
 
     def hold(self, place: tuple[str, str], image: str, source: BinaryIO | None = None) -> bool:
         return named(self._images, self._lock, image, *place)
@@ -97,12 +98,14 @@ class NodeImages:
             self._images.remove(":".join(place))
         return True
 
-    def save(self, vm: int, out: BinaryIO) -> bool:
+    def save(self, vm: int, before: str, out: BinaryIO) -> bool:
         """Save the current content of the VM's container as an archive of an image.
 
+        :param before: the image that its root disk names
         :returns: False if the VM has left this host, or never was here
-        :raises DriverError: only Docker reports so
+        :raises DriverError: only Docker reports so, or the container is older than the disk
         """
+        require_newest(self._state, vm, before)
         try:
             image = self._images.commit(name(vm), repository(vm), SAVED)
         except EngineNotFound:

@@ -55,6 +55,7 @@ class RootImages:
     def __init__(self, images: Images, datastores: Path, locks: Path, timeout: int) -> None:
         self._images = images
         self._datastores = datastores
+        self._state = locks
         self._lock = FileLock(locks / LOCK, timeout)
         self._loads = ImageLocks(locks / LOADS, timeout)
 
@@ -108,14 +109,20 @@ class RootImages:
 
         :param stop: stops the container
         """
+        self.require_newest(vm_id, file)
         archive, kept = f"{file.name}{ARCHIVE}", f"{repository(vm_id)}:{KEPT}"
         self._images.remove(kept)  # of a try that was killed
         with Rollback(f"keeping what VM {vm_id} wrote") as undo:
             undo.on_error("its image", self._images.remove, kept)
             with datastores.created(file.with_name(archive)) as new:
                 image = self._keep_flat(vm_id, new, stop) if self._is_deep(vm_id) else self._keep(vm_id, new, stop)
-                ref = dataclasses.replace(read(file), image=image, archive=archive, vm=vm_id, node=None)
-            rootowner.write(file, ref)
+                before = read(file)
+            rootowner.accept(self._state, vm_id, before.image, image)
+            rootowner.write(file, dataclasses.replace(before, image=image, archive=archive, vm=vm_id, node=None))
+
+    def require_newest(self, vm_id: int, file: Path) -> None:
+        """Raise DriverError if the VM's container on this node is older than its root disk."""
+        rootowner.require_newest(self._state, vm_id, read(file).image)
 
     def _is_deep(self, vm_id: int) -> bool:
         """Return whether the image of a VM's container has too many layers for a live migration to add its own."""

@@ -11,14 +11,18 @@ import dataclasses
 import os
 from pathlib import Path
 
+from containerhost.linux.files import atomic_write
 from onedock import imageref
 from onedock.imageref import ImageRef
 from onedriver.errors import DriverError
 from onedriver.node import datastores, vmlock
-from onedriver.node.names import PREFIX
+from onedriver.node.names import PREFIX, name
 
 OFFERED = ".offered"  # suffix
-MOVING = "moving"  # in the VM's own directory on a node, during a live migration: the path of the root disk
+# In the VM's own directory on a node.
+MOVING = "moving"  # during a live migration: the path of the root disk
+IMAGES = "images"  # those of the root disk than which the container is not older
+LEFT = "left"  # what the container wrote, if the VM has one, is in its disk or needed no more
 
 
 def own_node() -> str:
@@ -92,6 +96,34 @@ def take(file: Path) -> None:
 
 def offered(file: Path) -> Path:
     return file.with_name(f"{file.name}{OFFERED}")
+
+
+def accept(state: Path, vm_id: int, *images: str) -> None:
+    """Record that the VM's container on this node is as new as a root disk with one of these images, or newer.
+
+    :param state: the driver's directory
+    """
+    home = state / name(vm_id)
+    home.mkdir(parents=True, exist_ok=True)
+    atomic_write(home / IMAGES, " ".join(images).encode())
+
+
+def require_newest(state: Path, vm_id: int, image: str) -> None:
+    """Refuse a container of this node if the VM's root disk was written elsewhere since it started.
+
+    :param state: the driver's directory
+    :param image: that the root disk names
+    :raises DriverError: each may have what the other lacks
+    """
+    home = state / name(vm_id)
+    try:
+        accepted = (home / IMAGES).read_text(encoding="ascii").split()
+    except FileNotFoundError:
+        return  # no container, or one of an earlier release
+    if image not in accepted and not (home / LEFT).exists():
+        raise DriverError(f"nothing is overwritten: container {name(vm_id)} of this node is older than the VM's root "
+                          "disk, which was written elsewhere since. Save what is needed of it (docker cp), remove "
+                          f"it as root with `onedock drop {vm_id}`, and repeat this")
 
 
 def unsettled(state: Path) -> tuple[int, ...]:

@@ -62,6 +62,7 @@ class Vmm(MigratingVmm):
 
     def deploy(self, call: Call) -> str:
         self.settle(call.vm_id)
+        self._root_images.require_newest(call.vm_id, self._root_images.file(call.vm))
         return super().deploy(call)
 
     def _end(self, call: Call, *, force: bool) -> None:
@@ -275,6 +276,7 @@ class Vmm(MigratingVmm):
             undo.on_error("remove the container", self.remove, vm.id)
             self._guests.mark_left(vm.id)
             image = self._root_images.ensure(vm)
+            rootowner.accept(Path(self._options.state), vm.id, ref.image)
             grants = self._acquire(vm, requests, view)
             self._guests.write(vm)
             self._guests.provide(vm)

@@ -117,8 +117,8 @@ def send_archive(path: Path, request: Request, source: BinaryIO, out: BinaryIO) 
 
 def send_root(path: Path, request: Request, source: BinaryIO, out: BinaryIO) -> None:
     """Send the current content of a VM's container as an archive; without one here, as it left a host."""
-    reference(path)
-    if not engine_is_there() or as_root(["save", str(request["vm"])], out=out) == NOT_THERE:
+    image = reference(path).image
+    if not engine_is_there() or as_root(["save", str(request["vm"]), image], out=out) == NOT_THERE:
         send_archive(path, request, source, out)
 
 

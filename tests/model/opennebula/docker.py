@@ -119,7 +119,7 @@ class DockerNode(Node):
 
     def install(self, stack: contextlib.ExitStack) -> None:
         """Let the driver be killed where it decides which node has a VM."""
-        for module, names in ((rootowner, ("claim", "offer", "withdraw", "take")),
+        for module, names in ((rootowner, ("claim", "offer", "withdraw", "take", "accept")),
                               (Guests, ("begin_move", "end_move", "mark_left", "begin"))):
             for each in names:
                 stack.enter_context(mock.patch.object(module, each, self._step_before(getattr(module, each))))

@@ -24,7 +24,7 @@ from containerhost.engines.contract import Status
 from containerhost.engines.spec import ContainerSpec
 from containerhost.errors import ContainerHostError
 from lxdone.root import root_state
-from onedock import rootowner
+from onedock import imageref, rootowner
 from onedock.vmm import Vmm
 from onedriver.actions import Call
 from onedriver.errors import DriverError
@@ -470,6 +470,38 @@ class OnedockMigrationTest(Migrations, testtools.TestCase):
         cloud.source.disk(1).unlink()
         with cloud.on(cloud.source):
             self.assertFalse(cloud.source.vmm().uses_disk(1, 0, 1))
+
+    def test_container_that_is_older_than_the_disk_overwrites_nothing(self) -> None:
+        """Its node was lost, and the VM was started elsewhere from its disk, and came back."""
+        cloud = self.cloud()
+        self.assertEqual("done", cloud.migrate()[0])
+        cloud.there.restart()
+        file = cloud.source.disk(1)
+        imageref.write(file, dataclasses.replace(imageref.read(file), node=None))
+        self.assertEqual("done", cloud.act(cloud.source, "deploy", RESUME)[0])
+        cloud.write()
+        self.assertEqual("done", cloud.act(cloud.source, "shutdown", UNDEPLOY)[0])
+        self.assertEqual(cloud.kept, cloud.there.content_of_disk(1))
+        for action, lcm in (("deploy", RESUME), ("shutdown", UNDEPLOY)):
+            result, error = cloud.act(cloud.there, action, lcm)
+            self.assertEqual(("failed", True), (result, "onedock drop 1" in str(error)), error)
+        with cloud.on(cloud.there):
+            self.assertIn("older", str(self.assertRaises(DriverError, cloud.there.leave, 1)))
+        self.assertEqual((cloud.kept, []), (cloud.there.content_of_disk(1), cloud.running()))
+        with cloud.on(cloud.there):
+            cloud.there.vmm().drop(1)
+        self.assertEqual("done", cloud.act(cloud.there, "deploy", RESUME)[0])
+        cloud.brought_back(cloud.there)
+
+    def test_container_whose_disk_is_complete_starts_again(self) -> None:
+        """It was to leave, and could not be removed."""
+        cloud = self.cloud()
+        for _ in range(2):
+            with mock.patch.object(Vmm, "_remove", side_effect=DriverError):
+                self.assertEqual("failed", cloud.act(cloud.source, "shutdown", UNDEPLOY)[0])
+            self.assertEqual("done", cloud.act(cloud.source, "deploy", RESUME)[0])
+            cloud.write()
+        cloud.brought_back(cloud.source)
 
     def test_malformed_request_is_refused(self) -> None:
         image = image_id(0)

@@ -17,6 +17,7 @@ from containerhost.allocation.store import AllocationStore
 from containerhost.engines.contract import Metrics
 from containerhost.inventory.scan import HostView
 from containerhost.linux.sysfs import Host
+from onedock.imageref import ImageRef
 from onedriver.actions import Call
 from onedriver.node.measure import Measure
 from onedriver.node.pcifilter import PciFilter
@@ -143,7 +144,8 @@ class OnedockTest(Operations, CostCase):
         played = SimpleNamespace(**{name: mock.MagicMock() for name in (
             "root_images", "snapshots", "commands", "guests", "nics")})
         played.nics.provide.return_value = ()
-        played.root_images.ref.return_value.node = played.guests.moving.return_value = None
+        played.root_images.ref.return_value = ImageRef(f"sha256:{'0' * 64}", "docker://tool:1")
+        played.guests.moving.return_value = None
         self.vmm = onedock.vmm.Vmm(options, self.engine, self.allocator, **vars(played), host=self.host,
                                    connect=mock.Mock())
 

@@ -13,7 +13,7 @@ from onedock.imageref import ImageRef
 from onedriver.errors import BadInput, DriverError
 from onedriver.node import vmlock
 
-ONE, TWO = (f"sha256:{digit * 64}" for digit in "12")
+ONE, TWO, THREE = (f"sha256:{digit * 64}" for digit in "123")
 
 
 class OwnerTest(testtools.TestCase):
@@ -73,6 +73,17 @@ class OwnerTest(testtools.TestCase):
             self.file.write_text(imageref.text(ImageRef(ONE, "docker://tool:1")).replace(
                 "}", f', "node": {node if isinstance(node, int) else chr(34) + node + chr(34)}}}'))
             self.assertRaises(BadInput, rootowner.withdraw, self.file)
+
+    def test_container_is_older_than_a_disk_that_another_one_wrote(self) -> None:
+        state = self.base / "state"
+        rootowner.require_newest(state, 1, TWO)  # of a container of an earlier release nothing is known
+        rootowner.accept(state, 1, ONE, THREE)
+        for image in (ONE, THREE):
+            rootowner.require_newest(state, 1, image)
+        error = self.assertRaises(DriverError, rootowner.require_newest, state, 1, TWO)
+        self.assertIn("`onedock drop 1`", str(error))
+        (state / "one-1" / rootowner.LEFT).touch()
+        rootowner.require_newest(state, 1, TWO)
 
     def test_interrupted_moves_are_those_whose_vm_no_process_works_on(self) -> None:
         state = self.base / "state"

@@ -24,6 +24,7 @@ from containerhost.inventory.scan import scan
 from containerhost.linux.sysfs import Host
 from onedock import lcm_states
 from onedock.guest import Guests
+from onedock.imageref import ImageRef
 from onedock.nics import Nics
 from onedock.vmm import with_addresses
 from onedriver.actions import Call
@@ -75,7 +76,7 @@ class VmmCase(testtools.TestCase):
         self.known(Status.STOPPED)
         self.parts.engine.wait_started.return_value = None
         self.parts.guests.moving.return_value = None
-        self.parts.root_images.ref.return_value.node = None
+        self.parts.root_images.ref.return_value = ImageRef(f"sha256:{'0' * 64}", "docker://tool:1")
         self.parts.snapshots.images.return_value = {"snap-0": "image"}
         self.parts.nics.parts.return_value = self.parts.nics.provide.return_value = ()
         self.parts.allocator.acquire.return_value = ()

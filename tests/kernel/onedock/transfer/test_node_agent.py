@@ -134,6 +134,11 @@ class OwnerTest(testtools.TestCase):
         self.as_root.assert_not_called()
         self.assertEqual((b"", False), (out.getvalue(), target.exists()))
 
+    def test_content_of_a_container_is_that_of_the_disk_or_newer(self) -> None:
+        self.give(None)
+        node_agent.send_root(self.disk, {"vm": 1}, io.BytesIO(), io.BytesIO())
+        self.as_root.assert_called_once_with(["save", "1", "sha256:" + "0" * 64], out=mock.ANY)
+
     def test_its_own_node_does(self) -> None:
         for node in (os.uname().nodename, None):
             self.give(node)
