@@ -174,6 +174,8 @@ class Vmm(MigratingVmm):
         """Stop the container, without ``patience`` by force if it does not end in time, and update its disks."""
         own = own_name(call)
         state = self._find(own, call.vm)
+        if call.vm.lcm_state not in lcm_states.CLEANUP:
+            self._writeback.require_here(self._contexts.home(own), call.vm_id, self._root_file(call.vm))
         if state is not None:
             self._commands.cancel(own)
             if state.status is Status.FROZEN:  # its processes may go on until they end

@@ -207,13 +207,18 @@ class RootWriteback:
 
     def require_whole(self, home: Path, vm: Vm, file: Path) -> None:
         """Raise DriverError if the disk lacks data of the VM, before a container is created from it."""
+        self.require_here(home, vm.id, file)
         record = root_state.read(home)
-        node = root_state.elsewhere(file.parent, record)
-        if node:
-            raise DriverError(f"VM {vm.id} has data that its disk lacks: the data is in its container on node {node}, "
-                              f"where it did not stop cleanly; resume it there. To start it from the last state of "
-                              f"its disk, remove {file.parent / root_state.RUNNING}")
         validation.of_a_new_container(vm, kept=record is None or not record.unsaved)
+
+    @staticmethod
+    def require_here(home: Path, vm_id: int, file: Path) -> None:
+        """Raise DriverError if another node's container has data of the VM that its disk lacks."""
+        node = root_state.elsewhere(file.parent, root_state.read(home))
+        if node:
+            raise DriverError(f"VM {vm_id} has data that its disk lacks: the data is in its container on node {node}, "
+                              "where it runs, or did not stop cleanly; migrate it there (onevm migrate) and resume it. "
+                              f"To use the last state of its disk, remove {file.parent / root_state.RUNNING}")
 
     # Write-back.
 

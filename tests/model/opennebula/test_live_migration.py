@@ -24,6 +24,7 @@ from containerhost.engines.contract import Status
 from containerhost.engines.spec import ContainerSpec
 from containerhost.errors import ContainerHostError
 from lxdone.root import root_state
+from lxdone.vmm import Vmm as LxdVmm
 from onedock import imageref, rootowner
 from onedock.vmm import Vmm
 from onedriver.actions import Call
@@ -376,6 +377,20 @@ class LxdoneMigrationTest(Migrations, testtools.TestCase):
         cloud.monitor()
         for node in cloud.nodes.values():
             self.assertEqual({}, {what: found for what, found in node.left().items() if found})
+
+    def test_source_that_oned_takes_for_its_node_does_not_end_it(self) -> None:
+        self.addCleanup(mock.patch.stopall)
+        for removed in (True, False):
+            for action, lcm in (("shutdown", TERMINATE), ("shutdown", UNDEPLOY), ("shutdown", POWEROFF),
+                                ("deploy", RESUME)):
+                cloud, fails = self.cloud(), mock.patch.object(LxdVmm, "forget", side_effect=DriverError)
+                cloud.between = (lambda: None) if removed else fails.start
+                self.assertEqual(("done", None), cloud.migrate())
+                mock.patch.stopall()
+                cloud.vm = cloud.vm._replace(disks=(cloud.vm.disks[ROOT]._replace(save=True), *cloud.vm.disks[1:]))
+                result, error = cloud.act(cloud.source, action, lcm)
+                self.assertEqual(("failed", True), (result, "node2" in str(error)), f"{action} {lcm}: {error}")
+                cloud.brought_back(cloud.there)
 
     def test_refused_without_consent_address_or_pool_with_the_remedy(self) -> None:
         cloud = self.cloud()
