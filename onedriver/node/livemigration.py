@@ -13,6 +13,7 @@ import select
 import shlex
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -172,11 +173,12 @@ def read(stream: BinaryIO, timeout: float) -> dict[str, Any] | None:
     """Read a message; None if the other side has ended.
 
     :param stream: unbuffered
+    :param timeout: seconds until all of it is there
     :raises DriverError: none arrives in time, or it is malformed
     """
-    line = bytearray()
+    line, end = bytearray(), time.monotonic() + timeout
     while not line.endswith(b"\n"):
-        if not is_readable(stream, timeout):
+        if not is_readable(stream, max(0.0, end - time.monotonic())):
             raise DriverError(f"the other node has not answered for {timeout:g} s")
         part = os.read(stream.fileno(), 1 << 16)
         if not part:

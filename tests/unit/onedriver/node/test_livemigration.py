@@ -18,6 +18,7 @@ class ConversationTest(testtools.TestCase):
         self.stdin, self.asked, self.answered, self.stdout = (
             self.opened(fd, mode) for fd, mode in zip((*os.pipe(), *os.pipe()), ("rb", "wb", "rb", "wb"), strict=True))
         self.arrival = mock.Mock()
+        self.now = 0.0
 
     def opened(self, fd: int, mode: str) -> Any:
         file = open(fd, mode, buffering=0)  # noqa: SIM115
@@ -48,6 +49,18 @@ class ConversationTest(testtools.TestCase):
             self.assertRaises(DriverError, self.serve)
         self.assertRaises(DriverError, livemigration.read, self.stdin, 0.01)
         self.assertRaises(DriverError, livemigration.document_of, {"document": "<VM/>"})
+
+    def test_line_in_small_pieces_must_end_in_time(self) -> None:
+        pieces = iter(range(100))
+
+        def is_readable(stream: Any, timeout: float) -> bool:
+            self.now += 3
+            self.asked.write(b"%d" % next(pieces))
+            return timeout > 3
+
+        with (mock.patch.object(livemigration, "is_readable", is_readable),
+              mock.patch("time.monotonic", lambda: self.now)):
+            self.assertIn("has not answered for 5 s", str(self.assertRaises(DriverError, self.serve)))
 
     def test_line_that_is_nested_too_deep_is_refused(self) -> None:
         self.asked.write(b"[" * 4_000 + b"\n")
