@@ -84,7 +84,8 @@ class MigratingVmm(BaseVmm):
 
     def _move(self, vm: Vm, spec: ContainerSpec, file: Path, there: Destination) -> None:
         with Rollback(f"live migration of VM {vm.id} to {there.node}") as undo:
-            with self._root_images.leaving(vm.id, file) as leaving:
+            with self._root_images.leaving(vm.id, file, self._require_wanted, self._options.migration_timeout
+                                           ) as leaving:
                 for _ in copyrounds.rounds(f"{spec.name} to {there.node}"):
                     there.fetch(leaving.copy(runs=True))
                     self._require_wanted()

@@ -9,13 +9,14 @@ import contextlib
 import dataclasses
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from containerhost.engines import copyrounds
 from containerhost.engines.docker.images import LAYERS_LIMIT, Divided, Images
-from containerhost.engines.docker.layerwriter import NOTHING, Entries
+from containerhost.engines.docker.layerwriter import NOTHING, Bounds, Entries
 from containerhost.errors import EngineError
 from containerhost.linux.lock import FileLock
 from containerhost.rollback import Rollback
@@ -38,6 +39,7 @@ ARCHIVE = ".tar"  # suffix of a disk's archive
 ROUNDS = copyrounds.ROUNDS + 1  # layers that a live migration adds at most
 DISK = "disk."  # the transfer driver's, see nodeimages.py
 LOCK = ".images"  # held while an image is tagged or untagged, for no longer than that takes
+OFFSET_LIMIT = 1 << 62  # bytes
 LOADS = ".loads"  # one lock for each image, held while it is loaded
 TRIES = 3  # another VM's end may remove an image between its loading and its naming
 #: Machines as Go, and so Docker, calls them, by the kernel's names.
@@ -131,14 +133,13 @@ class RootImages:
     def _keep_flat(self, vm_id: int, new: Path, stop: Callable[[], None]) -> str:
         room.require(new, self._images.root_size(name(vm_id)))
         stop()
-        room.require(new, self._images.root_size(name(vm_id)))  # it may have written until its end
-        return self._images.flatten(name(vm_id), new)
+        return self._images.flatten(name(vm_id), new, Bounds(room.available(new)))
 
     def _keep(self, vm_id: int, new: Path, stop: Callable[[], None]) -> str:
         divided = self._images.divided(name(vm_id))
         if divided is not None:
             room.require(new, self._images.size(divided.image) + divided.written)
-            self._images.save(divided.image, new)
+            self._images.save(divided.image, new, Bounds(room.available(new)))
         stop()
         return self._write(self._images.commit(name(vm_id), repository(vm_id), KEPT), divided, new)
 
@@ -151,12 +152,12 @@ class RootImages:
         if divided is not None:
             room.require(archive, self._images.size(image) - self._images.size(divided.image))
             try:
-                return self._images.append(image, divided.upper, archive)
+                return self._images.append(image, divided.upper, archive, Bounds(room.available(archive)))
             except EngineError as error:
                 LOG.warning("Docker writes all layers anew: %s", error)
                 os.truncate(archive, 0)
         room.require(archive, self._images.size(image))
-        self._images.save(image, archive)
+        self._images.save(image, archive, Bounds(room.available(archive)))
         return image
 
     def is_kept(self, vm: Vm) -> bool:
@@ -182,9 +183,12 @@ class RootImages:
     # Live migrations.
 
     @contextlib.contextmanager
-    def leaving(self, vm_id: int, file: Path) -> Iterator["LeavingRoot"]:
+    def leaving(self, vm_id: int, file: Path, require_wanted: Callable[[], None], timeout: int
+                ) -> Iterator["LeavingRoot"]:
         """Copy the root of a VM into an archive beside its disk, which is complete when the block succeeds.
 
+        :param require_wanted: called often; raises an error to end it
+        :param timeout: seconds that one round may take
         :raises NotSupported: it cannot be copied while the VM runs
         """
         found = self._images.divided(name(vm_id))
@@ -196,7 +200,7 @@ class RootImages:
                                f"{LAYERS_LIMIT - ROUNDS} or more")
         with datastores.created(file.with_name(f"{file.name}{ARCHIVE}")) as archive:
             room.require(archive, self._images.size(found.image) + found.written)
-            yield LeavingRoot(self._images, name(vm_id), found, archive)
+            yield LeavingRoot(self._images, name(vm_id), found, archive, require_wanted, timeout)
 
     def offer(self, vm_id: int, file: Path, image: str, node: str) -> None:
         """Offer the VM with the image in the archive of :meth:`leaving` to another node."""
@@ -211,7 +215,8 @@ class RootImages:
         """
         match part:
             case {"image": str(image), "base": str(base), "offset": int(offset)} if (
-                    len(part) == 3 and IMAGE.fullmatch(image) and IMAGE.fullmatch(base) and offset >= 0):
+                    len(part) == 3 and IMAGE.fullmatch(image) and IMAGE.fullmatch(base)
+                    and not isinstance(offset, bool) and 0 <= offset < OFFSET_LIMIT):
                 pass
             case _:
                 raise DriverError("the source of the live migration sends a malformed request, with "
@@ -219,7 +224,8 @@ class RootImages:
         present = self._images.layers(base) if self._images.has(base) else ()
         path = file.with_name(f"{file.name}{ARCHIVE}{datastores.UNFINISHED}")
         with datastores.opened(path) as disk, disk.path.open("rb") as archive:
-            archive.seek(offset if present else 0)
+            size = archive.seek(0, os.SEEK_END) - archive.seek(offset if present else 0)
+            room.require(self._images.directory(), 2 * size)  # Docker copies an archive before it unpacks it
             self._images.load(archive, str(path), image, present)
         before = self._images.names(repository(vm_id)).get(ARRIVING)
         if not named(self._images, self._lock, image, repository(vm_id), ARRIVING):
@@ -246,11 +252,14 @@ class LeavingRoot:
     :ivar image: id of the image that the archive has
     """
 
-    def __init__(self, images: Images, container: str, found: Divided, archive: Path) -> None:
+    def __init__(self, images: Images, container: str, found: Divided, archive: Path,
+                 require_wanted: Callable[[], None], timeout: int) -> None:
         self._images = images
         self._container = container
         self._upper = found.upper
         self._archive = archive
+        self._require_wanted = require_wanted
+        self._timeout = timeout
         self._entries: Entries | None = None
         self.image = found.image
 
@@ -258,13 +267,23 @@ class LeavingRoot:
         """Write the container's image, and what changed since the round before.
 
         :param runs: whether the container may run; without, the copy is complete afterwards
-        :returns: the archive's new image, and where those parts of it begin that an engine with the former one lacks
+        :returns: the archive's new image and its former one, and where those parts of it begin that an engine with the
+            former one lacks
+        :raises DriverError: it is cancelled, or does not end in time
         """
+        end = time.monotonic() + self._timeout
+
+        def go_on() -> None:
+            self._require_wanted()
+            if time.monotonic() > end:
+                raise DriverError(f"a round of copying container {self._container} has not ended within "
+                                  f"migration_timeout, {self._timeout} s")
+
         if self._entries is None:
-            self._images.save(self.image, self._archive)
+            self._images.save(self.image, self._archive, Bounds(room.available(self._archive), go_on))
         base = self.image
         found = self._images.append_changes(self._container, self._upper, self._archive, self._entries or NOTHING,
-                                            room.available(self._archive), runs=runs)
+                                            Bounds(room.available(self._archive), go_on), runs=runs)
         self.image, self._entries = found.image, found.entries
         return {"image": self.image, "base": base, "offset": found.offset}
 

@@ -4,6 +4,7 @@
 import io
 import os
 import signal
+import stat
 import subprocess
 import sys
 import tarfile
@@ -233,6 +234,7 @@ class TestWrittenLayer(DockerTestCase):
         root = f"/proc/{self.engine.pid('c2')}/root"
         os.utime(f"{root}/early", ns=(10_000, 10_000))
         os.utime(f"{root}/before", ns=(-1_500_000_000, -1_500_000_000))
+        os.mknod(f"{root}/socket", stat.S_IFSOCK | 0o600)
         image, own = self.saved()
         self.assertEqual(self.listed(image), self.listed(own))
 

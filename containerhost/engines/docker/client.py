@@ -8,12 +8,15 @@ import re
 import threading
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from containerhost import errors
 from containerhost.engines.docker import sdk
 from containerhost.engines.docker.attached import Attached
 from containerhost.engines.docker.error_map import error_for
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 LATEST = "latest"  # a tag
 MAYBE_ID = re.compile("[0-9a-f]{1,11}")  # docker ps shows twelve digits of an id
@@ -202,7 +205,7 @@ class DockerClient:
                 if told.get("error") or told.get("message"):
                     raise error_for(f"load {name}", 500, str(told.get("error") or told["message"]))
 
-    def save_image(self, name: str, target: BinaryIO) -> None:
+    def save_image(self, name: str, target: "SupportsWrite[bytes]") -> None:
         """Write an image as an archive to ``target``.
 
         :raises OSError: ``target`` cannot be written to; Docker did not fail
@@ -214,7 +217,7 @@ class DockerClient:
         with self._connected(f"save image {name}", self.settings.operation_timeout) as api:
             yield from api.get_image(name)
 
-    def export(self, name: str, target: BinaryIO) -> None:
+    def export(self, name: str, target: "SupportsWrite[bytes]") -> None:
         """Write the root of a container as a tar archive to ``target``.
 
         :raises OSError: ``target`` cannot be written to; Docker did not fail

@@ -5,12 +5,12 @@ import contextlib
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 
 from containerhost.engines.docker import copyfreeze, layerwriter, writtenlayer
 from containerhost.engines.docker.client import DockerClient
 from containerhost.engines.docker.freezer import Freezer
-from containerhost.engines.docker.layerwriter import Entries
+from containerhost.engines.docker.layerwriter import UNBOUNDED, Bounds, Entries, Target
 from containerhost.engines.docker.privileged import DockerPrivileged
 from containerhost.engines.docker.writtenlayer import Appended
 from containerhost.errors import EngineConflict, EngineError, EngineNotFound
@@ -88,16 +88,23 @@ class Images:
         if not self.has(image):
             raise EngineError(f"load {name}: the engine accepted it, but has no image {image} afterwards; see its log")
 
-    def save(self, image: str, archive: Path) -> None:
+    def save(self, image: str, archive: Path, bounds: Bounds = UNBOUNDED) -> None:
         """Save an image as an archive.
 
         :param archive: written sequentially; the caller ensures that an incomplete archive is not used
+        :raises EngineError: it cannot be written, or Docker ends it too early
         """
         try:
-            with archive.open("wb") as file:
-                self._client.save_image(image, file)
-        except OSError as error:
-            raise EngineError(f"{error.strerror}: the archive {archive} cannot be written") from error
+            with archive.open("w+b") as file:
+                self._client.save_image(image, Target(file, bounds))
+                writtenlayer.require_complete(file)
+        except (OSError, tarfile.TarError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise EngineError(f"{reason}: the archive {archive} cannot be written") from error
+
+    def directory(self) -> Path:
+        """Return Docker's own directory, with the layers of images."""
+        return Path(self._client.info()["DockerRootDir"])
 
     def divided(self, container: str) -> Divided | None:
         """Return what a container's root consists of; None if Docker does not show it as a layer has it."""
@@ -107,7 +114,7 @@ class Images:
             return None
         return Divided(found["Image"], upper, int(self._client.container(container, size=True).get("SizeRw") or 0))
 
-    def append(self, image: str, upper: Path, archive: Path) -> str:
+    def append(self, image: str, upper: Path, archive: Path, bounds: Bounds = UNBOUNDED) -> str:
         """Append what a stopped container wrote to an archive of the container's image.
 
         :param image: made of the container by :meth:`commit`
@@ -115,7 +122,7 @@ class Images:
         :raises EngineError: it cannot be read or written; the archive is incomplete
         """
         try:
-            return writtenlayer.append(archive, upper, self._client.image(image)).image
+            return writtenlayer.append(archive, upper, self._client.image(image), bounds=bounds).image
         except (OSError, tarfile.TarError, LookupError, ValueError, TypeError) as error:
             raise EngineError(f"what the container wrote cannot be appended to the archive of its image: {error}"
                               ) from error
@@ -128,14 +135,18 @@ class Images:
         """Return the bytes of all files of a container's root. Docker reads each of them."""
         return int(self._client.container(container, size=True).get("SizeRootFs") or 0)
 
-    def flatten(self, container: str, archive: Path) -> str:
+    def flatten(self, container: str, archive: Path, bounds: Bounds) -> str:
         """Write a stopped container's root as an archive of an image of one layer, and return the image's id.
 
+        :param bounds: what the archive may grow by
         :raises EngineError: it cannot be read or written; the archive is incomplete
         """
-        described = self._client.image(self._client.container(container)["Image"])
+        found = self._client.container(container)
+        described = self._client.image(found["Image"])
         try:
-            return writtenlayer.flatten(archive, described, lambda target: self._client.export(container, target))
+            return writtenlayer.flatten(
+                archive, described, lambda target: self._client.export(container, target),
+                within_quota(found, bounds, int(described.get("Size") or 0)))
         except (OSError, tarfile.TarError, LookupError, ValueError, TypeError) as error:
             raise EngineError(f"the root of container {container} cannot be written as one layer: {error}") from error
 
@@ -143,18 +154,19 @@ class Images:
         """Return whether Docker's files are on a file system that changes a file's time at each write to a page."""
         return any(["Backing Filesystem", each] in (self._client.info().get("DriverStatus") or ()) for each in TIMED)
 
-    def append_changes(self, container: str, upper: Path, archive: Path, before: Entries, limit: int, *, runs: bool
-                       ) -> Appended:
+    def append_changes(self, container: str, upper: Path, archive: Path, before: Entries, bounds: Bounds, *,
+                       runs: bool) -> Appended:
         """Append what a container wrote since the former layers to an archive of its image, with the image's program.
 
         :param before: what the former layers have
-        :param limit: bytes that the archive may grow by
+        :param bounds: what the archive may grow by
         :param runs: whether the container may run; it is frozen for a moment
         :raises EngineError: it cannot be read or written; the archive is incomplete
         """
-        began = layerwriter.begin(upper, copyfreeze.still(self._client.container(container)["Id"])) if runs else None
+        found = self._client.container(container)
+        began = layerwriter.begin(upper, copyfreeze.still(found["Id"])) if runs else None
         try:
-            return writtenlayer.append(archive, upper, None, before, began, limit)
+            return writtenlayer.append(archive, upper, None, before, began, within_quota(found, bounds))
         except (OSError, tarfile.TarError, LookupError, ValueError, TypeError) as error:
             raise EngineError(f"what the container wrote cannot be copied: {error}") from error
 
@@ -167,14 +179,14 @@ class Images:
         found = self._client.container(container)
         made_of = self._client.image(found["Image"])["Config"] or {}
         config = {key: made_of[key] for key in PROGRAM if made_of.get(key)}
-        quota = (found["HostConfig"].get("StorageOpt") or {}).get("size")
+        quota = quota_of(found)
         if UNFINISHED in self.names(repository):
             self.remove(f"{repository}:{UNFINISHED}")
         # Docker leaves a container frozen that was frozen before the commit.
         runs = found["State"]["Status"] == "running"
         with copyfreeze.still(found["Id"]) if runs else contextlib.nullcontext():
             if quota is not None:
-                self._require_small(container, int(quota))
+                self._require_small(container, quota)
             image = self._client.commit(container, repository, UNFINISHED, config)
         self.tag(image, repository, tag)
         self.remove(f"{repository}:{UNFINISHED}")
@@ -209,3 +221,18 @@ class Images:
             # An id in use by a container, or with several names. Untagging a name always succeeds.
             if not name.startswith("sha256:"):
                 raise
+
+
+def quota_of(container: Mapping[str, Any]) -> int | None:
+    """Return the bytes that a container may write to its root; None if there is no limit."""
+    quota = (container["HostConfig"].get("StorageOpt") or {}).get("size")
+    return None if quota is None else int(quota)
+
+
+def within_quota(container: Mapping[str, Any], bounds: Bounds, below: int = 0) -> Bounds:
+    """Return the bounds of an archive of what a container with a quota wrote, as of an image of it.
+
+    :param below: bytes of the container's image, if the archive has these too
+    """
+    quota = quota_of(container)
+    return bounds if quota is None else bounds._replace(size=min(bounds.size, below + quota + HOLES_LIMIT))

@@ -19,7 +19,7 @@ import os
 import stat
 import tarfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, cast
@@ -33,7 +33,9 @@ CAPABILITY: Final = "security.capability"  # the only extended attribute that Do
 OVERLAY_OPAQUE: Final = "trusted.overlay.opaque"
 DEPTH: Final = 256  # directories within one another, as in images.members
 ENTRIES: Final = 2_000_000  # of a container that runs: each takes memory
-HEADER: Final = 1024  # bytes
+LINKS: Final = 256 << 20  # characters of the names of files that have several names: these take memory
+#: The clock's lead over the monotonic one. A step of it would let changes of a moment before look old.
+LEAD: Final = time.time_ns() - time.monotonic_ns()
 PIECE: Final = 1 << 20  # bytes
 SYNC_TIMEOUT: Final = 600.0  # s
 SETTLED: Final = 10 * 10**9  # ns since an entry's last change after which no asynchronous write of before is pending
@@ -59,6 +61,41 @@ class Entry(NamedTuple):
     entries: Entries
 
 
+class Bounds(NamedTuple):
+    """Bound what may be written.
+
+    :ivar size: bytes
+    :ivar go_on: called often; raises an error to end it
+    """
+
+    size: int
+    go_on: Callable[[], None] = lambda: None
+
+
+UNBOUNDED: Final = Bounds(1 << 62)
+
+
+class Target:
+    """Write to a file within bounds."""
+
+    def __init__(self, file: BinaryIO, bounds: Bounds) -> None:
+        self.file = file
+        self._bounds = bounds
+        self._left = bounds.size
+
+    def write(self, data: bytes) -> int:
+        self.require(len(data))
+        self._left -= len(data)
+        return self.file.write(data)
+
+    def require(self, size: int = 0) -> None:
+        """Raise OSError if fewer than ``size`` bytes may still be written."""
+        self._bounds.go_on()
+        if size > self._left:
+            raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: it has more than {self._bounds.size >> 20} MiB, "
+                                        "those of holes in its files counted")
+
+
 def begin(upper: Path, frozen: AbstractContextManager[object]) -> int:
     """Prepare to read the files of a container that runs.
 
@@ -70,63 +107,62 @@ def begin(upper: Path, frozen: AbstractContextManager[object]) -> int:
     :raises HostActionFailed: it cannot be frozen, or the files' data is not on the disk in time
     """
     with frozen:
-        began = time.time_ns()
+        began = time.monotonic_ns() + min(LEAD, time.time_ns() - time.monotonic_ns())
     check(["sync", "--file-system", str(upper)], SYNC_TIMEOUT, f"the files of {upper} cannot be written to disk")
     return began
 
 
-def write(upper: Path, target: BinaryIO, before: Entries = NOTHING, began: int | None = None,
-          limit: int | None = None) -> Entries:
+def write(upper: Path, target: Target, before: Entries = NOTHING, began: int | None = None) -> Entries:
     """Write a layer.
 
     :param before: what the layers below have of the directory
     :param began: of :func:`begin`; None if the container is stopped
-    :param limit: bytes that it may write, approximately
-    :returns: what the layers have now
+    :returns: what the layers have now; without what is new where the container is stopped: no layer follows
     :raises OSError: it cannot be read, or written
     """
-    with (tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT, bufsize=PIECE) as layer,
+    with (tarfile.open(fileobj=cast(BinaryIO, target), mode="w|", format=tarfile.PAX_FORMAT, bufsize=PIECE) as layer,
           closing(os.open(upper, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as top):
         cast(Any, layer).copybufsize = PIECE
         # A layer whose first name begins like a compressed file would be decompressed: names begin with a dot.
-        return _Writer(layer, began, limit).directory(top, "./", before, 0)
+        return _Writer(layer, target, began).directory(top, "./", before, 0)
 
 
 class _Writer:
-    def __init__(self, layer: tarfile.TarFile, began: int | None, limit: int | None) -> None:
+    def __init__(self, layer: tarfile.TarFile, target: Target, began: int | None) -> None:
         self._layer = layer
+        self._target = target
         self._began = began
-        self._left = limit
         self._count = 0
         self._unwritten: list[list[tarfile.TarInfo]] = []  # directories of the present path
         self._links: dict[int, str] = {}
+        self._links_left = LINKS
 
     def directory(self, fd: int, place: str, before: Entries, depth: int) -> Entries:
         """Write what changed in an open directory, and return what it has."""
         found: dict[str, Entry] = {}
-        for name in sorted(os.listdir(fd)):
-            if name.startswith(WHITEOUT):
-                continue  # as part of a layer a tenant's file of such a name would remove another
-            try:
-                entry = self._entry(fd, place, name, before.get(name), depth)
-            except OSError as error:
-                if self._began is None or error.errno not in CHANGING:
-                    raise
-                continue
-            if entry is not None:
-                found[name] = entry
+        with os.scandir(fd) as names:  # of which its owner may make any number meanwhile
+            for name in (each.name for each in names):
+                try:
+                    entry = self._entry(fd, place, name, before.get(name), depth)
+                except OSError as error:
+                    if self._began is None or error.errno not in CHANGING:
+                        raise
+                    continue
+                if entry is not None and (self._began is not None or name in before):
+                    found[name] = entry
         for name in sorted(before.keys() - found.keys()):
             self._add(tarfile.TarInfo(f"{place}{WHITEOUT}{name}"))
         return found
 
     def _entry(self, fd: int, place: str, name: str, before: Entry | None, depth: int) -> Entry | None:
-        """Write an entry if it changed; return None for a socket, which no layer has."""
+        """Write an entry if it changed; return None for one that would hide another as part of a layer."""
+        self._target.require()
         self._count += 1
         if self._began is not None and self._count > ENTRIES:
             raise OSError(errno.E2BIG, f"it has more than {ENTRIES} files")
-        found = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        if stat.S_ISSOCK(found.st_mode):
+        if name.startswith(WHITEOUT):
             return None
+        found = os.stat(name, dir_fd=fd, follow_symlinks=False)
         if stat.S_ISDIR(found.st_mode):
             return self._directory(fd, place, name, before, depth)
         now = _described(found)
@@ -134,11 +170,12 @@ class _Writer:
             return before
         if stat.S_ISREG(found.st_mode):
             return self._file(fd, place, name)
-        info = _info(place + name, found)
-        if stat.S_ISLNK(found.st_mode):
+        if stat.S_ISSOCK(found.st_mode) or (stat.S_ISCHR(found.st_mode) and found.st_rdev == 0):
+            info = tarfile.TarInfo(f"{place}{WHITEOUT}{name}")  # no layer has a socket: it hides what it replaced
+        else:
+            info = _info(place + name, found)
+        if info.issym():
             info.linkname = os.readlink(name, dir_fd=fd)
-        elif stat.S_ISCHR(found.st_mode) and info.devmajor == info.devminor == 0:
-            info = tarfile.TarInfo(f"{place}{WHITEOUT}{name}")
         self._add(info)
         return self._settled(now)
 
@@ -172,7 +209,7 @@ class _Writer:
             info = _info(place + name, found)
             if capability := _attribute(handle, CAPABILITY):
                 info.pax_headers = {f"SCHILY.xattr.{CAPABILITY}": capability.decode("utf-8", "surrogateescape")}
-            first = self._links.setdefault(found.st_ino, info.name) if found.st_nlink > 1 else info.name
+            first = self._first_name(found, info.name)
             if first != info.name:
                 info.type, info.linkname = tarfile.LNKTYPE, first
                 self._add(info)
@@ -180,6 +217,16 @@ class _Writer:
                 info.size = found.st_size
                 self._add(info, file if self._began is None else _Padded(file, found.st_size))
         return self._settled(_described(found))
+
+    def _first_name(self, found: os.stat_result, name: str) -> str:
+        """Return the name by which the layer has a file already; else this one."""
+        if found.st_nlink < 2:
+            return name
+        first = self._links.setdefault(found.st_ino, name)
+        self._links_left -= len(name) if first == name else 0
+        if self._links_left < 0:
+            raise OSError(errno.E2BIG, "it has too many files with several names")
+        return first
 
     def _settled(self, entry: Entry) -> Entry:
         """Return an entry that is written, without its time if it may have changed since that was read."""
@@ -197,10 +244,7 @@ class _Writer:
             infos.clear()
 
     def _write(self, info: tarfile.TarInfo, file: Any = None) -> None:
-        if self._left is not None:
-            self._left -= HEADER + info.size
-            if self._left < 0:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._target.require(info.size)
         self._layer.addfile(info, file)
         self._layer.members.clear()  # type: ignore[attr-defined]  # tarfile keeps them all
 

@@ -7,17 +7,19 @@ Docker itself writes all layers of an image anew. Format: Docker's image specifi
 import hashlib
 import io
 import json
+import os
 import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Final, NamedTuple, cast
 
 from containerhost.engines.docker import layerwriter
-from containerhost.engines.docker.layerwriter import NOTHING, Entries
+from containerhost.engines.docker.layerwriter import NOTHING, UNBOUNDED, Bounds, Entries, Target
 
 MANIFEST: Final = "manifest.json"
 INDEX: Final = "index.json"  # of OCI; Docker since version 25 writes both
 LAYER, CONFIG = "written-{}.tar", "written-{}.json"  # of the image's number of layers
+END: Final = bytes(2 * tarfile.BLOCKSIZE)
 MAPPING: Final = frozenset({"name=userns", "name=rootless"})  # the files have other owners then
 
 
@@ -49,24 +51,28 @@ def upper_directory(info: Mapping[str, Any], container: Mapping[str, Any]) -> Pa
 
 
 def append(archive: Path, upper: Path, described: Mapping[str, Any] | None = None, before: Entries = NOTHING,
-           began: int | None = None, limit: int | None = None) -> Appended:
+           began: int | None = None, bounds: Bounds = UNBOUNDED) -> Appended:
     """Append a layer, and the configuration and manifest of the image that has it.
 
     :param archive: of the container's image, and of layers that were appended
     :param described: Docker's description of an image that it made of the container, whose configuration and time of
         creation it gets; None keeps those of the archive. Its id differs, because the layers' headers differ
-    :param before, began, limit: of :func:`layerwriter.write`
+    :param before, began: of :func:`layerwriter.write`
+    :param bounds: of the layer
     """
-    return _append(archive, lambda layer: layerwriter.write(upper, layer, before, began, limit), described)
+    return _append(archive, lambda layer: layerwriter.write(upper, layer, before, began), described, bounds)
 
 
-def flatten(archive: Path, described: Mapping[str, Any], export: Callable[[BinaryIO], None]) -> str:
+def flatten(archive: Path, described: Mapping[str, Any], export: Callable[[Target], None],
+            bounds: Bounds = UNBOUNDED) -> str:
     """Write an archive of an image whose one layer is the root of a container.
 
     :param archive: a new file
     :param described: Docker's description of the container's image
     :param export: writes the root as a tar archive
+    :param bounds: of the root
     :returns: the image's id
+    :raises TarError: the root's archive is incomplete
     """
     config = {"architecture": described["Architecture"], "os": described["Os"], "config": described["Config"],
               "created": described["Created"], "rootfs": {"type": "layers", "diff_ids": []}}
@@ -74,27 +80,46 @@ def flatten(archive: Path, described: Mapping[str, Any], export: Callable[[Binar
         _add(saved, CONFIG.format(0), json.dumps(config).encode())
         _add(saved, MANIFEST, json.dumps([{"Config": CONFIG.format(0), "RepoTags": None, "Layers": []}]).encode())
 
-    def write(layer: BinaryIO) -> Entries:
+    def write(layer: "Digested") -> Entries:
         # A layer whose first name begins like a compressed file would be decompressed.
-        top = tarfile.TarInfo("./")
+        begin, top = layer.file.tell(), tarfile.TarInfo("./")
         top.type, top.mode = tarfile.DIRTYPE, 0o755
         layer.write(top.tobuf(tarfile.GNU_FORMAT))
         export(layer)
+        require_complete(layer.file, begin)
         return NOTHING
 
-    return _append(archive, write, None).image
+    return _append(archive, write, None, bounds).image
 
 
-def _append(archive: Path, write: Callable[[BinaryIO], Entries], described: Mapping[str, Any] | None) -> Appended:
+def require_complete(file: BinaryIO, begin: int = 0) -> None:
+    """Raise TarError unless a tar archive has its end, that of the file, where this leaves its position.
+
+    Docker ends an answer as usual where it cannot read on, perhaps with an error's text.
+
+    :param begin: where it begins, in bytes
+    """
+    file.seek(begin)
+    with tarfile.open(fileobj=file, mode="r:") as archive:
+        while archive.next() is not None:
+            cast(Any, archive).members.clear()  # tarfile keeps them all
+        file.seek(archive.offset)
+        if file.read(len(END)) != END or file.seek(0, os.SEEK_END) % tarfile.BLOCKSIZE:
+            raise tarfile.ReadError("Docker has ended its archive too early; see its log")
+
+
+def _append(archive: Path, write: Callable[["Digested"], Entries], described: Mapping[str, Any] | None, bounds: Bounds
+            ) -> Appended:
     with tarfile.open(archive, "r:") as saved:
         (image,) = json.load(_content(saved, MANIFEST))
         config = json.load(_content(saved, image["Config"]))
         has_index, end = INDEX in saved.getnames(), saved.offset
     number = len(image["Layers"])
     with archive.open("r+b") as file:
+        file.truncate(end)
         file.seek(end + tarfile.BLOCKSIZE)
-        layer = Digested(file)
-        entries = write(cast(BinaryIO, layer))
+        layer = Digested(file, bounds)
+        entries = write(layer)
         header = tarfile.TarInfo(LAYER.format(number))
         header.size = file.tell() - end - tarfile.BLOCKSIZE  # a tar archive: a multiple of the block
         after = file.tell()
@@ -116,16 +141,16 @@ def _append(archive: Path, write: Callable[[BinaryIO], Entries], described: Mapp
     return Appended(f"sha256:{hashlib.sha256(text).hexdigest()}", end, entries)
 
 
-class Digested:
+class Digested(Target):
     """Write to a file, with the digest of all that was written."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+    def __init__(self, file: BinaryIO, bounds: Bounds) -> None:
+        super().__init__(file, bounds)
         self.digest = hashlib.sha256()
 
     def write(self, data: bytes) -> int:
         self.digest.update(data)
-        return self._file.write(data)
+        return super().write(data)
 
 
 def _content(archive: tarfile.TarFile, name: str) -> IO[bytes]:

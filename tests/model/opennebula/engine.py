@@ -221,7 +221,11 @@ class DockerImages:
         self._engine._called("load")
         self._engine.images[image] = int(archive.read())
 
-    def save(self, image: str, archive: Path) -> None:
+    def directory(self) -> Path:
+        self._engine._called("info")
+        return Path("/")
+
+    def save(self, image: str, archive: Path, bounds: Any) -> None:
         self._engine._called("save")
         archive.write_text(str(self._engine.images[image]))
 
@@ -229,7 +233,7 @@ class DockerImages:
         self._engine._called("divided", container)
         return Divided(self._engine.specs[container].image, Path(container), 0)
 
-    def append(self, image: str, upper: Path, archive: Path) -> str:
+    def append(self, image: str, upper: Path, archive: Path, bounds: Any) -> str:
         self._engine._called("append")
         spec = self._engine.specs[upper.name]
         assert self._engine.statuses[spec.name] is Status.STOPPED, f"{spec.name} writes while it is read"
@@ -249,7 +253,7 @@ class DockerImages:
         self._engine._called("info")
         return True
 
-    def append_changes(self, container: str, upper: Path, archive: Path, before: Any, limit: int, *, runs: bool
+    def append_changes(self, container: str, upper: Path, archive: Path, before: Any, bounds: Any, *, runs: bool
                        ) -> Appended:
         self._engine._called("append", container)
         assert runs or self._engine.statuses[container] is Status.STOPPED, f"{container} writes while it is read"

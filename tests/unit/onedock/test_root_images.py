@@ -13,10 +13,11 @@ import fixtures
 import testtools
 
 from containerhost.engines.docker.images import Divided
+from containerhost.engines.docker.layerwriter import Bounds
 from containerhost.errors import EngineError
 from onedock import imageref
 from onedock.imageref import ImageRef
-from onedock.root_images import TRIES, RootImages
+from onedock.root_images import TRIES, LeavingRoot, RootImages
 from onedriver.errors import DriverError
 from onedriver.node.imagelocks import Busy
 
@@ -126,12 +127,12 @@ class KeepTest(testtools.TestCase):
         self.images.size.side_effect = {QUICK: 1000, SLOW: 1010}.get
         self.images.layers_of.return_value = ("sha256:1",) * 118
         self.images.divided.return_value = Divided(QUICK, self.base / "upper", 10)
-        self.images.save.side_effect = lambda image, archive: archive.write_text(f"{image} ")
+        self.images.save.side_effect = lambda image, archive, bounds: archive.write_text(f"{image} ")
         self.images.commit.return_value = SLOW
         self.images.append.side_effect = self.append
         self.root_images = RootImages(self.images, self.base, self.base / "state", SECONDS)
 
-    def append(self, image: str, upper: Path, archive: Path) -> str:
+    def append(self, image: str, upper: Path, archive: Path, bounds: Bounds) -> str:
         with archive.open("a") as file:
             file.write(f"and {upper.name}")
         return OWN
@@ -159,7 +160,7 @@ class KeepTest(testtools.TestCase):
     def test_image_of_too_many_layers_becomes_one(self) -> None:
         self.images.layers_of.return_value = ("sha256:1",) * 119
         self.images.root_size.return_value = 1000
-        self.images.flatten.side_effect = lambda container, archive: archive.write_text("flat") and OWN
+        self.images.flatten.side_effect = lambda container, archive, bounds: archive.write_text("flat") and OWN
         self.keep()
         self.assertEqual(["stop", "flatten"], self.called())
         self.assert_kept(OWN, "flat")
@@ -199,3 +200,64 @@ class KeepTest(testtools.TestCase):
                 method.side_effect = before
                 self.assert_as_it_was()
                 self.assertEqual(mock.call.remove("onedock/one-1:kept"), self.images.mock_calls[-1])
+
+
+class LeavingTest(testtools.TestCase):
+    """A root that is copied while its VM runs."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.archive = Path(self.useFixture(fixtures.TempDir()).path) / "archive"
+        self.archive.touch()
+        self.images, self.require_wanted, self.now = mock.Mock(), mock.Mock(), 0.0
+        self.leaving = LeavingRoot(self.images, "one-1", Divided(QUICK, Path("upper"), 10), self.archive,
+                                   self.require_wanted, 60)
+        self.useFixture(fixtures.MonkeyPatch("time.monotonic", lambda: self.now))
+
+    def bounds(self) -> list[Bounds]:
+        return [call.args[-1] for call in (self.images.save.call_args, self.images.append_changes.call_args)]
+
+    def test_no_more_is_written_than_there_is_room(self) -> None:
+        with fixtures.MockPatch("onedriver.node.room.available", return_value=1234):
+            self.leaving.copy(runs=True)
+        self.assertEqual([1234, 1234], [bounds.size for bounds in self.bounds()])
+
+    def test_round_ends_in_time_or_when_it_is_cancelled(self) -> None:
+        self.leaving.copy(runs=True)
+        self.now += 1000
+        self.leaving.copy(runs=True)
+        self.assertEqual(1, self.images.save.call_count)
+        bounds = self.bounds()[1]
+        self.now += 59
+        bounds.go_on()
+        self.now += 2
+        self.assertIn("60 s", str(self.assertRaises(DriverError, bounds.go_on)))
+        self.require_wanted.side_effect = DriverError("cancelled")
+        self.assertIn("cancelled", str(self.assertRaises(DriverError, bounds.go_on)))
+
+
+class FetchTest(testtools.TestCase):
+    def test_image_must_have_room_in_dockers_directory(self) -> None:
+        """Docker keeps a copy of an archive until it is unpacked."""
+        images, base = mock.Mock(), Path(self.useFixture(fixtures.TempDir()).path)
+        images.directory.return_value, images.layers.return_value = base, ("sha256:1",)
+        (base / "disk.0.tar.unfinished").write_bytes(bytes(5000))
+        images.names.return_value = {}
+        root_images = RootImages(images, base, base / "state", SECONDS)
+        part = {"image": QUICK, "base": SLOW, "offset": 2000}
+        with fixtures.MockPatch("onedriver.node.room.available", return_value=6000):
+            root_images.fetch(1, base / "disk.0", part)
+            images.layers.return_value = ()
+            error = self.assertRaises(DriverError, root_images.fetch, 1, base / "disk.0", part)
+        self.assertIn("No space left on device", str(error))
+        images.load.assert_called_once()
+
+    def test_malformed_part_is_refused(self) -> None:
+        images, base = mock.Mock(), Path(self.useFixture(fixtures.TempDir()).path)
+        root_images = RootImages(images, base, base / "state", SECONDS)
+        good: dict[str, object] = {"image": QUICK, "base": SLOW, "offset": 0}
+        for wrong in ({"offset": 10**30}, {"offset": -1}, {"offset": True}, {"offset": False}, {"offset": 1.0},
+                      {"offset": None}, {"image": "latest"}, {"base": 1}, {"more": 1}):
+            error = self.assertRaises(DriverError, root_images.fetch, 1, base / "disk.0", good | wrong)
+            self.assertIn("malformed", str(error))
+        images.load.assert_not_called()

@@ -14,6 +14,7 @@ import fixtures
 import testtools
 
 from containerhost.engines.docker import layerwriter
+from containerhost.engines.docker.layerwriter import UNBOUNDED, Target
 
 
 class OverlayTest(testtools.TestCase):
@@ -30,7 +31,7 @@ class OverlayTest(testtools.TestCase):
         os.setxattr(base / "kept/program", "security.capability", capability)
         os.chown(base / "kept", 100_000, 3_000_000)
         target = io.BytesIO()
-        layerwriter.write(base, target)
+        layerwriter.write(base, Target(target, UNBOUNDED))
         target.seek(0)
         with tarfile.open(fileobj=target) as layer:
             found = {member.name.removeprefix("./"): member for member in layer}
@@ -53,10 +54,10 @@ class MappedTest(testtools.TestCase):
             page[0] = 1
             time.sleep(0.1)
             began = layerwriter.begin(base, contextlib.nullcontext())
-            entries = layerwriter.write(base, io.BytesIO(), began=began)
+            entries = layerwriter.write(base, Target(io.BytesIO(), UNBOUNDED), began=began)
             self.assertGreater(entries["a"].changed, 0)
             page[0] = 2
             target = io.BytesIO()
-            layerwriter.write(base, target, entries)
+            layerwriter.write(base, Target(target, UNBOUNDED), entries)
         with tarfile.open(fileobj=io.BytesIO(target.getvalue())) as layer:
             self.assertEqual(b"\2", layer.extractfile("./a").read()[:1])  # type: ignore[union-attr]

@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import fixtures
 import testtools
 
 from containerhost.engines.docker import layerwriter
-from containerhost.engines.docker.layerwriter import NOTHING, OPAQUE, WHITEOUT
+from containerhost.engines.docker.layerwriter import NOTHING, OPAQUE, UNBOUNDED, WHITEOUT, Bounds, Target
 from tests import levels
 
 SETTLED = 30 * 10**6  # ns: more than a tick of the kernel's clock
@@ -61,6 +62,11 @@ def applied(layers: list[bytes]) -> Tree:
                 if not (member.isdir() and stat.S_ISDIR(found.get(name, (stat.S_IFDIR,))[0])):
                     hide(found, parent, last)
                 found[name] = described(archive, member, name, found)
+    first: dict[str, str] = {}  # a layer may have a file first under another name than the tree
+    for name in sorted(found):
+        *rest, content = found[name]
+        if rest[0] == stat.S_IFREG:
+            found[name] = (*rest, (content[0], first.setdefault(content[1], name)))
     return found
 
 
@@ -90,11 +96,11 @@ class RoundsTest(testtools.TestCase):
         self.useFixture(fixtures.MockPatchObject(layerwriter, "SETTLED", SETTLED))
         self.entries, self.layers = NOTHING, list[bytes]()
 
-    def write(self, *, runs: bool = False, **more: Any) -> int:
+    def write(self, *, runs: bool = False, bounds: Bounds = UNBOUNDED) -> int:
         """Write a layer, and return its number of members."""
         target = io.BytesIO()
         began = time.time_ns() if runs else None
-        self.entries = layerwriter.write(self.upper, target, self.entries, began, **more)
+        self.entries = layerwriter.write(self.upper, Target(target, bounds), self.entries, began)
         self.layers.append(target.getvalue())
         with tarfile.open(fileobj=io.BytesIO(self.layers[-1])) as layer:
             return len(layer.getnames())
@@ -119,6 +125,7 @@ class RoundsTest(testtools.TestCase):
             # Never through a link, which leads out of the test's directory.
             lambda: path.is_symlink() or path.chmod(draw.choice((0o700, 0o755))),
             lambda: path.hardlink_to(draw.choice(others)),
+            lambda: os.mknod(path, stat.S_IFSOCK | 0o600),
             lambda: path.rename(draw.choice(directories) / draw.choice(NAMES)), lambda: remove(path),
             lambda: (remove(path), path.mkdir()), lambda: (remove(path), fill())]
         with contextlib.suppress(OSError, IndexError):
@@ -160,14 +167,16 @@ class RoundsTest(testtools.TestCase):
     def test_files_that_shrink_grow_or_go_do_not_fail_it(self) -> None:
         for name in "abcd":
             (self.upper / name).write_bytes(bytes(5000))
-        real, acts = os.stat, iter([lambda: (self.upper / "a").write_bytes(b"x"),
-                                    lambda: (self.upper / "b").write_bytes(bytes(1 << 20)),
-                                    (self.upper / "c").unlink,
-                                    lambda: ((self.upper / "d").unlink(), (self.upper / "d").symlink_to("absent"))])
+        real = os.stat
+        acts: dict[str, Callable[[], object]] = {
+            "a": lambda: (self.upper / "a").write_bytes(b"x"),
+            "b": lambda: (self.upper / "b").write_bytes(bytes(1 << 20)),
+            "c": (self.upper / "c").unlink,
+            "d": lambda: ((self.upper / "d").unlink(), (self.upper / "d").symlink_to("absent"))}
 
-        def changing(*args: Any, **more: Any) -> Any:
-            found = real(*args, **more)
-            next(acts)()
+        def changing(name: str, **more: Any) -> Any:
+            found = real(name, **more)
+            acts[name]()
             return found
 
         with fixtures.MonkeyPatch("os.stat", changing):
@@ -187,11 +196,66 @@ class RoundsTest(testtools.TestCase):
         with fixtures.MockPatch("os.stat", side_effect=FileNotFoundError(errno.ENOENT, "gone")):
             self.assertRaises(FileNotFoundError, self.write)
 
+    def test_socket_hides_the_file_that_it_replaced(self) -> None:
+        """An image below may have one, which a layer without the socket would show again."""
+        os.mknod(self.upper / "a", stat.S_IFSOCK | 0o600)
+        time.sleep(2 * SETTLED / 10**9)
+        self.assertEqual((1, 0), (self.write(runs=True), self.write()))
+        with tarfile.open(fileobj=io.BytesIO(self.layers[0])) as layer:
+            self.assertEqual(["./.wh.a"], layer.getnames())
+
+    def test_stopped_containers_files_take_no_memory(self) -> None:
+        for name in ("d/e", "f"):
+            (self.upper / name).mkdir(parents=True)
+        time.sleep(2 * SETTLED / 10**9)
+        self.write(runs=True)
+        for name in ("d/e/new", "new"):
+            (self.upper / name).touch()
+        (self.upper / "f").rmdir()
+        self.write()
+        self.assertEqual({"d": {"e": {}}}, names(self.entries))
+        self.assert_complete()
+
+    def test_names_of_hard_links_take_little_memory(self) -> None:
+        (self.upper / "d").mkdir()
+        for number in range(10):
+            (self.upper / "d" / str(number)).touch()
+            (self.upper / "d" / f"{number}-too").hardlink_to(self.upper / "d" / str(number))
+        self.useFixture(fixtures.MockPatchObject(layerwriter, "LINKS", 9 * len("./d/0")))
+        self.assertEqual(errno.E2BIG, self.assertRaises(OSError, self.write).errno)
+
+    def test_clock_set_forward_settles_nothing(self) -> None:
+        """A write in progress has changed the file's time already, by the clock as it was."""
+        (self.upper / "a").touch()
+        hour = 3600 * 10**9
+        self.useFixture(fixtures.MockPatchObject(layerwriter, "SETTLED", hour // 2))
+        self.useFixture(fixtures.MockPatchObject(layerwriter, "check"))
+        for step in (0, hour, -hour):
+            with fixtures.MockPatch("time.time_ns", return_value=time.time_ns() + step):
+                began = layerwriter.begin(self.upper, contextlib.nullcontext())
+            self.assertLess(began, time.time_ns())
+            entries = layerwriter.write(self.upper, Target(io.BytesIO(), UNBOUNDED), began=began)
+            self.assertEqual(-1, entries["a"].changed)
+
     def test_no_more_is_written_than_there_is_room(self) -> None:
         with (self.upper / "sparse").open("wb") as file:
             file.truncate(1 << 40)
-        error = self.assertRaises(OSError, self.write, runs=True, limit=1 << 20)
+        error = self.assertRaises(OSError, self.write, runs=True, bounds=Bounds(1 << 20))
         self.assertEqual(errno.ENOSPC, error.errno)
+
+    def test_long_names_count(self) -> None:
+        for number in range(200):
+            (self.upper / f"{number}{'x' * 200}").touch()
+        self.assertRaises(OSError, self.write, bounds=Bounds(200 * 1024))
+        self.write(bounds=Bounds(200 * 2048))
+
+    def test_walk_ends_where_nothing_is_written(self) -> None:
+        (self.upper / "d/e").mkdir(parents=True)
+        (self.upper / "d/e/.wh.ignored").touch()
+        time.sleep(2 * SETTLED / 10**9)
+        self.write(runs=True)
+        ends = Bounds(1 << 20, mock.Mock(side_effect=[None, None, TimeoutError]))
+        self.assertRaises(TimeoutError, self.write, runs=True, bounds=ends)
 
     def test_directories_within_one_another_end(self) -> None:
         path = self.upper
@@ -199,6 +263,10 @@ class RoundsTest(testtools.TestCase):
             path = path / "d"
             path.mkdir()
         self.assertRaises(OSError, self.write, runs=True)
+
+
+def names(entries: layerwriter.Entries) -> dict[str, Any]:
+    return {name: names(entry.entries) for name, entry in entries.items()}
 
 
 def remove(path: Path) -> None:

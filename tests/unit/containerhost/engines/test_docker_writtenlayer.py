@@ -5,13 +5,18 @@ import errno
 import io
 import json
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import fixtures
 import testtools
 
-from containerhost.engines.docker import writtenlayer
+from containerhost.engines.docker import layerwriter, writtenlayer
+from containerhost.engines.docker.images import HOLES_LIMIT, Images, within_quota
+from containerhost.engines.docker.layerwriter import UNBOUNDED, Bounds
+from containerhost.errors import EngineError
 from containerhost.images import layers
 from containerhost.images.errors import BadImage
 from containerhost.images.members import Stream
@@ -75,6 +80,8 @@ class AppendTest(testtools.TestCase):
 
     def test_layer_does_not_begin_like_a_compressed_file(self) -> None:
         """Docker would decompress it."""
+        self.upper = self.upper / "etc/opt"
+        self.upper.mkdir()
         (self.upper / "BZh").touch()
         _, found = self.parts(Image().saved())
         self.assertTrue(found[-1].startswith(b"./BZh\0"))
@@ -82,7 +89,7 @@ class AppendTest(testtools.TestCase):
     def test_further_layer_has_what_changed_and_an_archive_of_its_own(self) -> None:
         image = Image()
         self.archive.write_bytes(image.saved())
-        first = writtenlayer.append(self.archive, self.upper)
+        first = writtenlayer.append(self.archive, self.upper, began=time.time_ns() + 2 * layerwriter.SETTLED)
         (self.upper / "etc/new").unlink()
         second = writtenlayer.append(self.archive, self.upper, before=first.entries)
         self.assertEqual(image.config, json.dumps(self.configuration(self.archive, second.image, 2)).encode())
@@ -96,7 +103,7 @@ class AppendTest(testtools.TestCase):
             (manifest,) = json.load(parts.extractfile("manifest.json"))  # type: ignore[arg-type]
             self.assertEqual([layers.ABSENT] * 3, manifest["Layers"][:-1])
             with tarfile.open(fileobj=parts.extractfile(manifest["Layers"][-1])) as layer:
-                self.assertEqual(["./etc", "./etc/.wh.new", "./hard"], layer.getnames())
+                self.assertEqual({"./etc", "./etc/.wh.new", "./hard"}, set(layer.getnames()))
         with self.archive.open("rb") as file:
             file.seek(second.offset)
             self.assertRaises(BadImage, layers.rebuild, Stream(file, 1 << 30), Writer(io.BytesIO()), second.image)
@@ -114,6 +121,58 @@ class AppendTest(testtools.TestCase):
         (self.upper / "more").write_text("more")
         second = self.parts(self.archive.read_bytes())[1]
         self.assertEqual(first, second[:-1])
+
+
+class FlattenTest(testtools.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.archive = Path(self.useFixture(fixtures.TempDir()).path) / "archive"
+        root = io.BytesIO()
+        with tarfile.open(fileobj=root, mode="w", format=tarfile.PAX_FORMAT) as content:
+            for name, size in (("a", 600), ("b" * 300, 0), ("zeros", 2048)):
+                info = tarfile.TarInfo(name)
+                info.size = size
+                content.addfile(info, io.BytesIO(bytes(size)))
+            self.end = content.offset
+        self.root = root.getvalue()[:self.end + 1024]  # as Docker ends it
+
+    def flatten(self, root: bytes, bounds: Bounds = UNBOUNDED) -> str:
+        described = DESCRIBED | {"Architecture": "amd64", "Os": "linux"}
+        return writtenlayer.flatten(self.archive, described, lambda layer: layer.write(root), bounds)
+
+    def test_root_is_the_only_layer(self) -> None:
+        image = self.flatten(self.root)
+        rebuilt = io.BytesIO()
+        with self.archive.open("rb") as file:
+            layers.rebuild(Stream(file, 1 << 30), Writer(rebuilt), image)
+        with tarfile.open(self.archive) as saved, tarfile.open(
+                fileobj=saved.extractfile("written-0.tar")) as layer:  # type: ignore[arg-type]
+            self.assertEqual([".", "a", "b" * 300, "zeros"], layer.getnames())
+
+    def test_export_that_ends_early_is_refused(self) -> None:
+        """Docker ends its answer as usual where it cannot read on, perhaps with a message."""
+        for end in (0, 100, 512, 1024, 1536, 2000, 2048, self.end - 1024, self.end, self.end + 512, self.end + 700):
+            for message in (b"", b'{"message":"input/output error"}\n'):
+                self.assertRaises(tarfile.TarError, self.flatten, self.root[:end] + message)
+
+    def test_no_more_is_written_than_there_is_room(self) -> None:
+        size = 512 + len(self.root)
+        self.flatten(self.root, Bounds(size))
+        self.assertEqual(errno.ENOSPC, self.assertRaises(OSError, self.flatten, self.root, Bounds(size - 1)).errno)
+
+    def test_quota_limits_what_holes_become(self) -> None:
+        for quota, below, size in ((None, 0, 1 << 40), ("1000", 10, HOLES_LIMIT + 1010), (str(1 << 50), 0, 1 << 40)):
+            container = {"HostConfig": {"StorageOpt": quota and {"size": quota}}}
+            self.assertEqual(Bounds(size, print), within_quota(container, Bounds(1 << 40, print), below))
+
+    def test_saved_image_that_ends_early_is_refused(self) -> None:
+        client = mock.Mock()
+        client.save_image.side_effect = lambda image, target: target.write(self.root)
+        images = Images(client)
+        images.save("image", self.archive)
+        self.assertEqual(self.root, self.archive.read_bytes())
+        self.root = self.root[:-1024]
+        self.assertRaises(EngineError, images.save, "image", self.archive)
 
 
 class UpperDirectoryTest(testtools.TestCase):
