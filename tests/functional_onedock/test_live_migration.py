@@ -50,7 +50,7 @@ class LiveMigrationTest(TransferCase):
         script(commands / "sudo", 'shift; exec "$@"')
         inner = f'hostname node2; export ONEDOCK_CONF={self.conf}; exec sh -c "$0"'
         script(commands / "ssh", "while [ \"$1\" != -- ]; do shift; done\n[ \"$2\" = node2 ] || exec sh -c \"$3\"\n"
-                                 f"exec unshare --uts sh -c '{inner}' \"$3\"")
+                                 f"echo $$ > {self.node.base}/receiver; exec unshare --uts sh -c '{inner}' \"$3\"")
 
     def configure(self, more: str = "") -> None:
         self.conf.write_text(
@@ -227,3 +227,26 @@ class LiveMigrationTest(TransferCase):
                 return
             await_that(lambda: self.there.containers() == () and not list(self.state.glob("one-*")), "nothing is there")
             self.assertEqual([], self.other.api().images(all=True))
+
+    def test_destination_killed_at_any_time(self) -> None:
+        machine, receiver = self.booted(Machine(more=RESTARTS)), self.node.base / "receiver"
+        self.shell(machine, "echo kept > /file")
+        for seconds in (0.5, 2.0, 3.5, 5.0, 6.5):
+            receiver.unlink(missing_ok=True)
+            with self.node.begun("migrate", machine, "node2", "node1", lcm=MIGRATE) as process:
+                await_that(lambda: receiver.exists() and receiver.read_text(), "it is asked")
+                time.sleep(seconds)
+                if process.poll() is None:
+                    os.kill(int(receiver.read_text()), signal.SIGKILL)
+                process.wait(60)
+            with self.on_node2():
+                self.assertEqual(0, self.node.command("onedock reconcile").status)
+            if imageref.read(self.file(machine, "disk.0")).node == "node2":
+                self.assertEqual((), self.engine.containers())
+                if self.there.containers() == ():
+                    with self.on_node2():
+                        self.ok("deploy", machine, lcm=RESUME)
+                await_that(lambda: self.read("cat /file") == "kept\n", "it runs on the other node")
+                return
+            self.assertEqual("kept\n", self.shell(machine, "cat /file"))
+            self.assert_stays(machine)
