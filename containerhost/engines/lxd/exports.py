@@ -28,17 +28,24 @@ STOPPED = 102  # LXD's status code
 
 
 class Reader:
-    """Read a file once, from beginning to end."""
+    """Read a file once, from beginning to end.
 
-    def __init__(self, response: requests.Response, endpoint: str) -> None:
+    :param size: bytes of the file
+    """
+
+    def __init__(self, response: requests.Response, endpoint: str, size: int) -> None:
         self._pieces = response.iter_content(PIECE)
+        self._size = size
         self._endpoint = endpoint
         self.done = 0
 
     def read(self, size: int = PIECE) -> bytes:
+        """Return the next piece; raise EngineError if LXD has ended the file too early, which requests may not."""
         with translated("read the packed container", self._endpoint):
             piece = next(self._pieces, b"")
         self.done += len(piece)
+        if not piece and self.done < self._size:
+            raise errors.EngineError(f"read the packed container: LXD ended it after {self.done} of {self._size} bytes")
         return piece
 
 
@@ -109,7 +116,7 @@ class Exports:
         response = self._client.request("get", "images", packed.fingerprint, "export", asked=asked,
                                          stream=True)
         with contextlib.closing(response):
-            yield Reader(response, self._client.settings.shown())
+            yield Reader(response, self._client.settings.shown(), packed.size)
 
     def discard(self, name: str, key: str) -> None:
         for image in self._client.images():

@@ -192,6 +192,10 @@ class ExportsTest(testtools.TestCase):
         with self.exports(Client()).reading(Packed("f", 6)) as reader:
             self.assertEqual([(b"one", 3), (b"two", 6), (b"", 6)], [(reader.read(), reader.done) for _ in range(3)])
 
+    def test_file_that_ends_early_fails(self) -> None:
+        with self.exports(Client()).reading(Packed("f", 7)) as reader:
+            self.assertRaises(errors.EngineError, lambda: [reader.read() for _ in range(3)])
+
     def test_discards_its_own_image_and_snapshot_only(self) -> None:
         client = Client()
         client.stored = [{"fingerprint": "f", "filename": f"{PREFIX}k"}, {"fingerprint": "g", "filename": f"{PREFIX}l"},
