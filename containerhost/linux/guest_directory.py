@@ -92,9 +92,8 @@ def _directory(pid: int, root: int, create: bool) -> Iterator[Directory]:
     :raises OSError: FileNotFoundError, or NotADirectoryError for a link
     """
     with contextlib.ExitStack() as stack:
-        fd, made = root, False
+        fd, made, mount = root, False, _require_local(pid, root)
         for step in DIRECTORY:
-            _require_local(pid, fd)
             if create and step == DIRECTORY[-1]:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(step, 0o755, dir_fd=fd)
@@ -102,38 +101,43 @@ def _directory(pid: int, root: int, create: bool) -> Iterator[Directory]:
             # O_PATH does not access a file system that is mounted there.
             fd = os.open(step, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
             stack.callback(os.close, fd)
-        _require_local(pid, fd)
+            mount = _require_local(pid, fd, mount)
         directory = stack.enter_context(Directory(f"/proc/self/fd/{fd}"))
         if made:
             os.fchmod(directory.fd, 0o755)  # regardless of the umask
         yield directory
 
 
-def _require_local(pid: int, fd: int) -> None:
-    """Refuse a file system that may block its callers.
+def _require_local(pid: int, fd: int, allowed: str = "") -> str:
+    """Return the number of the mount that the file is on.
 
-    :raises HostActionFailed: the file is on a file system that may block its callers
+    :param allowed: a mount that was allowed before
+    :raises HostActionFailed: its file system may block its callers
     """
     with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as table:
         number = next(line.split()[1] for line in table if line.startswith("mnt_id:"))
+    if number == allowed:
+        return number
     mount = next((mount for mount in _mounts(str(pid), TABLE_LIMIT) if mount.number == number), None)
     if mount is None or not (mount.kind in LOCAL or _is_hosts_overlay(mount)):
         raise HostActionFailed(f"/{'/'.join(DIRECTORY)} of process {pid} is on a file system of type "
                                f"{mount.kind if mount else 'unknown'}, which the host does not read")
+    return number
 
 
 def _is_hosts_overlay(mount: _Mount) -> bool:
     return mount.kind == OVERLAY and any(
-        own.kind == OVERLAY and own.device == mount.device for own in _mounts("self", HOST_TABLE_LIMIT))
+        own.kind == OVERLAY and own.device == mount.device for own in _mounts("self", HOST_TABLE_LIMIT, mount.device))
 
 
-def _mounts(process: str, limit: int) -> Iterator[_Mount]:
+def _mounts(process: str, limit: int, text: str = "") -> Iterator[_Mount]:
     """Yield the mounts of a process's namespace, up to ``limit`` bytes: a tenant may mount any number.
 
+    :param text: is in their lines; the host may have a mount for each container
     Format (proc(5)): ``id parent major:minor root place options … - type …``. In names only space, tab, line feed and
     backslash are escaped."""
     with open(f"/proc/{process}/mountinfo", "rb") as table:
         lines = table.read(limit).split(b"\n")[:-1]  # the last line is empty, or truncated
-    for fields in (line.split(b" ") for line in lines):
+    for fields in (line.split(b" ") for line in lines if text.encode() in line):
         kind = fields[fields.index(b"-", 6) + 1]
         yield _Mount(fields[0].decode(), fields[2].decode(), kind.decode("utf-8", "replace"))

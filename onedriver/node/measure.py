@@ -187,9 +187,10 @@ class Measure:
             from containerhost.privileged import Privileged  # noqa: PLC0415  (likewise)
 
             notice = GuestNotice(GuestFiles(pids.get, Privileged()), 0)
-            for name in told:
+            for number, name in enumerate(told):
                 if time.monotonic() > end:
-                    LOG.warning("Not all containers were notified of their devices' faults: some block the host")
+                    LOG.warning("%d of %d containers were notified of their devices' faults within %g s; the next "
+                                "rounds continue", number, len(told), TELL_TIME)
                     break
                 if notice.tell_faults(name, faulty[name]) and not faulty[name]:
                     known[name] = running[name]

@@ -10,13 +10,14 @@ nor the device is accessed again while one waits.
 """
 
 import contextlib
+import functools
 import gc
 import os
 import pickle
 import selectors
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NoReturn, TypeVar
 
 from containerhost.errors import HostActionFailed
@@ -46,7 +47,7 @@ def run_for_device(device: str, act: Callable[[], Result], problem: str, timeout
     :raises HostActionFailed: as :func:`run`
     """
     own = f"d-{device}"[:COMM_LENGTH]
-    waiting = next(_waiting_named(own, 0, timeout), None)
+    waiting = next(_waiting_named(own, pids, 0, timeout), None)
     if waiting:
         raise HostActionFailed(f"{problem}: the host's process {waiting} waits for the device's driver since an "
                                "earlier try. Reset the card or restart the host if it does not continue")
@@ -97,22 +98,32 @@ def _require_none_waits(container: int, problem: str) -> None:
         if len(_known) >= KNOWN:
             _known.clear()
         _known.add(key)
-        waiting = waiting or next(_waiting_named(NAME.format(container), key[1] or 0, TIMEOUT), None)
+        others = functools.partial(_children, int(time.monotonic()))
+        waiting = waiting or next(_waiting_named(NAME.format(container), others, key[1] or 0, TIMEOUT), None)
     if waiting:
         raise HostActionFailed(f"{problem}: the host's process {waiting} waits for the container since an earlier try. "
                                "It continues when the container's processes release it, or end")
 
 
-def _waiting_named(own: str, start: int, timeout: float) -> Iterator[int]:
+@functools.lru_cache(maxsize=1)
+def _children(second: int) -> tuple[int, ...]:
+    """Return the children of any process that act on containers' files, read once in a second of the clock.
+
+    A host may have thousands of processes, and hundreds of containers to notify at once."""
+    return tuple(pid for pid in pids() if name(pid).startswith(NAME.format("")))
+
+
+def _waiting_named(own: str, among: Callable[[], Iterable[int]], start: int, timeout: float) -> Iterator[int]:
     """Yield children of any process that have exceeded their time.
 
     :param own: their name
+    :param among: returns the pids to look at
     :param start: clock ticks since boot; an older child waits for another container with that pid
     :param timeout: seconds that they may run
     """
     hosts, late = namespace(os.getpid()), time.clock_gettime(time.CLOCK_BOOTTIME) - timeout
     latest = late * os.sysconf("SC_CLK_TCK")
-    for pid in pids() if start < latest else ():
+    for pid in among() if start < latest else ():
         # Its name, any process may choose.
         if name(pid) == own and namespace(pid) == hosts and real_user(pid) == 0:
             when = began(pid)

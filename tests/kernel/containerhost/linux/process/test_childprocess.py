@@ -40,6 +40,7 @@ class RunTest(testtools.TestCase):
         super().setUp()
         self.useFixture(fixtures.MockPatchObject(childprocess, "_known", set()))
         self.useFixture(fixtures.MockPatchObject(childprocess, "_left", set()))
+        childprocess._children.cache_clear()
         self.container = os.getpid()
 
     def run_in_child(self, act, **options):
@@ -106,6 +107,17 @@ class RunTest(testtools.TestCase):
         other.kill()
         await_that(lambda: name(other.pid) != f"guest-{self.container}" or other.poll() is not None, "it has ended")
         self.run_in_child(os.getpid)
+
+    def test_hosts_processes_are_read_once_for_many_containers(self) -> None:
+        self.useFixture(fixtures.MockPatchObject(childprocess, "TIMEOUT", 0.1))
+        time.sleep(0.2)  # so that a child may be late
+        read = self.useFixture(fixtures.MockPatchObject(childprocess, "pids", side_effect=pids)).mock
+        second = time.monotonic()
+        for _ in range(3):
+            childprocess._known.clear()
+            with mock.patch.object(time, "monotonic", return_value=second):
+                childprocess._require_none_waits(self.container, "cannot do it")
+        self.assertEqual(1, read.call_count)
 
     def test_many_threads_at_once(self) -> None:
         found: list[int] = []
