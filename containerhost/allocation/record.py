@@ -107,8 +107,8 @@ def parse(path: Path) -> Allocation:
     try:
         rest = records.unknown(data, ("device_id", "owner", "restore", "blocked", "state", "boot_id", "since",
                                       "container", "holders", "given", "before"))
-        consumer = Consumer(**{field.name: data["owner"][field.name] for field in dataclasses.fields(Consumer)})
-        more = {name: value for name, value in data["owner"].items() if name not in dataclasses.asdict(consumer)}
+        owner = {field.name: data["owner"][field.name] for field in dataclasses.fields(Consumer)}
+        consumer, more = Consumer(**owner), {name: value for name, value in data["owner"].items() if name not in owner}
         state = _state(data)
         given = data.get("given", None if state in (State.CLAIMED, State.PREPARED) else UNKNOWN)
         record = Allocation(
@@ -117,7 +117,7 @@ def parse(path: Path) -> Allocation:
             container=_process(data.get("container")), holders=_processes(data.get("holders")),
             given=given, before=data.get("before"),
             rest=rest | ({"owner": more} if more else {}))
-        texts = [record.device_id, *dataclasses.astuple(consumer), *record.restore, *record.restore.values()]
+        texts = [record.device_id, *owner.values(), *record.restore, *record.restore.values()]
         sound = all(isinstance(text, str) for text in texts)
         sound = sound and all(isinstance(text, str | None)
                               for text in (record.blocked, record.boot_id, record.since, record.given))
