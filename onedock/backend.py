@@ -50,7 +50,7 @@ def vmm(options: Options) -> "Vmm":
 
 def reconcile(options: Options) -> None:
     """Finish or undo what killed actions left: live migrations, and changes of devices."""
-    vmm(options).settle_all()
+    vmm(options).recover_migrations()
     recover_devices(options)
 
 
@@ -69,13 +69,13 @@ def devices_of(options: Options, docker: DockerEngine) -> "DeviceRecovery":
 
 def measure(options: Options) -> "Measure":
     from containerhost.linux.sysfs import Host
-    from onedock.rootowner import unsettled
+    from onedock.rootowner import interrupted
     from onedriver.node.measure import Measure
     from onedriver.node.monitored import containers
 
     docker = engine(options)
     devices = devices_of(options, docker)
     seen = functools.partial(containers, DRIVER, docker,
-                             lambda found: devices.pending(found) or unsettled(Path(options.state)))
+                             lambda found: devices.pending(found) or interrupted(Path(options.state)))
     return Measure(DRIVER, docker, seen, Path(options.owners), Path(options.state), options.pci, Host(),
                    Path(options.datastores))

@@ -72,7 +72,7 @@ class MigratingVmm(BaseVmm):
             raise DriverError(f"container {own} does not run: migrate the VM while it is off")
         spec = self._spec(vm)
         with Rollback(f"live migration of VM {vm.id}") as undo:
-            undo.on_error("end it", self.settle, vm.id)
+            undo.on_error("end it", self.recover_migration, vm.id)
             rootowner.claim(file)
             self._guests.begin_move(vm.id, file)
             with self._connect(call) as there:
@@ -131,12 +131,12 @@ class MigratingVmm(BaseVmm):
                                f"but this node does not share the directory {file.parent} with node {source}")
         spec = self._spec(vm)
         self._cores.preview(spec)
-        self.settle(vm.id)
+        self.recover_migration(vm.id)
         if self._find(own, vm) is not None:
             raise EngineConflict(f"this node has container {own} of the VM, which may be newer: check it, and delete "
                                  "it when it is not needed")
         with Rollback(f"arrival of VM {vm.id}") as undo:
-            undo.on_error("remove what arrived", self.settle, vm.id)
+            undo.on_error("remove what arrived", self.recover_migration, vm.id)
             self._guests.mark_left(vm.id)
             self._guests.begin_move(vm.id, file)
             yield Arrival(lambda part: self._root_images.fetch(vm.id, file, part),
@@ -164,7 +164,7 @@ class MigratingVmm(BaseVmm):
 
     # Moves that were interrupted.
 
-    def settle(self, vm_id: int) -> bool:
+    def recover_migration(self, vm_id: int) -> bool:
         """Finish or undo an interrupted live migration of a VM. Idempotent.
 
         :returns: whether the VM belongs to this node; otherwise nothing of it is left here
@@ -190,7 +190,7 @@ class MigratingVmm(BaseVmm):
         return False
 
     def _existing(self, call: Call) -> ContainerState:
-        self.settle(call.vm_id)
+        self.recover_migration(call.vm_id)
         try:
             return super()._existing(call)
         except EngineNotFound:
@@ -213,16 +213,16 @@ class MigratingVmm(BaseVmm):
         self.remove(vm_id)
         self._root_images.release(vm_id, disks=True)
 
-    def settle_all(self) -> None:
-        """Settle each interrupted live migration; an error is logged."""
-        for vm_id in rootowner.unsettled(Path(self._options.state)):
+    def recover_migrations(self) -> None:
+        """Recover each interrupted live migration; an error is logged."""
+        for vm_id in rootowner.interrupted(Path(self._options.state)):
             try:
                 with vmlock.held(Path(self._options.state), vm_id, 0):
-                    self.settle(vm_id)
+                    self.recover_migration(vm_id)
             except vmlock.Busy:
                 LOG.info("Another process works on VM %s", vm_id)
             except (ContainerHostError, DriverError, OSError) as error:
-                LOG.error("An interrupted live migration of VM %s is not settled: %s", vm_id, error)
+                LOG.error("An interrupted live migration of VM %s is not recovered: %s", vm_id, error)
 
     @abc.abstractmethod
     def remove(self, vm_id: int) -> None: ...

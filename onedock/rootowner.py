@@ -126,7 +126,7 @@ def require_newest(state: Path, vm_id: int, image: str) -> None:
                           f"it as root with `onedock drop {vm_id}`, and repeat this")
 
 
-def unsettled(state: Path) -> tuple[int, ...]:
+def interrupted(state: Path) -> tuple[int, ...]:
     """Return the ids of the VMs whose live migration to or from this node was interrupted.
 
     :param state: the driver's directory

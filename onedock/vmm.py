@@ -61,7 +61,7 @@ class Vmm(MigratingVmm):
     # Life.
 
     def deploy(self, call: Call) -> str:
-        self.settle(call.vm_id)
+        self.recover_migration(call.vm_id)
         self._root_images.require_newest(call.vm_id, self._root_images.file(call.vm))
         return super().deploy(call)
 
@@ -71,7 +71,7 @@ class Vmm(MigratingVmm):
         keeps = not remains and lcm_states.keeps(vm, vm.is_persistent)
         forced = vm.lcm_state in lcm_states.CLEANUP
         if not forced:
-            self.settle(vm.id)
+            self.recover_migration(vm.id)
         found = self._find(own, vm) is not None
         if not found and not forced:
             self._require_here(file)
@@ -126,7 +126,7 @@ class Vmm(MigratingVmm):
         own = name(vm_id)
         if self._is_namesake(own):
             raise EngineConflict(f"container {own} belongs to an older VM {vm_id}")
-        if not self.settle(vm_id):
+        if not self.recover_migration(vm_id):
             return
         state = self._find(own)
         if state is None:
@@ -161,7 +161,7 @@ class Vmm(MigratingVmm):
         :raises DriverError: another node has the VM
         :raises DeviceInUse: another process on this node uses the disk's file
         """
-        self.settle(vm_id)
+        self.recover_migration(vm_id)
         state = self._find(name(vm_id))
         if state is None:
             self._require_here(self._root_images.file_in(vm_id, system_ds))

@@ -146,7 +146,7 @@ class DockerNode(Node):
     def measure(self) -> Measure:
         engine: Any = self.engine
         seen = functools.partial(monitored.containers, self.driver, engine,
-                                 lambda found: self.recovery.pending(found) or rootowner.unsettled(self.state))
+                                 lambda found: self.recovery.pending(found) or rootowner.interrupted(self.state))
         return Measure(self.driver, engine, seen, self.owners, self.state, self.options.pci, self.host, self.datastores)
 
     def prepare(self, call: Call) -> None:
@@ -154,7 +154,7 @@ class DockerNode(Node):
             self.reconcile()
 
     def reconcile(self) -> None:
-        self.vmm().settle_all()
+        self.vmm().recover_migrations()
         self.recovery.recover(self.engine.containers())
 
     def restart(self) -> None:

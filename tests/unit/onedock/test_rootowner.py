@@ -90,6 +90,6 @@ class OwnerTest(testtools.TestCase):
         for number in itertools.chain((1, 2), ("x",)):
             (state / f"one-{number}").mkdir(parents=True)
             (state / f"one-{number}" / rootowner.MOVING).touch()
-        self.assertEqual({1, 2}, set(rootowner.unsettled(state)))
+        self.assertEqual({1, 2}, set(rootowner.interrupted(state)))
         with vmlock.held(state, 1, 0), mock.patch.object(vmlock, "is_held", lambda state, vm_id: vm_id == 1):
-            self.assertEqual((2,), rootowner.unsettled(state))
+            self.assertEqual((2,), rootowner.interrupted(state))
