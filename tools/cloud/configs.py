@@ -90,6 +90,8 @@ def keystone(parts: Parts) -> Ini:
         "credential": {"key_repository": f"{keys}/credential-keys"},
         # The passwords are long and random: slow hashes would protect nothing and cost half a second for each login.
         "identity": {"password_hash_rounds": "4"},
+        # Keystone has one process, so that what that remembers is not out of date.
+        "cache": {"enabled": "true", "backend": "oslo_cache.dict"},
     }
 
 
@@ -112,6 +114,8 @@ def placement(parts: Parts) -> Ini:
     return {
         "placement_database": {"connection": parts.database.url("placement")},
         "keystone_authtoken": token_check("placement", parts),
+        # Boots that come at once choose different devices.
+        "placement": {"randomize_allocation_candidates": "true"},
     }
 
 
