@@ -25,7 +25,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +51,15 @@ def main() -> int:
     parser.add_argument("--keep-logs", type=Path, metavar="DIRECTORY", help="copy the services' logs there")
     chosen = parser.parse_args()
     emulated.enter()
+    found: dict[str, Any] = {"hosts": chosen.hosts, "gpus": chosen.gpus, "at_once": chosen.at_once}
     with Stage(chosen.hosts, chosen.gpus, chosen.keep_logs) as stage:
-        found = {"hosts": chosen.hosts, "gpus": chosen.gpus, "at_once": chosen.at_once, "memory_mib": stage.memory(),
-                 "rest": rest(stage, chosen.rest), "boots": boots(stage, chosen.boots, chosen.at_once),
-                 "trackers": trackers(stage, chosen.trackers, chosen.devices)}
+        parts: dict[str, Callable[[], Any]] = {
+            "memory_mib": stage.memory, "rest": lambda: rest(stage, chosen.rest),
+            "boots": lambda: boots(stage, chosen.boots, chosen.at_once),
+            "trackers": lambda: trackers(stage, chosen.trackers, chosen.devices)}
+        for name, part in parts.items():
+            found[name] = part()
+            say(f"{name}: {json.dumps(found[name])}")
     print(json.dumps(found) if chosen.json else text(found))
     return int(found["boots"]["p99"] > AIM_RATIO * found["boots"]["p50"] or found["boots"]["failed"] > 0)
 
